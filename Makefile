@@ -1,0 +1,71 @@
+# `make` alone lists the targets. Everything runs in .venv, which the first target that needs it makes.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SHELL  := /bin/bash
+
+# The first Python of at least 3.11 that can really be started; `make PYTHON=/path/to/python` chooses another.
+PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
+
+PYTEST_FLAGS ?=
+SEEDS        ?= 20000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak bench lint format lock clean
+
+help: ## list the targets
+	@echo "usage: make TARGET"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## make .venv with everything that is locked
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "tidings needs Python 3.11 or newer, and there is none on the PATH:" \
+			"install one, or say where it is with make PYTHON=/path/to/python." >&2; exit 1; fi
+	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$(PYTHON) cannot make virtual environments:" \
+			"install its venv module (Debian and Ubuntu: the package python3-venv)." >&2; exit 1; fi
+	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) ..."
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## publishers, subscribers, a crash and a recovery in front of your eyes
+	@$(BIN)/tidings demo
+
+test: $(STAMP) ## lint, types and every test that ends in minutes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+soak: $(STAMP) ## the long tests and SEEDS=20000 simulated worlds
+	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS)
+	$(BIN)/tidings simulate --seeds $(SEEDS)
+
+bench: $(STAMP) ## measure, beside the limits of this machine
+	@$(BIN)/tidings bench
+
+lint: $(STAMP) ## only ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+lock: ## write the lock files anew (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it with pipx install uv." >&2; exit 1; }
+	$(LOCK) --upgrade pyproject.toml -o requirements.lock
+	$(LOCK) --upgrade pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+
+clean: ## remove .venv and everything that was made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
