@@ -1,0 +1,1 @@
+"""tidings: a reliable publish-subscribe service for Python."""

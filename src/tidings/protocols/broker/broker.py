@@ -1,0 +1,408 @@
+"""The broker: takes requests and returns effects.
+
+A request that changes something becomes a command for the journal and is answered only when the command is
+durable and applied; one that only asks is answered from the applied state at once. What can be refused
+without the journal is refused before it gets there. `handle` is the table of contents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidings.errors import InvalidRequest, LimitReached, MessageTooLarge, ProtocolError, TidingsError, Unauthorized
+from tidings.message import Columns, TopicInfo, check_name, check_topic
+from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker.delivery import Dispatcher
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.retention import Segment, trim_due
+from tidings.protocols.broker.subscriptions import Subscription, canonical
+from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
+from tidings.protocols.events import Event, Persisted, Received, Refused, Ticked
+from tidings.settings import BrokerSettings
+
+ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
+"""An anonymous client that vanished without a word is forgotten after this long."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Whom to answer once a command is durable."""
+
+    peer: Peer
+    message: Any
+
+
+class Broker:
+    """The state machine, the streams of its readers, and who was heard when."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.machine = Machine(settings)
+        self.dispatcher = Dispatcher(self.machine)
+        self._heard_at_ms: dict[str, int] = {}
+        self._touched: dict[str, None] = {}
+        """Topics that have grown since the streams were last served."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What an event leads to. Never raises for what a client did: that is answered with the error."""
+        match event:
+            case Received():
+                return self._on_received(event)
+            case Persisted():
+                return self._on_persisted(event)
+            case Refused(_, _, Origin(peer, message), error):
+                return self._failed(peer, message, error)
+            case Ticked(now_ms):
+                return self._on_tick(now_ms)
+        return []
+
+    def serve_streams(self) -> list[Effect]:
+        """Sends out what has been stored since the last call; once for each commit, not for each record."""
+        if not self._touched:
+            return []
+        touched, self._touched = self._touched, {}
+        return self.dispatcher.pump_topics(touched)
+
+    # Requests.
+
+    def _on_received(self, event: Received) -> list[Effect]:
+        message, peer = event.message, event.peer
+        try:
+            match message:
+                case messages.Put(_, client, epoch, part):
+                    return self._on_commit(event, client, epoch, (part,), ())
+                case messages.Ack(_, client, epoch, acknowledgement):
+                    return self._on_commit(event, client, epoch, (), (acknowledgement,))
+                case messages.Commit(_, client, epoch, parts, acknowledgements):
+                    return self._on_commit(event, client, epoch, parts, acknowledgements)
+                case messages.Flow():
+                    return self._on_flow(event.now_ms, peer, message)
+                case messages.Get():
+                    return self._on_get(event.now_ms, peer, message)
+                case messages.Hello():
+                    return self._on_hello(event.now_ms, peer, message)
+                case messages.Subscribe() | messages.Unsubscribe():
+                    return self._on_subscribe(event.now_ms, peer, message)
+                case messages.Beat():
+                    return self._on_beat(event.now_ms, peer, message)
+                case messages.Bye():
+                    return self._on_bye(peer, message)
+                case messages.Shutdown():
+                    return self._on_shutdown(event, message)
+                case _:
+                    return [Send(peer, self._on_question(message))]
+        except TidingsError as error:
+            return self._failed(peer, message, error)
+
+    def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:
+        number = error.number if isinstance(error, TidingsError) else 0
+        return [Send(peer, messages.Failed(message.request, number, str(error)))]
+
+    def _on_hello(self, now_ms: int, peer: Peer, message: messages.Hello) -> list[Effect]:
+        if message.version != messages.VERSION:
+            raise ProtocolError(
+                f"The client speaks version {message.version}, this broker {messages.VERSION}: update the older one."
+            )
+        check_name(message.client)
+        if not 1 <= len(message.token) <= 64:
+            raise ProtocolError("A session's token has 1 to 64 bytes: send 16 random ones.")
+        self._heard_at_ms[message.client] = now_ms
+        client = self.machine.clients.get(message.client)
+        if client is not None and client.token == message.token:
+            return [Send(peer, self._welcome(message, client.epoch))]
+        return [Persist(commands.Open(message.client, message.token, message.anonymous), origin=Origin(peer, message))]
+
+    def _welcome(self, message: messages.Hello, epoch: int) -> messages.Welcome:
+        settings = self.settings
+        return messages.Welcome(
+            message.request,
+            epoch,
+            messages.VERSION,
+            settings.message_bytes_max,
+            settings.batch_bytes_max,
+            settings.batch_messages_max,
+        )
+
+    def _on_commit(
+        self,
+        event: Received,
+        client: str,
+        epoch: int,
+        parts: tuple[messages.Part, ...],
+        acknowledgements: tuple[messages.Acknowledgement, ...],
+    ) -> list[Effect]:
+        """Puts and acknowledgements: checked as far as the applied state can tell, then journaled."""
+        self.machine.check_session(client, epoch)
+        self._heard_at_ms[client] = event.now_ms
+        if len(parts) != len(event.bodies):
+            raise ProtocolError(f"{len(parts)} batches came with {len(event.bodies)} bodies: send one for each.")
+        if len(parts) + len(acknowledgements) > self.settings.topics_per_request_max:
+            raise LimitReached(
+                f"One request may hold {self.settings.topics_per_request_max} parts (topics_per_request_max): split it."
+            )
+        batches = tuple(
+            self._check_part(client, part, body, columns)
+            for part, body, columns in zip(parts, event.bodies, event.batches, strict=True)
+        )
+        acknowledged = tuple(
+            messages.Acknowledgement(canonical(each.topics), each.positions) for each in acknowledgements
+        )
+        for each in acknowledged:
+            self.machine.find_subscription(client, each.topics)
+        return [
+            Persist(
+                commands.Write(client, epoch, batches, acknowledged), event.bodies, Origin(event.peer, event.message)
+            )
+        ]
+
+    def _check_part(
+        self, client: str, part: messages.Part, body: bytes | memoryview, columns: Columns
+    ) -> commands.BatchWrite:
+        settings = self.settings
+        if not part.targets or len(part.targets) > settings.topics_per_request_max:
+            raise LimitReached(
+                f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
+                f"not {len(part.targets)}: name fewer."
+            )
+        if part.count != len(columns.values) or not part.count:
+            raise ProtocolError(f"The batch says {part.count} messages and holds {len(columns.values)}: count again.")
+        if part.count > settings.batch_messages_max or len(body) > settings.batch_bytes_max:
+            raise MessageTooLarge(
+                f"A batch of {part.count} messages and {len(body)} bytes is above the limits of "
+                f"{settings.batch_messages_max} and {settings.batch_bytes_max}: send smaller ones."
+            )
+        if columns.publisher != client:
+            raise ProtocolError(f"The batch names {columns.publisher!r} as its publisher, and {client!r} sent it.")
+        names: dict[str, None] = {}
+        for target in part.targets:
+            check_topic(target.topic)
+            if target.sequence < 1:
+                raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
+            self.machine.check_puttable(target.topic)
+            names[target.topic] = None
+        if len(names) != len(part.targets):
+            raise InvalidRequest("A topic is named twice in one put: name each once.")
+        ids = tuple(columns.ids) if columns.ids is not None and any(each is not None for each in columns.ids) else None
+        return commands.BatchWrite(part.targets, part.count, len(body), ids)
+
+    def _on_subscribe(
+        self, now_ms: int, peer: Peer, message: messages.Subscribe | messages.Unsubscribe
+    ) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        topics = canonical(message.topics)
+        if len(topics) > self.settings.topics_per_request_max:
+            raise LimitReached(
+                f"A subscription may name {self.settings.topics_per_request_max} topics (topics_per_request_max): "
+                "make several."
+            )
+        for name in topics:
+            check_topic(name)
+        command: commands.Command
+        if isinstance(message, messages.Subscribe):
+            known = self.machine.subscriptions.get((message.client, topics))
+            if known is not None:  # Idempotent, and no reason to write.
+                return [Send(peer, self._subscribed(message, known, False))]
+            command = commands.Subscribe(message.client, message.epoch, topics, message.start)
+        else:
+            self.machine.find_subscription(message.client, topics)
+            command = commands.Unsubscribe(message.client, message.epoch, topics)
+        return [Persist(command, origin=Origin(peer, message))]
+
+    def _subscribed(
+        self, message: messages.Subscribe, subscription: Subscription, created: bool
+    ) -> messages.SubscribeDone:
+        positions = tuple(messages.Position(name, offset) for name, offset in subscription.cursors.items())
+        return messages.SubscribeDone(message.request, positions, created)
+
+    def _on_question(self, message: Any) -> messages.Answer:
+        machine = self.machine
+        match message:
+            case messages.AskSequence(request, client, epoch, topic):
+                track = machine.check_session(client, epoch).tracks.get(check_topic(topic))
+                return messages.Sequence(request, track.last if track else 0)
+            case messages.AskSubscriptions(request, client, epoch):
+                machine.check_session(client, epoch)
+                return messages.Subscriptions(request, tuple(topics for _, topics in machine.owned.get(client, {})))
+            case messages.AskTopics(request, None):
+                return messages.Topics(request, tuple(self._topic_info(name) for name in sorted(machine.topics)))
+            case messages.AskTopics(request, str(topic)):
+                machine.find_topic(check_topic(topic))
+                return messages.Topics(request, (self._topic_info(topic),))
+            case messages.AskStatus(request):
+                return messages.Status(request, self._status())
+        raise ProtocolError(f"The request {type(message).__name__} is not known here.")
+
+    def _topic_info(self, name: str) -> TopicInfo:
+        topic = self.machine.topics[name]
+        readers = self.machine.readers.get(name, {})
+        return TopicInfo(name, topic.first_offset, topic.next_offset, len(readers), topic.size_bytes)
+
+    def _status(self) -> dict[str, int]:
+        machine = self.machine
+        return {
+            "topics": len(machine.topics),
+            "clients": len(machine.clients),
+            "subscriptions": len(machine.subscriptions),
+            "streams": len(self.dispatcher.streams),
+            "messages": sum(topic.next_offset - topic.first_offset for topic in machine.topics.values()),
+            "size_bytes": sum(topic.size_bytes for topic in machine.topics.values()),
+        }
+
+    # Reading.
+
+    def _on_flow(self, now_ms: int, peer: Peer, message: messages.Flow) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        topics = canonical(message.topics)
+        subscription = self.machine.find_subscription(message.client, topics)
+        if subscription.reader_epoch != message.epoch:
+            return [self._attach(peer, message, subscription, message.epoch)]
+        stream = self.dispatcher.streams.get(subscription.key)
+        if stream is None or stream.epoch != message.epoch or message.stream > stream.number:
+            if stream is None and len(self.dispatcher.streams) >= self.settings.streams_max:
+                raise LimitReached(f"{self.settings.streams_max} streams are open (streams_max): raise the limit.")
+            stream = self.dispatcher.open(message.stream, peer, subscription, message.positions)
+        elif message.stream < stream.number:
+            return []  # A late one, of a stream that has been replaced.
+        stream.peer = peer
+        stream.messages_limit = max(
+            stream.messages_limit, min(message.messages, stream.messages_sent + self.settings.credit_messages_max)
+        )
+        stream.bytes_limit = max(
+            stream.bytes_limit, min(message.size_bytes, stream.bytes_sent + self.settings.credit_bytes_max)
+        )
+        effects = self.dispatcher.pump(stream)
+        if message.request:
+            sent = tuple(messages.Position(name, offset) for name, offset in stream.positions.items())
+            effects.append(Send(peer, messages.Flowing(message.request, stream.number, sent)))
+        return effects
+
+    def _attach(self, peer: Peer, message: Any, subscription: Subscription, epoch: int) -> Persist:
+        """A session reads for the first time: that goes into the journal, the reading after it."""
+        sent = self.dispatcher.sent_positions(subscription)
+        return Persist(
+            commands.Attach(subscription.client, epoch, subscription.topics, sent), origin=Origin(peer, message)
+        )
+
+    def _on_get(self, now_ms: int, peer: Peer, message: messages.Get) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        subscription = self.machine.find_subscription(message.client, (check_topic(message.topic),))
+        if subscription.reader_epoch != message.epoch:
+            return [self._attach(peer, message, subscription, message.epoch)]
+        found = self.dispatcher.one(subscription)
+        if found is None:
+            return [Send(peer, messages.Empty(message.request, message.topic))]
+        offset, attempt, place = found
+        return [Forward(peer, messages.Article(message.request, message.topic, offset, attempt), (place,))]
+
+    def _on_beat(self, now_ms: int, peer: Peer, message: messages.Beat) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        served: dict[int, None] = {}
+        for key in self.machine.owned.get(message.client, {}):
+            stream = self.dispatcher.streams.get(key)
+            if stream is not None and stream.epoch == message.epoch and stream.peer == peer:
+                served[stream.number] = None
+        missing = tuple(number for number in message.streams if number not in served)
+        return [Send(peer, messages.BeatDone(message.request, missing))]
+
+    # Endings.
+
+    def _on_bye(self, peer: Peer, message: messages.Bye) -> list[Effect]:
+        client = self.machine.check_session(message.client, message.epoch)
+        detached = []
+        for key, subscription in self.machine.owned.get(client.name, {}).items():
+            self.dispatcher.close(key)
+            if subscription.reading and subscription.reader_epoch == client.epoch:
+                detached.append(commands.Detach(subscription.topics, self.dispatcher.sent_positions(subscription)))
+        self._heard_at_ms.pop(client.name, None)
+        if not detached and not client.anonymous:  # Nothing that a restart would have to know.
+            return [Send(peer, messages.ByeDone(message.request))]
+        return [Persist(commands.Close(client.name, client.epoch, tuple(detached)), origin=Origin(peer, message))]
+
+    def _on_shutdown(self, event: Received, message: messages.Shutdown) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        # With keys the name is the key's; without them there is only the name that the client gave itself.
+        name = event.user if event.user is not None else message.client
+        if name not in self.settings.admins:
+            raise Unauthorized(f"{name!r} may not stop this broker: serve it with --admin {name}.")
+        return [Send(event.peer, messages.ShutdownDone(message.request)), Stop()]
+
+    # What has become durable.
+
+    def apply(self, command: commands.Command, time_ms: int, body_address: int) -> object:
+        """Changes the state by a durable command, and the streams as far as it concerns them."""
+        leaving = list(self.machine.owned.get(command.client, ())) if isinstance(command, commands.Close) else []
+        result = self.machine.apply(command, time_ms, body_address)
+        match command:
+            case commands.Write(batches=batches):
+                for batch in batches:
+                    for target in batch.targets:
+                        self._touched[target.topic] = None
+            case commands.Open(client):
+                for key in self.machine.owned.get(client, {}):
+                    stream = self.dispatcher.streams.get(key)
+                    if stream is not None and stream.epoch != result:
+                        self.dispatcher.close(key)
+            case commands.Attach(client, _, topics):
+                self.dispatcher.begin_session(self.machine.subscriptions[client, topics])
+            case commands.Unsubscribe(client, _, topics):
+                self.dispatcher.forget((client, topics))
+            case commands.Close(client) if client not in self.machine.clients:
+                for key in leaving:
+                    self.dispatcher.forget(key)
+        return result
+
+    def _on_persisted(self, event: Persisted) -> list[Effect]:
+        try:
+            result = self.apply(event.command, event.time_ms, event.body_address)
+        except TidingsError as error:
+            return [] if event.origin is None else self._failed(event.origin.peer, event.origin.message, error)
+        if event.origin is None:
+            return []
+        return self._answer(event, event.origin.peer, event.origin.message, result)
+
+    def _answer(self, event: Persisted, peer: Peer, message: Any, result: Any) -> list[Effect]:
+        match message:
+            case messages.Put(request):
+                return [Send(peer, messages.PutDone(request, result[0]))]
+            case messages.Ack(request):
+                return [Send(peer, messages.AckDone(request))] if request else []
+            case messages.Commit(request):
+                return [Send(peer, messages.CommitDone(request, result))]
+            case messages.Hello():
+                return [Send(peer, self._welcome(message, result))]
+            case messages.Subscribe(request):
+                positions, created = result
+                return [Send(peer, messages.SubscribeDone(request, positions, created))]
+            case messages.Unsubscribe(request):
+                return [Send(peer, messages.UnsubscribeDone(request))]
+            case messages.Flow() | messages.Get():
+                return self._on_received(Received(event.now_ms, peer, message))
+            case messages.Bye(request):
+                return [Send(peer, messages.ByeDone(request))]
+        return []
+
+    # Time.
+
+    def _on_tick(self, now_ms: int) -> list[Effect]:
+        """Clients that have gone silent lose their streams; anonymous ones are forgotten after a day."""
+        effects: list[Effect] = []
+        for key, stream in list(self.dispatcher.streams.items()):
+            heard_at_ms = self._heard_at_ms.setdefault(stream.subscription.client, now_ms)
+            if now_ms - heard_at_ms > self.settings.session_silence_ms_max:
+                self.dispatcher.close(key)
+        for client in self.machine.clients.values():
+            if client.anonymous:
+                heard_at_ms = self._heard_at_ms.setdefault(client.name, now_ms)
+                if now_ms - heard_at_ms > ANONYMOUS_SILENCE_MS_MAX:
+                    effects.append(Persist(commands.Close(client.name, client.epoch, ())))
+        return effects
+
+    def retain(self, now_ms: int, segments: list[Segment]) -> list[Effect]:
+        """What the retention settings let go, as a command, given the sealed segments of the journal."""
+        trim = trim_due(self.machine, now_ms, segments)
+        return [Persist(trim)] if trim is not None else []

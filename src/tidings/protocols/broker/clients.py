@@ -1,0 +1,94 @@
+"""Who publishes and consumes: names, their epochs, and which sequence numbers each topic has taken.
+
+A name's newest session holds the current epoch; whatever an older one still says is refused. For each topic
+that a name has published to, a `Track` remembers every sequence number ever taken and where its message
+went, as runs in which both advance together: a lone publisher needs one run for ever.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import msgspec
+
+
+class TrackIndex(msgspec.Struct, frozen=True, array_like=True):
+    """The runs that a track gained while one journal segment was written."""
+
+    client: str
+    topic: str
+    sequences: bytes
+    offsets: bytes
+
+
+class Track:
+    """The sequence numbers of one publisher that one topic has taken, 1 to `last`."""
+
+    __slots__ = ("last", "offsets", "sealed_count", "sequences")
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+        self.sequences = array("Q")
+        self.offsets = array("Q")
+        self.sealed_count = 0
+
+    def take(self, sequence: int, offset: int, count: int) -> None:
+        """`count` messages from `sequence` on lie at `offset` and behind it."""
+        if not self.sequences or offset - self.offsets[-1] != sequence - self.sequences[-1]:
+            self.sequences.append(sequence)
+            self.offsets.append(offset)
+        self.last = max(self.last, sequence + count - 1)
+
+    def find(self, sequence: int) -> int | None:
+        """The offset of the message that had this number, None when retention has removed it."""
+        assert 0 < sequence <= self.last
+        run = bisect_right(self.sequences, sequence) - 1
+        return None if run < 0 else self.offsets[run] + sequence - self.sequences[run]
+
+    def trim(self, first_offset: int) -> None:
+        """Forgets the places (never the numbers) of messages below `first_offset`."""
+        count = 0
+        while count + 1 < len(self.offsets):
+            length = self.sequences[count + 1] - self.sequences[count]
+            if self.offsets[count] + length > first_offset:
+                break
+            count += 1
+        if count:
+            del self.sequences[:count], self.offsets[:count]
+            self.sealed_count = max(0, self.sealed_count - count)
+
+    def load(self, piece: TrackIndex) -> None:
+        self.sequences.frombytes(piece.sequences)
+        self.offsets.frombytes(piece.offsets)
+        self.sealed_count = len(self.sequences)
+
+
+class Client:
+    """A name with its current epoch. The token tells a repeated Hello from a new session's."""
+
+    __slots__ = ("anonymous", "epoch", "name", "token", "tracks")
+
+    def __init__(self, name: str, token: bytes, anonymous: bool, epoch: int = 1) -> None:
+        self.name = name
+        self.token = token
+        self.anonymous = anonymous
+        self.epoch = epoch
+        self.tracks: dict[str, Track] = {}
+
+    def seal(self) -> list[TrackIndex]:
+        """The runs gained since the last seal, for each topic that gained one."""
+        return [
+            TrackIndex(
+                self.name,
+                topic,
+                track.sequences[track.sealed_count :].tobytes(),
+                track.offsets[track.sealed_count :].tobytes(),
+            )
+            for topic, track in self.tracks.items()
+            if track.sealed_count < len(track.sequences)
+        ]
+
+    def mark_sealed(self) -> None:
+        for track in self.tracks.values():
+            track.sealed_count = len(track.sequences)

@@ -1,0 +1,105 @@
+"""What the broker writes into the journal: one command a record.
+
+A command holds everything that `Machine.apply` needs, so that replaying the journal gives the same state
+again: there is no clock and no chance in it. The bodies of a `Write` and of a `Carry` follow the command in
+the same record, one after the other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Target
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """A session of `client` begins; a token that is not the current one's begins a new epoch."""
+
+    client: str
+    token: bytes
+    anonymous: bool
+
+
+class BatchWrite(msgspec.Struct, frozen=True, array_like=True):
+    """A batch of `count` messages in a body of `size_bytes`; `ids` is None when no message has one."""
+
+    targets: tuple[Target, ...]
+    count: int
+    size_bytes: int
+    ids: tuple[str | None, ...] | None = None
+
+
+class Write(msgspec.Struct, frozen=True, array_like=True, tag="write"):
+    """Puts and acknowledgements that happen together or not at all."""
+
+    client: str
+    epoch: int
+    batches: tuple[BatchWrite, ...]
+    acknowledgements: tuple[Acknowledgement, ...] = ()
+
+
+class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+    start: Start
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, array_like=True, tag="unsubscribe"):
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+
+
+class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
+    """A session begins to read a subscription. `sent` is how far its earlier reader had been served."""
+
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+    sent: tuple[Position, ...]
+
+
+class Detach(msgspec.Struct, frozen=True, array_like=True):
+    """How far a subscription's reader had been served when its session ended."""
+
+    topics: tuple[str, ...]
+    sent: tuple[Position, ...]
+
+
+class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
+    """A session ends in good order; an anonymous name is forgotten with its subscriptions."""
+
+    client: str
+    epoch: int
+    detached: tuple[Detach, ...]
+
+
+class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
+    """Everything of these topics below these offsets is no longer kept."""
+
+    positions: tuple[Position, ...]
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True):
+    """A stored batch that is copied to the journal's end, so that its old segment can be removed."""
+
+    topic: str
+    first_offset: int
+    size_bytes: int
+
+
+class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry"):
+    batches: tuple[Carried, ...]
+
+
+Command = Open | Write | Subscribe | Unsubscribe | Attach | Close | Trim | Carry
+
+_decoder = msgspec.msgpack.Decoder(Command)
+encode_command = msgspec.msgpack.Encoder().encode
+
+
+def decode_command(data: bytes | memoryview) -> Command:
+    """The command in a journal record, which our own checksum has already vouched for."""
+    command: Command = _decoder.decode(data)
+    return command

@@ -1,0 +1,347 @@
+"""What clients and the broker say to each other.
+
+A request names the client and its epoch, so every one stands by itself: it may be sent again over a new
+connection, or to a broker that has been restarted in between, and means the same. `request` is a number
+that the client chose; the answer repeats it, and 0 asks for no answer. Bodies (batches, see
+`message.Columns`) follow the header as frames of their own and are not part of these types.
+
+A subscription is named by the client and its topics; the order of the topics does not matter. Only
+`Delivery` comes without having been asked for, on a stream that a `Flow` opened; a client that never
+sends `Flow` (a bare REQ socket) gets exactly one answer for each request.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tidings.message import TopicInfo
+
+VERSION = 1
+
+Start = Literal["now", "earliest", "last"] | int
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
+    """What a client asks; `request` comes back in the answer."""
+
+    request: int
+
+
+class Hello(Request, frozen=True, tag="hello"):
+    """Opens a session of a name. A new `token` makes a new epoch and fences the older session of that
+    name; the same token again gets the same epoch again. An anonymous name is forgotten at its `Bye`."""
+
+    version: int
+    client: str
+    token: bytes
+    anonymous: bool = False
+
+
+class Target(msgspec.Struct, frozen=True, array_like=True):
+    """A topic that a batch goes to, with the sequence number of the batch's first message there."""
+
+    topic: str
+    sequence: int
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """One batch of a put: where it goes and how many messages it has. Its body is a frame of its own."""
+
+    targets: tuple[Target, ...]
+    count: int
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Everything of `topic` below `offset`."""
+
+    topic: str
+    offset: int
+
+
+class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription and how far each of its topics has been dealt with."""
+
+    topics: tuple[str, ...]
+    positions: tuple[Position, ...]
+
+
+class Put(Request, frozen=True, tag="put"):
+    """Stores one batch (one body frame) in every target topic, or in none."""
+
+    client: str
+    epoch: int
+    part: Part
+
+
+class Commit(Request, frozen=True, tag="commit"):
+    """Puts and acknowledgements as one: all of them happen or none. A body frame for each part."""
+
+    client: str
+    epoch: int
+    parts: tuple[Part, ...]
+    acknowledgements: tuple[Acknowledgement, ...]
+
+
+class Subscribe(Request, frozen=True, tag="subscribe"):
+    """Makes a durable subscription, or finds the one that is there (`start` is then ignored)."""
+
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+    start: Start = "now"
+
+
+class Unsubscribe(Request, frozen=True, tag="unsubscribe"):
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+
+
+class Get(Request, frozen=True, tag="get"):
+    """The next message of a subscription to one topic, without moving its cursor."""
+
+    client: str
+    epoch: int
+    topic: str
+
+
+class Ack(Request, frozen=True, tag="ack"):
+    """Moves a subscription's cursor forward; what is already behind it is acknowledged again."""
+
+    client: str
+    epoch: int
+    acknowledgement: Acknowledgement
+
+
+class Flow(Request, frozen=True, tag="flow"):
+    """Grants a subscription's stream room for so many messages and bytes, counted from its start.
+
+    A `stream` number above the last one starts the stream anew: at `positions`, or at the cursor where
+    none is given. The same number again only raises the two limits; a lower one is late and ignored.
+    """
+
+    client: str
+    epoch: int
+    topics: tuple[str, ...]
+    stream: int
+    positions: tuple[Position, ...]
+    messages: int
+    size_bytes: int
+
+
+class Beat(Request, frozen=True, tag="beat"):
+    """I am here, and these are the streams that I believe in, by number."""
+
+    client: str
+    epoch: int
+    streams: tuple[int, ...]
+
+
+class AskSequence(Request, frozen=True, tag="sequence"):
+    """Which sequence number of this client did the topic take last?"""
+
+    client: str
+    epoch: int
+    topic: str
+
+
+class AskSubscriptions(Request, frozen=True, tag="subscriptions"):
+    client: str
+    epoch: int
+
+
+class AskTopics(Request, frozen=True, tag="topics"):
+    """All topics, or the one that is named; no session is needed."""
+
+    topic: str | None = None
+
+
+class AskStatus(Request, frozen=True, tag="status"):
+    pass
+
+
+class Bye(Request, frozen=True, tag="bye"):
+    """The session ends: its streams are closed; an anonymous name is forgotten, subscriptions and all."""
+
+    client: str
+    epoch: int
+
+
+class Shutdown(Request, frozen=True, tag="shutdown"):
+    client: str
+    epoch: int
+
+
+AnyRequest = (
+    Hello
+    | Put
+    | Commit
+    | Subscribe
+    | Unsubscribe
+    | Get
+    | Ack
+    | Flow
+    | Beat
+    | AskSequence
+    | AskSubscriptions
+    | AskTopics
+    | AskStatus
+    | Bye
+    | Shutdown
+)
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    request: int
+
+
+class Welcome(Answer, frozen=True, tag="welcome"):
+    """The session's epoch, and the limits that the broker will hold the client to."""
+
+    epoch: int
+    version: int
+    message_bytes_max: int
+    batch_bytes_max: int
+    batch_messages_max: int
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """Where one batch went in one topic.
+
+    New messages have consecutive offsets from `first_offset` on (None when none was new); `repeated`
+    lists the others as (index in the batch, offset of the first copy or None if that is gone).
+    """
+
+    first_offset: int | None
+    repeated: tuple[tuple[int, int | None], ...] = ()
+
+
+class PutDone(Answer, frozen=True, tag="stored"):
+    """One `Stored` for each target topic of the put."""
+
+    stored: tuple[Stored, ...]
+
+
+class CommitDone(Answer, frozen=True, tag="committed"):
+    """For each part, one `Stored` for each of its targets."""
+
+    stored: tuple[tuple[Stored, ...], ...]
+
+
+class SubscribeDone(Answer, frozen=True, tag="subscribed"):
+    """The cursors, and whether the subscription is new."""
+
+    positions: tuple[Position, ...]
+    created: bool
+
+
+class UnsubscribeDone(Answer, frozen=True, tag="unsubscribed"):
+    pass
+
+
+class Article(Answer, frozen=True, tag="article"):
+    """The message that `Get` asked for; its body frame is a batch of one."""
+
+    topic: str
+    offset: int
+    attempt: int
+
+
+class Empty(Answer, frozen=True, tag="empty"):
+    """The subscription has nothing new."""
+
+    topic: str
+
+
+class AckDone(Answer, frozen=True, tag="acked"):
+    """The acknowledgement of the acknowledgement: the cursor has moved and stays moved."""
+
+
+class Flowing(Answer, frozen=True, tag="flowing"):
+    """The stream stands here: all deliveries up to these positions were sent before this answer."""
+
+    stream: int
+    sent: tuple[Position, ...]
+
+
+class BeatDone(Answer, frozen=True, tag="beaten"):
+    """Which of the streams that the client believes in the broker does not serve: open them again."""
+
+    missing: tuple[int, ...]
+
+
+class Sequence(Answer, frozen=True, tag="sequence"):
+    """The last sequence number taken, 0 when there was none."""
+
+    last: int
+
+
+class Subscriptions(Answer, frozen=True, tag="subscriptions"):
+    """The client's subscriptions, each as its topics."""
+
+    subscriptions: tuple[tuple[str, ...], ...]
+
+
+class Topics(Answer, frozen=True, tag="topics"):
+    topics: tuple[TopicInfo, ...]
+
+
+class Status(Answer, frozen=True, tag="status"):
+    """Plain numbers about the broker, by name."""
+
+    numbers: dict[str, int]
+
+
+class ByeDone(Answer, frozen=True, tag="farewell"):
+    pass
+
+
+class ShutdownDone(Answer, frozen=True, tag="stopping"):
+    """What was acknowledged is stored; the broker stops now."""
+
+
+class Failed(Answer, frozen=True, tag="error"):
+    """A refusal: the number of the error class and a sentence that says what to do."""
+
+    number: int
+    text: str
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True, tag="delivery"):
+    """Messages of one topic on a stream; each body frame is a stored batch, untouched.
+
+    The bodies hold the offsets `first_offset` to `next_offset` - 1. The stream had stood at `since`: it is
+    above `first_offset` when a stored batch holds messages from before the stream's position, which the
+    client drops, and below it when messages in between are not meant for this subscription.
+    """
+
+    stream: int
+    topic: str
+    since: int
+    first_offset: int
+    next_offset: int
+    attempt: int
+
+
+AnyAnswer = (
+    Welcome
+    | PutDone
+    | CommitDone
+    | SubscribeDone
+    | UnsubscribeDone
+    | Article
+    | Empty
+    | AckDone
+    | Flowing
+    | BeatDone
+    | Sequence
+    | Subscriptions
+    | Topics
+    | Status
+    | ByeDone
+    | ShutdownDone
+    | Failed
+    | Delivery
+)

@@ -1,0 +1,83 @@
+"""Which messages may go, and which must be carried forward so that a segment can be removed.
+
+Retention only decides; the decision is a journaled `Trim`, so that every replica forgets the same. What a
+subscription still waits for never goes, nor does a topic's last message. Segments are removed whole: when
+the oldest one holds only little that is still kept, that little is copied to the journal's end first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidings.protocols.broker.commands import Carried, Trim
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.messages import Position
+from tidings.protocols.broker.topics import Place, Topic
+
+CARRIED_SHARE_MAX = 0.25
+"""A segment is emptied by copying when at most this share of it is still kept."""
+
+
+class Segment(NamedTuple):
+    """A sealed segment of the journal: its addresses, and when its last record was written."""
+
+    base_address: int
+    end_address: int
+    last_time_ms: int
+
+
+def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | None:
+    """The command that forgets what the settings say may go, None when that is nothing."""
+    settings = machine.settings
+    if settings.retain_age_ms is None and settings.retain_bytes is None and not settings.drop_acknowledged:
+        return None
+    aged_address = 0
+    if settings.retain_age_ms is not None:
+        aged_address = max(
+            (each.end_address for each in segments if each.last_time_ms < now_ms - settings.retain_age_ms), default=0
+        )
+    positions = []
+    for topic in machine.topics.values():
+        offset = min(_droppable(machine, topic, aged_address), machine.owed_offset(topic))
+        if topic.offsets and topic.end_of(0) <= offset:
+            positions.append(Position(topic.name, offset))
+    return Trim(tuple(positions)) if positions else None
+
+
+def _droppable(machine: Machine, topic: Topic, aged_address: int) -> int:
+    """The offset below which age, size or acknowledgement lets a topic's messages go."""
+    settings = machine.settings
+    offset = topic.first_offset
+    if settings.drop_acknowledged and machine.readers.get(topic.name):
+        offset = machine.owed_offset(topic)
+    entry = 0
+    excess_bytes = topic.size_bytes - settings.retain_bytes if settings.retain_bytes is not None else 0
+    while entry < len(topic.offsets) and (excess_bytes > 0 or topic.addresses[entry] < aged_address):
+        excess_bytes -= topic.sizes[entry]
+        entry += 1
+        offset = max(offset, topic.end_of(entry - 1))
+    return offset
+
+
+def lowest_address(machine: Machine, end_address: int) -> int:
+    """Below this address the journal holds nothing that is still kept."""
+    return min((topic.addresses[0] for topic in machine.topics.values() if topic.offsets), default=end_address)
+
+
+def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried, Place]]:
+    """What to copy forward so that the oldest segment can go; empty when it is not worth it yet."""
+    if not segments:
+        return []
+    oldest = segments[0]
+    found: list[tuple[Carried, Place]] = []
+    size_bytes = 0
+    for topic in machine.topics.values():
+        for entry, address in enumerate(topic.addresses):
+            if address >= oldest.end_address:
+                break
+            place = Place(address, topic.sizes[entry])
+            found.append((Carried(topic.name, topic.offsets[entry], place.size_bytes), place))
+            size_bytes += place.size_bytes
+            if size_bytes > CARRIED_SHARE_MAX * (oldest.end_address - oldest.base_address):
+                return []
+    return found

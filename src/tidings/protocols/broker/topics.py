@@ -1,0 +1,202 @@
+"""A topic is an index into the journal: where each of its batches lies.
+
+Three parallel columns hold, for each stored batch, the offset of its first message, the journal address
+of its body and the body's size: 20 bytes a batch, whatever the messages weigh. The log has no holes: it
+reaches from `first_offset` (what retention left) to `next_offset`.
+
+The index goes to disk in pieces: when a journal segment is sealed, what the index gained while that
+segment was written goes into a file beside it, and recovery puts the pieces together again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+
+import msgspec
+
+from tidings.protocols.broker.messages import Position
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a stored body lies. `kept` names the messages of it that count; None means all of them."""
+
+    address: int
+    size_bytes: int
+    kept: tuple[int, ...] | None = None
+
+
+class TopicIndex(msgspec.Struct, frozen=True, array_like=True):
+    """What a topic's index gained while one journal segment was written.
+
+    `carried` lists older batches that were copied into this segment: first offset, address, size.
+    """
+
+    topic: str
+    offsets: bytes
+    addresses: bytes
+    sizes: bytes
+    thinned: dict[int, tuple[int, ...]]
+    shared: dict[int, tuple[Position, ...]]
+    carried: tuple[tuple[int, int, int], ...]
+
+
+class Topic:
+    """One totally ordered log: its index, the ids it has taken, and the edges of what it holds."""
+
+    __slots__ = (
+        "addresses",
+        "carried",
+        "first_offset",
+        "id_times",
+        "ids",
+        "name",
+        "next_offset",
+        "offsets",
+        "sealed_count",
+        "shared",
+        "size_bytes",
+        "sizes",
+        "thinned",
+    )
+
+    def __init__(self, name: str, first_offset: int = 0, next_offset: int = 0) -> None:
+        self.name = name
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+        self.offsets = array("Q")
+        self.addresses = array("Q")
+        self.sizes = array("I")
+        self.size_bytes = 0
+        self.thinned: dict[int, tuple[int, ...]] = {}
+        """Batches of which some messages were duplicates: first offset -> which messages count."""
+        self.shared: dict[int, tuple[Position, ...]] = {}
+        """Batches that went to several topics at once: first offset -> their places in all of them."""
+        self.carried: dict[int, int] = {}
+        """Batches copied forward since the last seal: first offset -> new address."""
+        self.ids: dict[str, int] = {}
+        self.id_times: deque[tuple[int, str]] = deque()
+        self.sealed_count = 0
+
+    def append(
+        self,
+        address: int,
+        size_bytes: int,
+        count: int,
+        kept: tuple[int, ...] | None,
+        shared: tuple[Position, ...] | None,
+    ) -> None:
+        """The next `count` messages lie in the body at `address`."""
+        first = self.next_offset
+        self.offsets.append(first)
+        self.addresses.append(address)
+        self.sizes.append(size_bytes)
+        self.size_bytes += size_bytes
+        if kept is not None:
+            self.thinned[first] = kept
+        if shared is not None:
+            self.shared[first] = shared
+        self.next_offset = first + count
+
+    def find(self, offset: int) -> int:
+        """The number of the batch that holds `offset`."""
+        assert self.first_offset <= offset < self.next_offset
+        return bisect_right(self.offsets, offset) - 1
+
+    def end_of(self, entry: int) -> int:
+        """The offset after the last message of a batch."""
+        return self.offsets[entry + 1] if entry + 1 < len(self.offsets) else self.next_offset
+
+    def place(self, entry: int) -> Place:
+        kept = self.thinned.get(self.offsets[entry]) if self.thinned else None
+        return Place(self.addresses[entry], self.sizes[entry], kept)
+
+    def trim(self, offset: int) -> None:
+        """Forgets whole batches below `offset`."""
+        count = 0
+        while count < len(self.offsets) and self.end_of(count) <= offset:
+            count += 1
+        if not count:
+            return
+        self.size_bytes -= sum(self.sizes[:count])
+        for first in self.offsets[:count]:
+            self.thinned.pop(first, None)
+            self.shared.pop(first, None)
+            self.carried.pop(first, None)
+        del self.offsets[:count], self.addresses[:count], self.sizes[:count]
+        self.sealed_count = max(0, self.sealed_count - count)
+        self.first_offset = self.offsets[0] if self.offsets else self.next_offset
+
+    def carry(self, first_offset: int, address: int) -> None:
+        """A batch has been copied to `address`; nothing happens if retention was faster."""
+        if first_offset < self.first_offset:
+            return
+        entry = self.find(first_offset)
+        self.addresses[entry] = address
+        if entry < self.sealed_count:
+            self.carried[first_offset] = address
+
+    def remember_ids(self, ids: list[tuple[str, int]], time_ms: int) -> None:
+        """These ids are taken, each by the message at its offset."""
+        for name, offset in ids:
+            self.ids[name] = offset
+            self.id_times.append((time_ms, name))
+
+    def forget_ids(self, before_ms: int) -> None:
+        """Ids taken before that time may be used again."""
+        while self.id_times and self.id_times[0][0] < before_ms:
+            self.ids.pop(self.id_times.popleft()[1], None)
+
+    def seal(self) -> TopicIndex | None:
+        """What the index has gained since the last seal, None when that is nothing."""
+        start = self.sealed_count
+        if start == len(self.offsets) and not self.carried:
+            return None
+        edge = self.offsets[start] if start < len(self.offsets) else self.next_offset
+        return TopicIndex(
+            self.name,
+            self.offsets[start:].tobytes(),
+            self.addresses[start:].tobytes(),
+            self.sizes[start:].tobytes(),
+            {first: kept for first, kept in self.thinned.items() if first >= edge or first in self.carried},
+            {first: places for first, places in self.shared.items() if first >= edge or first in self.carried},
+            tuple((first, address, self.sizes[self.find(first)]) for first, address in self.carried.items()),
+        )
+
+    def mark_sealed(self) -> None:
+        """The index up to here is on disk and stays there."""
+        self.sealed_count = len(self.offsets)
+        self.carried.clear()
+
+    def load(self, piece: TopicIndex) -> None:
+        """Adds a piece that `seal` made; pieces come in the order of their segments."""
+        self.offsets.frombytes(piece.offsets)
+        self.addresses.frombytes(piece.addresses)
+        self.sizes.frombytes(piece.sizes)
+        self.thinned.update(piece.thinned)
+        self.shared.update(piece.shared)
+        if piece.carried:
+            self._load_carried(piece.carried)
+
+    def _load_carried(self, carried: tuple[tuple[int, int, int], ...]) -> None:
+        """Batches whose first segment may be gone: put where they belong in the order of offsets."""
+        rows = dict(zip(self.offsets, zip(self.addresses, self.sizes, strict=True), strict=True))
+        rows.update({first: (address, size_bytes) for first, address, size_bytes in carried})
+        ordered = sorted(rows)
+        self.offsets = array("Q", ordered)
+        self.addresses = array("Q", [rows[first][0] for first in ordered])
+        self.sizes = array("I", [rows[first][1] for first in ordered])
+
+    def finish_loading(self) -> None:
+        """After the last piece: forgets what retention had removed, and counts."""
+        count = bisect_right(self.offsets, self.first_offset) - 1
+        if self.first_offset == self.next_offset:
+            count = len(self.offsets)
+        if count > 0:
+            for first in self.offsets[:count]:
+                self.thinned.pop(first, None)
+                self.shared.pop(first, None)
+            del self.offsets[:count], self.addresses[:count], self.sizes[:count]
+        self.size_bytes = sum(self.sizes)
+        self.sealed_count = len(self.offsets)

@@ -1,0 +1,41 @@
+"""What a protocol asks its runtime to do. Effects run in the order in which they were returned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Peer = Any
+"""How the runtime tells its connections apart; protocols only hand it back."""
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """A command to the runtime."""
+
+
+class Send(Effect, frozen=True):
+    """Send a message to a peer."""
+
+    peer: Peer
+    message: msgspec.Struct
+
+
+class Forward(Effect, frozen=True):
+    """Send a message to a peer, with stored bodies behind it."""
+
+    peer: Peer
+    message: msgspec.Struct
+    places: tuple[Any, ...]
+
+
+class Persist(Effect, frozen=True):
+    """Write a command and its bodies into the journal; once it is durable, `Persisted` comes back with `origin`."""
+
+    command: Any
+    bodies: tuple[bytes | memoryview, ...] = ()
+    origin: Any = None
+
+
+class Stop(Effect, frozen=True):
+    """End the process in good order, once everything before this is done."""

@@ -1,0 +1,156 @@
+"""Frozen settings, validated once at the start.
+
+Every queue, view, cache, frame and retry of tidings has its bound here. Values come from arguments,
+then from TIDINGS_* variables, then from `tidings.toml`, then from the defaults below.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from tidings.errors import InvalidRequest
+
+KIB = 1024
+MIB = 1024 * KIB
+
+TopicPolicy = Literal["auto", "on-subscribe", "on-publish"]
+Durability = Literal["fsync", "os"]
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise InvalidRequest(sentence)
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits and policies of the broker's state machine. All replicas of a group share them."""
+
+    topics: TopicPolicy = "auto"
+    """auto: a topic exists from its first subscribe or put; on-subscribe, on-publish: only from that."""
+    topics_max: int = 100_000
+    clients_max: int = 100_000
+    """Names whose sequence numbers and epochs are remembered."""
+    subscriptions_max: int = 100_000
+    topics_per_request_max: int = 64
+    """How many topics one put or one subscription may name."""
+    message_bytes_max: int = MIB
+    batch_bytes_max: int = 8 * MIB
+    batch_messages_max: int = 65_536
+    ids_max: int = 1_000_000
+    """Message ids remembered for each topic."""
+    ids_age_ms: int = 7 * 24 * 3600 * 1000
+    """For how long an id that a caller gave is remembered."""
+    retain_age_ms: int | None = None
+    """Messages older than this may go; None keeps them."""
+    retain_bytes: int | None = None
+    """Once a topic is larger than this its oldest messages may go; None keeps them."""
+    drop_acknowledged: bool = False
+    """True lets messages go that every subscription of their topic (at least one) has acknowledged."""
+    credit_messages_max: int = 1_000_000
+    credit_bytes_max: int = 64 * MIB
+    streams_max: int = 100_000
+    session_silence_ms_max: int = 30_000
+    """A client unheard for this long loses its streams; its subscriptions stay."""
+    admins: tuple[str, ...] = ()
+    """Clients that may stop the broker."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                _require(value > 0, f"The setting {name} must be above 0, and it is {value}.")
+        _require(
+            self.message_bytes_max <= self.batch_bytes_max,
+            f"message_bytes_max ({self.message_bytes_max}) must not be above batch_bytes_max ({self.batch_bytes_max}).",
+        )
+
+
+class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the journal cuts its segments and when it syncs."""
+
+    durability: Durability = "fsync"
+    """fsync: on disk before the answer. os: written, not synced; a power cut may take what was answered."""
+    segment_bytes_max: int = 64 * MIB
+    segment_records_max: int = 200_000
+    """Bounds recovery, which replays at most about one segment."""
+    mapped_segments_max: int = 2
+    recent_bytes_max: int = 16 * MIB
+    """Batches just written are kept in memory up to this size, for subscribers that follow closely."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__[1:]:
+            _require(getattr(self, name) > 0, f"The setting {name} must be above 0.")
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a node runs: its door, its loop and its keys."""
+
+    bind: str = "tcp://127.0.0.1:7400"
+    keys: str | None = None
+    """A folder made by `tidings keys`; needed to bind anything but loopback."""
+    staged_bytes_max: int = 64 * MIB
+    """The loop stops reading requests while this much waits for the disk."""
+    drained_requests_max: int = 512
+    """Requests taken from the socket before the next commit starts."""
+    queued_messages_max: int = 10_000
+    """ZeroMQ's high-water mark for each client."""
+
+
+class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a client tries, packs and prefetches."""
+
+    timeout_ms: int = 2_500
+    retries: int = 3
+    batch_bytes: int = 256 * KIB
+    """A batch is closed once it holds this many bytes."""
+    batch_messages: int = 4_096
+    in_flight_max: int = 16
+    """Batches sent and not yet answered."""
+    waiting_messages_max: int = 1_000_000
+    """Messages given to put and not yet sent; one more is Overloaded."""
+    credit_messages: int = 65_536
+    credit_bytes: int = 8 * MIB
+    beat_ms: int = 2_000
+    """How often a client that waits for messages asks whether the broker still serves its streams."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _require(getattr(self, name) > 0, f"The client setting {name} must be above 0.")
+
+
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str | Path = "tidings.toml") -> Settings:
+    """Settings of a kind: from `given`, then TIDINGS_* variables, then the file, then the defaults.
+
+    The table of the file is the kind's name: [broker], [journal], [node], [client].
+
+    >>> load(BrokerSettings, {"topics": "on-publish"}, file="/nonexistent").topics
+    'on-publish'
+    """
+    table = kind.__name__.removesuffix("Settings").lower()
+    values: dict[str, Any] = {}
+    path = Path(file)
+    if path.is_file():
+        try:
+            values.update(tomllib.loads(path.read_text()).get(table, {}))
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidRequest(f"{path} is not valid TOML ({error}): mend it or remove it.") from error
+    hints = typing.get_type_hints(kind)
+    for name in kind.__struct_fields__:
+        text = os.environ.get(f"TIDINGS_{name.upper()}")
+        if text is not None:
+            values[name] = text.split(",") if typing.get_origin(hints[name]) is tuple else text
+    values.update({name: value for name, value in (given or {}).items() if value is not None})
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"A setting of [{table}] is wrong: {error}.") from error
