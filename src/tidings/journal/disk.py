@@ -1,0 +1,271 @@
+"""The few things that the journal asks of a disk, and the real disk that does them.
+
+Everything goes through this small interface so that the simulator's disk, which tears and forgets, can
+take its place. A disk is one folder of files without subfolders, owned by one process at a time: a lock
+that the kernel drops when the process dies, however it dies, keeps a second one out.
+
+What each call promises: `create`, `replace`, `remove` and `truncate` are on disk when they return,
+directory entry included; `append` is only written, and on disk after the next `sync` of that file.
+`replace` is atomic: after a crash the file is the old one or the new one. A call that ends in `DiskFull`
+has changed nothing. After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
+what it could not write and will not say so twice, so the process must end and recover.
+
+`append`, `sync`, `create`, `replace` and `truncate` are called by one thread, `read_at` and `map` by
+one thread which may be another; `remove` by either, for files that the other one has done with.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tidings.errors import StorageError, Unavailable
+
+Buffer = bytes | memoryview
+
+LOCK_NAME = "lock"
+TEMPORARY_SUFFIX = ".tmp"
+DESCRIPTORS_MAX = 4
+BUFFERS_PER_WRITE_MAX = os.sysconf("SC_IOV_MAX")
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DiskFull(StorageError):
+    """There is no room for this; nothing was changed."""
+
+
+class SyncFailed(StorageError):
+    """The disk did not keep what it was given; the process must end, and recovery finds out what is there."""
+
+
+class Disk(Protocol):
+    """A folder of files, as the journal sees it. The module's text says what each call promises."""
+
+    def names(self) -> list[str]:
+        """The files that are there, sorted."""
+
+    def size(self, name: str) -> int:
+        """How many bytes a file has."""
+
+    def create(self, name: str) -> None:
+        """Makes a new, empty file."""
+
+    def append(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Writes the buffers at the end of a file: all of them, or none and DiskFull."""
+
+    def sync(self, name: str) -> None:
+        """Brings all that was appended to a file onto the disk, or raises SyncFailed."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cuts a file to its first `size` bytes."""
+
+    def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Gives a file new contents, atomically; makes it if it was not there."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file."""
+
+    def read_at(self, name: str, position: int, size: int) -> memoryview:
+        """The bytes of a file from `position` on, as many of `size` as there are."""
+
+    def map(self, name: str) -> memoryview:
+        """All bytes that a file has now, without reading them; valid as long as any slice of it is held."""
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+
+
+class _Descriptors:
+    """Open files of a folder by name, the least recently opened one closed to make room for another."""
+
+    def __init__(self, folder: Path, flags: int) -> None:
+        self._folder = folder
+        self._flags = flags
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, name: str) -> int:
+        descriptor = self._open.get(name)
+        if descriptor is None:
+            with self._lock:
+                if len(self._open) == DESCRIPTORS_MAX:
+                    os.close(self._open.popitem(last=False)[1])
+                descriptor = self._open[name] = os.open(self._folder / name, self._flags)
+        return descriptor
+
+    def drop(self, name: str) -> None:
+        with self._lock:
+            descriptor = self._open.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.drop(name)
+
+
+class RealDisk:
+    """A folder of the file system. Made if it is missing; refused if another process has it open."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        try:
+            _make_folder(self._folder.absolute())
+            self._lock = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StorageError(
+                f"The folder {folder} cannot be used ({error.strerror}): choose another or change its permissions."
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise Unavailable(
+                f"The folder {folder} is in use by another broker: stop it first, or connect to it."
+            ) from error
+        self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        # Writers append and readers pread, in two threads: with a table each, neither closes under the other.
+        self._writers = _Descriptors(self._folder, os.O_WRONLY | os.O_APPEND)
+        self._readers = _Descriptors(self._folder, os.O_RDONLY)
+        self._sizes: dict[str, int] = {}
+        # A process that was killed may have left entries that only the page cache knows.
+        self._sync_directory()
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file() and entry.name != LOCK_NAME)
+
+    def size(self, name: str) -> int:
+        return os.stat(self._folder / name).st_size
+
+    def create(self, name: str) -> None:
+        try:
+            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except OSError as error:
+            raise _full_or_failed(name, error) from error
+        self._sync_directory()
+
+    def append(self, name: str, buffers: Sequence[Buffer]) -> None:
+        descriptor = self._writers.of(name)
+        size_before = self._sizes.get(name)
+        if size_before is None:
+            size_before = os.fstat(descriptor).st_size
+        try:
+            size_written = _write_all(descriptor, buffers)
+        except OSError as error:
+            if error.errno in FULL_ERRORS:
+                # Synced, so that a power cut cannot bring back records whose writer was told "not stored".
+                self.truncate(name, size_before)
+            raise _full_or_failed(name, error) from error
+        self._sizes[name] = size_before + size_written
+
+    def sync(self, name: str) -> None:
+        try:
+            os.fdatasync(self._writers.of(name))
+        except OSError as error:
+            raise _failed(name, error) from error
+
+    def truncate(self, name: str, size: int) -> None:
+        descriptor = self._writers.of(name)
+        try:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        except OSError as error:
+            raise _failed(name, error) from error
+        self._sizes[name] = size
+
+    def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        temporary = self._folder / (name + TEMPORARY_SUFFIX)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                _write_all(descriptor, buffers)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(temporary, self._folder / name)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise _full_or_failed(name, error) from error
+        self._forget(name)
+        self._sync_directory()
+
+    def remove(self, name: str) -> None:
+        self._forget(name)
+        os.unlink(self._folder / name)
+        self._sync_directory()
+
+    def read_at(self, name: str, position: int, size: int) -> memoryview:
+        return memoryview(os.pread(self._readers.of(name), size, position))
+
+    def map(self, name: str) -> memoryview:
+        with open(self._folder / name, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:  # An empty file cannot be mapped.
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        self._writers.close()
+        self._readers.close()
+        os.close(self._directory)
+        os.close(self._lock)  # Drops the lock: the last thing, when nothing of ours is open any more.
+
+    def _forget(self, name: str) -> None:
+        self._writers.drop(name)
+        self._readers.drop(name)
+        self._sizes.pop(name, None)
+
+    def _sync_directory(self) -> None:
+        try:
+            os.fsync(self._directory)
+        except OSError as error:
+            raise _failed(str(self._folder), error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and its parents; each new entry is synced into the folder that holds it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
+    """Writes every byte of the buffers, in as few calls as the kernel allows; gives back how many."""
+    size = sum(map(len, buffers))
+    if len(buffers) <= BUFFERS_PER_WRITE_MAX:
+        written = os.writev(descriptor, buffers)
+        if written == size:
+            return size
+    else:
+        written = 0
+    rest, first = [memoryview(buffer) for buffer in buffers], 0
+    while True:
+        while first < len(rest) and written >= len(rest[first]):
+            written -= len(rest[first])
+            first += 1
+        if first == len(rest):
+            return size
+        rest[first] = rest[first][written:]
+        written = os.writev(descriptor, rest[first : first + BUFFERS_PER_WRITE_MAX])
+
+
+def _failed(name: str, error: OSError) -> SyncFailed:
+    return SyncFailed(f"The disk did not keep {name} ({error.strerror}): look after the disk, then start again.")
+
+
+def _full_or_failed(name: str, error: OSError) -> StorageError:
+    if error.errno in FULL_ERRORS:
+        return DiskFull(f"There is no room on the disk for {name} ({error.strerror}): free some space.")
+    return _failed(name, error)

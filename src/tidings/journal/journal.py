@@ -1,0 +1,312 @@
+"""The journal: one append-only row of records, written by group commit.
+
+The owner's loop calls `begin` with all that is ready, hands the commit to a thread that calls `write`
+(one write and one sync, however many records), and calls `finish` when that has returned. Only then do
+the records exist. At most one commit is under way; meanwhile the loop may go on reading. `write` uses
+nothing but the commit and the disk, and the loop changes nothing that a commit refers to, so there are no
+locks. After `DiskFull` the loop calls `undo`, and it is as if `begin` had never been called; `write` has
+put the disk back already. After any other error the process must end.
+
+When the current segment is `full` the owner makes an index of it and a snapshot of its own state and
+calls `roll_next` before `begin`; that commit seals the segment and goes into a new one. The steps are in
+`recovery`, the layout of the files in `segment` and `record`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from tidings.errors import StorageError
+from tidings.journal import segment as files
+from tidings.journal.disk import Buffer, Disk, DiskFull
+from tidings.journal.record import HEADER_SIZE, Append, Record, encode
+from tidings.journal.recovery import Recovery, replay, survey
+from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
+from tidings.settings import JournalSettings
+
+
+class Roll(msgspec.Struct, frozen=True):
+    """What sealing a segment takes: the segment as it ends, and the owner's bytes about it."""
+
+    sealed: Segment
+    next_slot: int
+    index: bytes
+    snapshot: bytes
+    older_snapshot: str | None
+
+
+class Commit(msgspec.Struct):
+    """Records on their way to the disk. `records` is in the order of the appends."""
+
+    appends: list[Append]
+    records: list[Record]
+    roll: Roll | None
+    name: str
+    durable_address: int
+    end_address: int
+    last_time_ms: int
+
+
+class Journal:
+    """Opened on a disk, recovered, then ready. All methods belong to the owner's loop, except `write`."""
+
+    def __init__(self, disk: Disk, settings: JournalSettings) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._syncs = settings.durability == "fsync"
+        self._ready = False
+        self._commit: Commit | None = None
+        self._roll: Roll | None = None
+        self._sealed: list[Segment] = []
+        self._snapshot_name: str | None = None
+        self._name = files.journal_name(0)
+        self._first_slot = 0
+        self._base_address = 0
+        self._next_slot = 0
+        self._end_address = SEGMENT_HEADER_SIZE
+        self._durable_address = SEGMENT_HEADER_SIZE
+        self._last_time_ms = 0
+        self._recent: OrderedDict[int, Buffer] = OrderedDict()
+        self._recent_bytes = 0
+        self._mapped: OrderedDict[int, memoryview] = OrderedDict()
+
+    @classmethod
+    def open(cls, disk: Disk, settings: JournalSettings) -> Journal:
+        """A journal on a disk. Nothing is read or written before `recover`."""
+        return cls(disk, settings)
+
+    @property
+    def next_slot(self) -> int:
+        """The slot that the next record gets."""
+        return self._next_slot
+
+    @property
+    def end_address(self) -> int:
+        """The address after the last finished record."""
+        return self._end_address
+
+    @property
+    def durable_address(self) -> int:
+        """Everything before this address is known to be on disk."""
+        return self._durable_address
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments together."""
+        first = self._sealed[0].base_address if self._sealed else self._base_address
+        return self._end_address - first
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The sealed segments, oldest first."""
+        return list(self._sealed)
+
+    @property
+    def full(self) -> bool:
+        """Whether the current segment has reached its limit and should be sealed."""
+        return (
+            self._end_address - self._base_address >= self._settings.segment_bytes_max
+            or self._next_slot - self._first_slot >= self._settings.segment_records_max
+        )
+
+    def recover(self) -> Recovery:
+        """What the disk holds. Appending has to wait until the records have been read to the end."""
+        found = survey(self._disk)
+        self._sealed = found.sealed
+        self._snapshot_name = files.snapshot_name(found.first_slot) if found.snapshot else None
+        self._begin_segment(found.first_slot, found.base_address)
+        self._next_slot = found.first_slot
+        self._end_address = found.base_address + SEGMENT_HEADER_SIZE
+        snapshot = found.snapshot.payload if found.snapshot else None
+        return Recovery(snapshot, found.indexes, self._replay())
+
+    def _replay(self) -> Iterator[Record]:
+        for record in replay(self._disk, self._first_slot, self._base_address):
+            self._next_slot = record.slot + 1
+            self._end_address = record.end_address
+            self._last_time_ms = max(self._last_time_ms, record.time_ms)
+            yield record
+        self._durable_address = self._end_address
+        self._ready = True
+
+    def roll_next(self, index: bytes, snapshot: bytes) -> None:
+        """Makes the next commit seal the current segment: its index, and the state before `next_slot`."""
+        assert self._ready
+        assert self._commit is None, "a commit is under way"
+        assert self._next_slot > self._first_slot, "a segment without records cannot be sealed"
+        sealed = Segment(self._first_slot, self._base_address, self._end_address, self._last_time_ms)
+        self._roll = Roll(sealed, self._next_slot, index, snapshot, self._snapshot_name)
+
+    def begin(self, appends: list[Append]) -> Commit:
+        """Gives slots and addresses to what is to be appended."""
+        assert self._ready, "the recovered records have not been read to the end"
+        assert self._commit is None, "a commit is under way"
+        roll, name = self._roll, self._name
+        slot, address = self._next_slot, self._end_address
+        durable_address, last_time_ms = self._durable_address, self._last_time_ms
+        if roll is not None:
+            assert roll.next_slot == slot
+            name, last_time_ms = files.journal_name(slot), 0
+            address += SEGMENT_HEADER_SIZE
+            durable_address = address  # Sealing syncs all that came before.
+        records = []
+        for append in appends:
+            command, bodies_size = append.command, 0
+            for body in append.bodies:
+                bodies_size += len(body)
+            body_address = address + HEADER_SIZE + len(command)
+            time_ms = append.time_ms
+            if time_ms > last_time_ms:
+                last_time_ms = time_ms
+            records.append(
+                Record(
+                    slot,
+                    append.kind,
+                    time_ms,
+                    append.ballot_number,
+                    append.ballot_node,
+                    command,
+                    body_address,
+                    bodies_size,
+                )
+            )
+            slot += 1
+            address = body_address + bodies_size
+        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms)
+        return commit
+
+    def write(self, commit: Commit) -> None:
+        """Brings a commit onto the disk. Blocks; may run in another thread than the loop's."""
+        buffers: list[Buffer] = []
+        durable_address = commit.durable_address
+        for append, record in zip(commit.appends, commit.records, strict=True):
+            encode(append, record, durable_address, buffers)
+        roll, disk = commit.roll, self._disk
+        try:
+            if roll is not None:
+                self._seal(roll, commit.name)
+            if buffers:
+                disk.append(commit.name, buffers)
+        except DiskFull:
+            if roll is not None:
+                self._unseal(roll, commit.name)
+            raise
+        if self._syncs and buffers:
+            disk.sync(commit.name)
+        if roll is not None and roll.older_snapshot is not None:
+            disk.remove(roll.older_snapshot)
+
+    def finish(self, commit: Commit) -> None:
+        """Takes in a commit that has been written: its records exist from now on."""
+        assert self._commit is commit
+        self._commit = None
+        roll = commit.roll
+        if roll is not None:
+            self._roll = None
+            self._sealed.append(roll.sealed)
+            self._snapshot_name = files.snapshot_name(roll.next_slot)
+            self._begin_segment(roll.next_slot, roll.sealed.end_address)
+        self._next_slot += len(commit.records)
+        self._end_address = commit.end_address
+        self._last_time_ms = commit.last_time_ms
+        self._durable_address = commit.end_address if self._syncs else commit.durable_address
+        self._remember(commit)
+
+    def undo(self, commit: Commit) -> None:
+        """Forgets a commit whose write ended in DiskFull. A roll is forgotten too: call `roll_next` again."""
+        assert self._commit is commit
+        self._commit = None
+        self._roll = None
+
+    def read(self, address: int, size: int) -> Buffer:
+        """The bytes at an address: a body of a finished record, or any part of one."""
+        body = self._recent.get(address)
+        if body is not None and len(body) == size:
+            return body
+        assert address + size <= self._end_address
+        if address >= self._base_address:
+            return self._disk.read_at(self._name, address - self._base_address, size)
+        number = bisect_right(self._sealed, address, key=lambda segment: segment.base_address) - 1
+        if number < 0:
+            raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
+        segment = self._sealed[number]
+        position = address - segment.base_address
+        return self._map(segment.first_slot)[position : position + size]
+
+    def remove_through(self, end_address: int) -> int:
+        """Removes every sealed segment that ends at or before an address; gives back how many."""
+        count = 0
+        while count < len(self._sealed) and self._sealed[count].end_address <= end_address:
+            slot = self._sealed[count].first_slot
+            self._mapped.pop(slot, None)
+            # An index without its segment is a leftover; a segment without its index would be damage.
+            self._disk.remove(files.journal_name(slot))
+            self._disk.remove(files.index_name(slot))
+            count += 1
+        del self._sealed[:count]
+        return count
+
+    def close(self) -> None:
+        """Lets go of the disk. Everything finished is there already."""
+        self._ready = False
+        self._mapped.clear()
+        self._recent.clear()
+        self._disk.close()
+
+    def _begin_segment(self, first_slot: int, base_address: int) -> None:
+        self._name = files.journal_name(first_slot)
+        self._first_slot = first_slot
+        self._base_address = base_address
+        self._last_time_ms = 0
+
+    def _seal(self, roll: Roll, name: str) -> None:
+        """Steps 1 to 3 of `recovery`, in the commit thread."""
+        disk, sealed = self._disk, roll.sealed
+        if not self._syncs:
+            disk.sync(files.journal_name(sealed.first_slot))
+        disk.replace(
+            files.index_name(sealed.first_slot), files.encode_index(Envelope(roll.next_slot, sealed, roll.index))
+        )
+        disk.replace(
+            files.snapshot_name(roll.next_slot), files.encode_snapshot(Envelope(roll.next_slot, sealed, roll.snapshot))
+        )
+        disk.create(name)
+        disk.append(name, [files.encode_header(roll.next_slot, sealed.end_address)])
+        disk.sync(name)
+
+    def _unseal(self, roll: Roll, name: str) -> None:
+        """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""
+        names = self._disk.names()
+        for left in (name, files.snapshot_name(roll.next_slot)):
+            if left in names:
+                self._disk.remove(left)
+
+    def _remember(self, commit: Commit) -> None:
+        """Keeps the bodies just written for those who follow closely, each under its own address."""
+        recent, kept_max = self._recent, self._settings.recent_bytes_max
+        for append, record in zip(commit.appends, commit.records, strict=True):
+            address = record.body_address
+            for body in append.bodies:
+                size = len(body)
+                if 0 < size <= kept_max:
+                    recent[address] = body
+                    self._recent_bytes += size
+                address += size
+        while self._recent_bytes > kept_max:
+            self._recent_bytes -= len(recent.popitem(last=False)[1])
+
+    def _map(self, first_slot: int) -> memoryview:
+        mapped = self._mapped
+        view = mapped.get(first_slot)
+        if view is None:
+            # Dropping the oldest is enough: whoever holds a slice of it keeps it alive.
+            while len(mapped) >= self._settings.mapped_segments_max:
+                mapped.popitem(last=False)
+            view = mapped[first_slot] = self._disk.map(files.journal_name(first_slot))
+        else:
+            mapped.move_to_end(first_slot)
+        return view

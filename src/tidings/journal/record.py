@@ -1,0 +1,164 @@
+"""A record of the journal: how it is laid out, and how one is told from rubbish after a crash.
+
+A record is a fixed header, then the command, then the bodies one after another. All numbers are
+little-endian and unsigned; sizes are in bytes:
+
+    magic            4   b"TDJ1": a record of format version 1
+    crc              4   CRC-32 of all that follows, header and payload
+    kind             1   1 a command, 2 a no-op
+    flags            1   0
+    reserved         2   0
+    command_size     4
+    bodies_size      4   of all bodies together
+    slot             8   the record's number in the journal
+    ballot_number    8   the ballot under which it was chosen, 0 in a group of one
+    ballot_node      4
+    time_ms          8   since 1970, from the clock of whoever proposed it
+    durable_address  8   up to here the journal was known to be on disk when this was written
+
+The CRC does not start from 0 but from the low 32 bits of the record's own address, so that a record is
+valid only where it was written: a message that quotes a piece of a journal is not mistaken for one.
+
+**After a crash.** All records of one commit are written by one call and synced together. A power cut
+before the sync has ended may keep any part of them: nothing, the beginning, or a late sector and not an
+early one. So the first invalid record, at address `p` of the last segment, is either that torn tail or
+damage to something that had been synced, and must not be cut off in the second case. `durable_address`
+tells them apart: whatever was written after a sync that covered `p` says so. If a valid record with
+`durable_address > p` is found anywhere behind `p`, then `p` had been on disk and is damaged; if there is
+none, then nothing behind `p` was ever answered for, and all of it is cut off.
+
+What this cannot see: damage inside the very last commit, behind which nothing was written, looks like a
+torn tail. With durability "os" nothing is synced between the start and the next new segment, so
+there everything since then counts as tail.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from zlib import crc32
+
+import msgspec
+
+from tidings.errors import StorageDamaged
+from tidings.journal.disk import Buffer
+
+MAGIC = b"TDJ1"
+COMMAND = 1
+NO_OP = 2
+
+_PREFIX = struct.Struct("<4sI")
+_REST = struct.Struct("<BBHIIQQIQQ")
+_HEADER = struct.Struct("<4sIBBHIIQQIQQ")
+HEADER_SIZE = _HEADER.size
+assert HEADER_SIZE == _PREFIX.size + _REST.size == 56
+
+_pack_prefix = _PREFIX.pack
+_pack_rest = _REST.pack
+_unpack_header = _HEADER.unpack_from
+
+
+class Append(msgspec.Struct, gc=False):
+    """What somebody wants appended. The bodies are written as they are and must not change until then."""
+
+    kind: int
+    command: bytes
+    bodies: tuple[Buffer, ...] = ()
+    time_ms: int = 0
+    ballot_number: int = 0
+    ballot_node: int = 0
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An appended record. Its bodies stay where they are: one after another from `body_address` on."""
+
+    slot: int
+    kind: int
+    time_ms: int
+    ballot_number: int
+    ballot_node: int
+    command: bytes
+    body_address: int
+    bodies_size: int
+
+    @property
+    def end_address(self) -> int:
+        """The address after the record's last byte."""
+        return self.body_address + self.bodies_size
+
+
+def encode(append: Append, record: Record, durable_address: int, buffers: list[Buffer]) -> None:
+    """Puts the bytes of a record behind `buffers`. Bodies are not copied."""
+    command = append.command
+    command_size = len(command)
+    rest = _pack_rest(
+        append.kind,
+        0,
+        0,
+        command_size,
+        record.bodies_size,
+        record.slot,
+        append.ballot_number,
+        append.ballot_node,
+        append.time_ms,
+        durable_address,
+    )
+    address = record.body_address - command_size - HEADER_SIZE
+    rest += command
+    checksum = crc32(rest, address & 0xFFFFFFFF)
+    for body in append.bodies:
+        checksum = crc32(body, checksum)
+    buffers.append(_pack_prefix(MAGIC, checksum) + rest)
+    buffers.extend(append.bodies)
+
+
+def decode(view: memoryview, position: int, base_address: int) -> Record | None:
+    """The record at a position of a segment that starts at `base_address`; None if no valid one is there."""
+    if position + HEADER_SIZE > len(view):
+        return None
+    (magic, checksum, kind, _, _, command_size, bodies_size, slot, number, node, time_ms, _) = _unpack_header(
+        view, position
+    )
+    command_at = position + HEADER_SIZE
+    bodies_at = command_at + command_size
+    end = bodies_at + bodies_size
+    if magic != MAGIC or end > len(view):
+        return None
+    if crc32(view[position + _PREFIX.size : end], (base_address + position) & 0xFFFFFFFF) != checksum:
+        return None
+    return Record(
+        slot, kind, time_ms, number, node, bytes(view[command_at:bodies_at]), base_address + bodies_at, bodies_size
+    )
+
+
+def scan(view: memoryview, position: int, base_address: int, slot: int, name: str) -> Iterator[Record]:
+    """Every record from a position on, up to the end or the first invalid one. Slots must follow `slot`."""
+    while (record := decode(view, position, base_address)) is not None:
+        if record.slot != slot:
+            raise StorageDamaged(
+                f"{name} is damaged at position {position}: slot {record.slot} is there instead of {slot}. "
+                "Restore the folder from a copy."
+            )
+        yield record
+        position = record.end_address - base_address
+        slot += 1
+
+
+def synced_behind(view: memoryview, position: int, base_address: int) -> bool:
+    """Whether a valid record at or behind `position` says that the byte at `position` had been synced."""
+    address = base_address + position
+    # `find` wants bytes, and those of a whole segment are too many to copy at once.
+    window_size = 1 << 20
+    for start in range(position, len(view), window_size):
+        window = bytes(view[start : start + window_size + len(MAGIC) - 1])
+        at = window.find(MAGIC)
+        while at >= 0:
+            found = start + at
+            if (
+                found + HEADER_SIZE <= len(view)
+                and address < _unpack_header(view, found)[-1] <= base_address + found
+                and decode(view, found, base_address) is not None
+            ):
+                return True
+            at = window.find(MAGIC, at + 1)
+    return False

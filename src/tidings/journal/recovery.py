@@ -1,0 +1,162 @@
+"""Recovery reads what a crash has left and makes it a journal again.
+
+A new segment comes to be in this order, each step on disk before the next begins:
+
+    1. the index of the segment that ends
+    2. the snapshot of the state before the next slot
+    3. the new segment, empty; its header
+    4. its first records
+    5. the older snapshot goes
+
+So the newest snapshot says where the last segment begins. If that segment is missing, or has neither a
+readable header nor a record, the crash came between 2 and 4 and it is made now. An index without its
+snapshot (a crash between 1 and 2) is as good as none: the segment was not sealed, it is replayed, and the
+index is written again later. Whatever else does not fit together is StorageDamaged.
+
+Sealed segments are not read: their headers and sizes must agree with their indexes and with each other,
+and that is all. The first of them may be missing, because retention removes them, oldest first, the
+segment before its index. Replay is therefore bounded by the size of one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tidings.errors import StorageDamaged
+from tidings.journal import segment as files
+from tidings.journal.disk import TEMPORARY_SUFFIX, Disk
+from tidings.journal.record import Record, scan, synced_behind
+from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
+
+
+class Recovery(msgspec.Struct):
+    """What the journal's owner starts from: a snapshot, an index for each segment before it, what came after."""
+
+    snapshot: bytes | None
+    indexes: list[bytes]
+    records: Iterator[Record]
+    """Read to the end before the first append."""
+
+
+class Found(msgspec.Struct):
+    """What is on the disk: the sealed segments, and where the one begins that takes new records."""
+
+    snapshot: Envelope | None
+    sealed: list[Segment]
+    indexes: list[bytes]
+    first_slot: int
+    base_address: int
+
+
+def survey(disk: Disk) -> Found:
+    """Checks that the files fit together, finishes what a crash interrupted, removes what is left over."""
+    names = disk.names()
+    slots = files.slots_of(names, files.JOURNAL_SUFFIX)
+    snapshot = _newest_snapshot(disk, names)
+    first_slot = snapshot.next_slot if snapshot else 0
+    base_address = snapshot.segment.end_address if snapshot else 0
+    if slots and slots[-1] > first_slot:
+        name = files.snapshot_name(slots[-1])
+        raise StorageDamaged(f"{name} is missing. Restore the folder from a copy.")
+    sealed_slots = [slot for slot in slots if slot != first_slot]
+    if snapshot and not slots:
+        raise StorageDamaged(f"{files.journal_name(first_slot)} is missing. Restore the folder from a copy.")
+    sealed, indexes = _sealed_segments(disk, sealed_slots, snapshot)
+    _make_last_segment(disk, first_slot, base_address)
+    _remove_leftovers(disk, names, first_slot, slots[0] if slots else 0)
+    return Found(snapshot, sealed, indexes, first_slot, base_address)
+
+
+def replay(disk: Disk, first_slot: int, base_address: int) -> Iterator[Record]:
+    """Every record of the last segment. At its end a torn tail is cut off and all the rest is synced."""
+    name = files.journal_name(first_slot)
+    view = disk.map(name)
+    end = SEGMENT_HEADER_SIZE
+    for record in scan(view, end, base_address, first_slot, name):
+        end = record.end_address - base_address
+        yield record
+    if end < len(view):
+        if synced_behind(view, end, base_address):
+            raise StorageDamaged(
+                f"{name} is damaged at position {end}: the record there fails its checksum, and it had been "
+                "synced. Restore the folder from a copy."
+            )
+        del view  # A mapping must not outlive the bytes it maps.
+        disk.truncate(name, end)
+    # A killed process may have left records that only the page cache knows; from here on they count as durable.
+    disk.sync(name)
+
+
+def _newest_snapshot(disk: Disk, names: list[str]) -> Envelope | None:
+    slots = files.slots_of(names, files.SNAPSHOT_SUFFIX)
+    if not slots:
+        return None
+    name = files.snapshot_name(slots[-1])
+    snapshot = files.decode_snapshot(disk.map(name), name)
+    if snapshot.next_slot != slots[-1]:
+        raise StorageDamaged(f"{name} belongs to slot {snapshot.next_slot}. Restore the folder from a copy.")
+    return snapshot
+
+
+def _sealed_segments(disk: Disk, slots: list[int], snapshot: Envelope | None) -> tuple[list[Segment], list[bytes]]:
+    """The segments before the snapshot and the owner's bytes about each, checked against each other."""
+    sealed: list[Segment] = []
+    indexes: list[bytes] = []
+    if not slots:
+        return sealed, indexes
+    assert snapshot is not None  # Without one, a segment before the last has been refused already.
+    present = set(disk.names())
+    following = [*slots[1:], snapshot.next_slot]
+    for slot, next_slot in zip(slots, following, strict=True):
+        name, index_name = files.journal_name(slot), files.index_name(slot)
+        if index_name not in present:
+            raise StorageDamaged(f"{index_name} is missing. Restore the folder from a copy.")
+        index = files.decode_index(disk.map(index_name), index_name)
+        header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name)
+        segment = index.segment
+        end_address = segment.base_address + disk.size(name)
+        if header != (slot, segment.base_address) or segment.first_slot != slot or end_address != segment.end_address:
+            raise StorageDamaged(
+                f"{name} is damaged: its header or its size is not what {index_name} says. "
+                "Restore the folder from a copy."
+            )
+        if index.next_slot != next_slot or (sealed and sealed[-1].end_address != segment.base_address):
+            missing = files.journal_name(index.next_slot)
+            raise StorageDamaged(f"{missing} is missing behind {name}. Restore the folder from a copy.")
+        sealed.append(segment)
+        indexes.append(index.payload)
+    if sealed[-1] != snapshot.segment:
+        name = files.snapshot_name(snapshot.next_slot)
+        raise StorageDamaged(f"{name} does not fit the segment before it. Restore the folder from a copy.")
+    return sealed, indexes
+
+
+def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
+    """Makes the segment that takes new records unless it is there."""
+    name = files.journal_name(first_slot)
+    if name not in disk.names():
+        disk.create(name)
+    else:
+        view = disk.map(name)
+        header = files.decode_header(view, name)
+        if header == (first_slot, base_address):
+            return
+        if header is not None or synced_behind(view, 0, base_address):
+            raise StorageDamaged(f"{name} is damaged at position 0: its header. Restore the folder from a copy.")
+        del view  # A mapping must not outlive the bytes it maps.
+        disk.truncate(name, 0)
+    disk.append(name, [files.encode_header(first_slot, base_address)])
+    disk.sync(name)
+
+
+def _remove_leftovers(disk: Disk, names: list[str], snapshot_slot: int, oldest_slot: int) -> None:
+    """Removes unfinished files, superseded snapshots, and indexes whose segments retention has removed."""
+    leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIX)]
+    older = (slot for slot in files.slots_of(names, files.SNAPSHOT_SUFFIX) if slot < snapshot_slot)
+    leftovers += map(files.snapshot_name, older)
+    orphans = (slot for slot in files.slots_of(names, files.INDEX_SUFFIX) if slot < oldest_slot)
+    leftovers += map(files.index_name, orphans)
+    for name in leftovers:
+        disk.remove(name)

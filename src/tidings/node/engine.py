@@ -1,0 +1,198 @@
+"""The engine joins wire, broker and journal, and does no I/O of its own.
+
+    frames -> wire -> broker -> commands staged -> begin_commit -> (the journal writes) -> finish_commit
+           -> broker applies -> answers and deliveries in `outgoing` -> frames
+
+Whoever drives it brings the frames, runs `journal.write` on what `begin_commit` returned (beside the loop or
+in it), calls `finish_commit`, and sends what is in `outgoing`. The ZeroMQ loop, the embedded bus and the
+simulator are three such drivers. All requests that came while one commit was being written go into the next:
+that is the group commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidings.errors import Overloaded, ProtocolError, TidingsError
+from tidings.journal.journal import Commit, Journal
+from tidings.journal.record import Append
+from tidings.message import Columns
+from tidings.protocols.broker import messages
+from tidings.protocols.broker.broker import Broker
+from tidings.protocols.broker.commands import Carry, decode_command, encode_command
+from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
+from tidings.protocols.broker.topics import Place
+from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
+from tidings.protocols.events import Persisted, Received, Refused, Ticked
+from tidings.settings import BrokerSettings
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+
+COMMAND = 1
+"""The kind of journal record that holds a command of the broker."""
+
+RETENTION_EVERY_MS = 5_000
+
+
+class Engine:
+    """One broker on one journal."""
+
+    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.broker = Broker(settings)
+        self.journal = journal
+        self.outgoing: list[tuple[Peer, list[Frame]]] = []
+        """Frames to send, in order; the driver takes them out."""
+        self.stopping = False
+        self.staged_bytes = 0
+        self._staged: list[Persist] = []
+        self._committing: list[Persist] = []
+        self._commit: Commit | None = None
+        self._removable_address: int | None = None
+        self._retention_at_ms = 0
+
+    def recover(self) -> int:
+        """Rebuilds the state from the journal; the number of records that had to be replayed."""
+        recovery = self.journal.recover()
+        machine = self.broker.machine
+        if recovery.snapshot is not None:
+            machine.restore(recovery.snapshot, recovery.indexes)
+        count = 0
+        for record in recovery.records:
+            if record.kind == COMMAND:
+                try:
+                    machine.apply(decode_command(record.command), record.time_ms, record.body_address)
+                except TidingsError:
+                    pass  # It was refused the first time too: the state says no, now as then.
+            count += 1
+        self.broker.dispatcher.recovered()
+        return count
+
+    # What comes in.
+
+    def receive(self, now_ms: int, peer: Peer, frames: Sequence[Frame], user: str | None = None) -> None:
+        """Takes one request: a header frame and its bodies."""
+        header = frames[0] if frames else b""
+        try:
+            request = codec.decode_request(header)
+        except ProtocolError as error:
+            self._refuse(peer, codec.guess_request(header), error)
+            return
+        bodies = tuple(frames[1:])
+        batches: tuple[Columns, ...] = ()
+        if bodies:
+            try:
+                batches = self._read_bodies(bodies)
+            except TidingsError as error:
+                self._refuse(peer, request.request, error)
+                return
+        self._run(self.broker.handle(Received(now_ms, peer, request, bodies, batches, user)))
+
+    def _read_bodies(self, bodies: tuple[Frame, ...]) -> tuple[Columns, ...]:
+        settings = self.broker.settings
+        if len(bodies) > settings.topics_per_request_max:
+            raise ProtocolError(f"{len(bodies)} bodies came with one request: send fewer.")
+        batches = tuple(codec.decode_columns(body) for body in bodies)
+        for body, columns in zip(bodies, batches, strict=True):
+            codec.check_columns(columns, len(body), settings.message_bytes_max)
+        return batches
+
+    def _refuse(self, peer: Peer, request: int, error: TidingsError) -> None:
+        self.outgoing.append((peer, [codec.encode(messages.Failed(request, error.number, str(error)))]))
+
+    def tick(self, now_ms: int) -> None:
+        """To be called about once a second: silent clients, and what retention lets go."""
+        self._run(self.broker.handle(Ticked(now_ms)))
+        if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
+            self._retention_at_ms = now_ms
+            segments = [Segment(*each) for each in self._sealed()]
+            self._run(self.broker.retain(now_ms, segments))
+            self._carry(segments)
+
+    def _sealed(self) -> list[tuple[int, int, int]]:
+        return [(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
+
+    def _carry(self, segments: list[Segment]) -> None:
+        """Copies what little the oldest segment still owes to the journal's end."""
+        due = carry_due(self.broker.machine, segments)
+        if due:
+            bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
+            self._stage(Persist(Carry(tuple(carried for carried, _ in due)), bodies))
+
+    # The group commit.
+
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
+
+    @property
+    def staged_count(self) -> int:
+        return len(self._staged)
+
+    @property
+    def committing(self) -> bool:
+        return self._commit is not None
+
+    def begin_commit(self, now_ms: int) -> Commit:
+        """Everything staged so far, for `journal.write`; one commit at a time."""
+        assert self._staged and self._commit is None
+        if self.journal.full:
+            self.journal.roll_next(*self.broker.machine.seal())
+            self._removable_address = lowest_address(self.broker.machine, self.journal.end_address)
+        self._committing, self._staged, self.staged_bytes = self._staged, [], 0
+        appends = [Append(COMMAND, encode_command(each.command), each.bodies, now_ms) for each in self._committing]
+        self._commit = self.journal.begin(appends)
+        return self._commit
+
+    def finish_commit(self, now_ms: int) -> None:
+        """The commit is durable: apply it, answer, and serve the streams."""
+        assert self._commit is not None
+        commit, committed = self._commit, self._committing
+        self.journal.finish(commit)
+        if self._removable_address is not None:
+            self.broker.machine.mark_sealed()
+            self.journal.remove_through(self._removable_address)
+        self._commit, self._committing, self._removable_address = None, [], None
+        handle = self.broker.handle
+        for persist, record in zip(committed, commit.records, strict=True):
+            self._run(handle(Persisted(now_ms, persist.command, record.time_ms, record.body_address, persist.origin)))
+        self._run(self.broker.serve_streams())
+
+    def refuse_commit(self, now_ms: int, error: Exception) -> None:
+        """The disk had no room: nothing of the commit was stored, and everybody is told."""
+        assert self._commit is not None
+        commit, refused = self._commit, self._committing
+        self.journal.undo(commit)
+        self._commit, self._committing, self._removable_address = None, [], None
+        told = Overloaded(f"The broker's disk is full ({error}): free some space, then try again.")
+        for persist in refused:
+            if persist.origin is not None:
+                self._run(self.broker.handle(Refused(now_ms, persist.command, persist.origin, told)))
+
+    # What goes out.
+
+    def _stage(self, effect: Persist) -> None:
+        self._staged.append(effect)
+        self.staged_bytes += 256 + sum(map(len, effect.bodies))
+
+    def _run(self, effects: list[Effect]) -> None:
+        bodies: dict[Place, Frame] = {}
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self.outgoing.append((peer, [codec.encode(message)]))
+                case Persist():
+                    self._stage(effect)
+                case Forward(peer, message, places):
+                    frames: list[Frame] = [codec.encode(message)]
+                    for place in places:
+                        body = bodies.get(place)
+                        if body is None:
+                            body = bodies[place] = self._read(place)
+                        frames.append(body)
+                    self.outgoing.append((peer, frames))
+                case Stop():
+                    self.stopping = True
+
+    def _read(self, place: Place) -> Frame:
+        body = self.journal.read(place.address, place.size_bytes)
+        return body if place.kept is None else codec.thin(body, place.kept)

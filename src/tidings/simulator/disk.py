@@ -1,0 +1,213 @@
+"""A disk in memory that forgets what was not synced, tears what was half written, and can be told to fail.
+
+It keeps apart what a file holds now and what of it has been synced, and the same for the names in the
+folder. `crash` is a power cut: appended bytes that were not synced survive by sector, by chance, and a
+name made or removed without a sync may be there or not. `kill` is the end of the process alone: the
+kernel keeps all that was written. Everything is decided by the `random.Random` that is given, so a seed
+replays a run.
+
+A call takes several steps, the ones that the real disk takes. `on_step` is called before each with the
+step and the file's name, and may raise `PowerCut` to end the process there; then call `crash` or `kill`.
+A write that is cut short this way has written some of its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from tidings.journal.disk import TEMPORARY_SUFFIX, Buffer, DiskFull, SyncFailed
+
+SECTOR_SIZE = 512
+
+Step = str
+"""One of "write", "sync", "create", "rename", "remove", "truncate"."""
+
+
+class PowerCut(BaseException):
+    """The world ends here. Raised by a step hook, and no error: only whoever planted it may catch it."""
+
+
+class _File:
+    """The bytes of a file, and how many of them have been synced."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.synced_size = 0
+        self.cut_off = b""
+        """Synced bytes that a truncation removed which has not been synced itself."""
+
+    def truncate(self, size: int) -> None:
+        if size < self.synced_size:
+            self.cut_off = bytes(self.content[size : self.synced_size]) + self.cut_off
+            self.synced_size = size
+        del self.content[size:]
+
+    def sync(self) -> None:
+        self.synced_size = len(self.content)
+        self.cut_off = b""
+
+    def crash(self, random: Random) -> None:
+        if self.cut_off and random.random() < 0.5:
+            del self.content[self.synced_size :]
+            self.content += self.cut_off
+        else:
+            _tear(self.content, self.synced_size, random)
+        self.sync()
+
+
+class SimulatedDisk:
+    """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
+
+    def __init__(self, random: Random, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.on_step: Callable[[Step, str], None] | None = None
+        self.skip_syncs = False
+        """A planted bug: sync says that it has and has not."""
+        self._random = random
+        self._files: dict[str, _File] = {}
+        self._files_synced: dict[str, _File] = {}
+        self._fail_next_sync = False
+
+    # What the journal asks.
+
+    def names(self) -> list[str]:
+        return sorted(self._files)
+
+    def size(self, name: str) -> int:
+        return len(self._files[name].content)
+
+    def create(self, name: str) -> None:
+        assert name not in self._files, f"{name} is there already"
+        self._step("create", name)
+        self._files[name] = _File()
+        self._sync_directory()
+
+    def append(self, name: str, buffers: Sequence[Buffer]) -> None:
+        size_before = self.size(name)
+        if not self._write(name, b"".join(buffers)):
+            self.truncate(name, size_before)
+            raise DiskFull(f"There is no room on the disk for {name}: free some space.")
+
+    def sync(self, name: str) -> None:
+        self._step("sync", name)
+        self._check_sync(name)
+        if not self.skip_syncs:
+            self._files[name].sync()
+
+    def truncate(self, name: str, size: int) -> None:
+        self._step("truncate", name)
+        self._files[name].truncate(size)
+        self.sync(name)
+
+    def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
+        temporary = name + TEMPORARY_SUFFIX
+        self._step("create", temporary)
+        self._files[temporary] = _File()
+        if not self._write(temporary, b"".join(buffers)):
+            self._step("remove", temporary)
+            del self._files[temporary]
+            raise DiskFull(f"There is no room on the disk for {name}: free some space.")
+        self.sync(temporary)
+        self._step("rename", name)
+        self._files[name] = self._files.pop(temporary)
+        self._sync_directory()
+
+    def remove(self, name: str) -> None:
+        self._step("remove", name)
+        del self._files[name]
+        self._sync_directory()
+
+    def read_at(self, name: str, position: int, size: int) -> memoryview:
+        return memoryview(bytes(self._files[name].content[position : position + size]))
+
+    def map(self, name: str) -> memoryview:
+        return memoryview(bytes(self._files[name].content))
+
+    def close(self) -> None:
+        pass
+
+    # What the simulator does to it.
+
+    def crash(self, random: Random | None = None) -> None:
+        """A power cut: what was synced stays, of the rest each piece survives or not, by chance."""
+        random = random or self._random
+        survivors: dict[str, _File] = {}
+        for name in sorted({*self._files, *self._files_synced}):
+            now, synced = self._files.get(name), self._files_synced.get(name)
+            file = now if random.random() < 0.5 else synced
+            if file is not None:
+                survivors[name] = file
+        torn: list[_File] = []
+        for file in survivors.values():
+            if any(file is other for other in torn):  # A rename half way: one file under two names.
+                continue
+            file.crash(random)
+            torn.append(file)
+        self._files = survivors
+        self._files_synced = dict(survivors)
+        self._fail_next_sync = False
+
+    def kill(self) -> None:
+        """The process dies and the machine goes on: everything written is kept, though not yet synced."""
+        # Names count as synced, because opening a folder syncs it first.
+        self._files_synced = dict(self._files)
+        self._fail_next_sync = False
+
+    def fail_next_sync(self) -> None:
+        """Makes the next sync, of a file or of the folder, raise SyncFailed."""
+        self._fail_next_sync = True
+
+    def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
+        """Damages one bit of a file, as a bad sector would."""
+        self._files[name].content[position] ^= 1 << bit
+
+    # How it does it.
+
+    def _step(self, step: Step, name: str) -> None:
+        if self.on_step is not None:
+            self.on_step(step, name)
+
+    def _write(self, name: str, data: bytes) -> bool:
+        """Writes as much of the data as there is room for; says whether that was all."""
+        content = self._files[name].content
+        try:
+            self._step("write", name)
+        except PowerCut:
+            content += data[: self._random.randint(0, len(data))]
+            raise
+        room = len(data)
+        if self.capacity_bytes is not None:
+            room = max(0, self.capacity_bytes - sum(len(file.content) for file in self._files.values()))
+        content += data[:room]
+        return room >= len(data)
+
+    def _sync_directory(self) -> None:
+        self._step("sync", "")
+        self._check_sync("the folder")
+        if not self.skip_syncs:
+            self._files_synced = dict(self._files)
+
+    def _check_sync(self, name: str) -> None:
+        if self._fail_next_sync:
+            self._fail_next_sync = False
+            raise SyncFailed(f"The disk did not keep {name}: look after the disk, then start again.")
+
+
+def _tear(content: bytearray, synced_size: int, random: Random) -> None:
+    """Leaves of the bytes behind `synced_size` what a power cut may leave."""
+    size = len(content)
+    match random.choice(("all", "none", "prefix", "sectors")):
+        case "none":
+            del content[synced_size:]
+        case "prefix":
+            del content[random.randint(synced_size, size) :]
+        case "sectors":
+            start = synced_size
+            while start < size:
+                end = min(size, (start // SECTOR_SIZE + 1) * SECTOR_SIZE)
+                if random.random() < 0.5:
+                    content[start:end] = bytes(end - start)
+                start = end
+            if random.random() < 0.5:
+                del content[random.randint(synced_size, size) :]

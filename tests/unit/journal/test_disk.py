@@ -1,0 +1,166 @@
+"""What every disk promises, checked on the real one and on the simulated one; then what only the real one has."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tidings.errors import StorageError, Unavailable
+from tidings.journal.disk import BUFFERS_PER_WRITE_MAX, DESCRIPTORS_MAX, Disk, DiskFull, RealDisk, SyncFailed
+from tidings.simulator.disk import SimulatedDisk
+
+
+@pytest.fixture(params=["real", "simulated"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    disk: Disk = RealDisk(tmp_path / "data") if request.param == "real" else SimulatedDisk(Random(0))
+    yield disk
+    disk.close()
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Makes the kernel refuse to let any file grow beyond `size`: a full disk without filling one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestContract:
+    def test_appended_buffers_are_read_back(self, disk: Disk) -> None:
+        disk.create("a")
+        disk.append("a", [b"one", memoryview(b"-two-")[1:4], b""])
+        disk.append("a", [b"three"])
+        disk.sync("a")
+        assert disk.size("a") == 11
+        assert disk.read_at("a", 3, 3) == b"two"
+        assert disk.read_at("a", 9, 100) == b"ee"
+        assert disk.map("a") == b"onetwothree"
+
+    def test_more_buffers_than_one_call_takes(self, disk: Disk) -> None:
+        disk.create("a")
+        buffers = [str(number).encode() for number in range(BUFFERS_PER_WRITE_MAX * 2 + 5)]
+        disk.append("a", buffers)
+        assert disk.map("a") == b"".join(buffers)
+
+    def test_names_are_sorted_and_removed_files_are_gone(self, disk: Disk) -> None:
+        for name in ("c", "a", "b"):
+            disk.create(name)
+        disk.remove("b")
+        assert disk.names() == ["a", "c"]
+
+    def test_an_empty_file_maps_to_nothing(self, disk: Disk) -> None:
+        disk.create("a")
+        assert len(disk.map("a")) == 0
+
+    def test_replace_makes_and_replaces(self, disk: Disk) -> None:
+        disk.replace("a", [b"old"])
+        assert disk.read_at("a", 0, 10) == b"old"
+        disk.replace("a", [b"ne", b"w"])
+        assert disk.read_at("a", 0, 10) == b"new"
+        assert disk.names() == ["a"]
+
+    def test_truncate_cuts_and_appending_goes_on_from_there(self, disk: Disk) -> None:
+        disk.create("a")
+        disk.append("a", [b"abcdef"])
+        disk.truncate("a", 2)
+        disk.append("a", [b"X"])
+        assert disk.map("a") == b"abX"
+
+    def test_a_slice_of_a_mapping_outlives_mapping_and_file(self, disk: Disk) -> None:
+        disk.create("a")
+        disk.append("a", [b"abcdef"])
+        part = disk.map("a")[1:3]
+        disk.remove("a")
+        assert part == b"bc"
+
+    def test_many_files_are_appended_to_in_turn(self, disk: Disk) -> None:
+        names = [f"file{number}" for number in range(DESCRIPTORS_MAX * 2)]
+        for name in names:
+            disk.create(name)
+        for _ in range(3):
+            for name in names:
+                disk.append(name, [b"x"])
+                assert disk.read_at(name, 0, 1) == b"x"
+        assert [disk.size(name) for name in names] == [3] * len(names)
+
+
+class TestFolder:
+    def test_a_missing_folder_is_made_with_its_parents(self, tmp_path: Path) -> None:
+        RealDisk(tmp_path / "a" / "b" / "c").close()
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+
+    def test_a_second_opener_is_refused_and_told_what_to_do(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        with pytest.raises(Unavailable, match="is in use by another broker: stop it first, or connect to it"):
+            RealDisk(tmp_path)
+        disk.close()
+        RealDisk(tmp_path).close()
+
+    def test_a_killed_process_leaves_no_lock_behind(self, tmp_path: Path) -> None:
+        """Z11: after kill -9 the folder can be opened again at once."""
+        program = "import sys, tidings.journal.disk as d; x = d.RealDisk(sys.argv[1]); print('open', flush=True); input()"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"open\n"
+            with pytest.raises(Unavailable):
+                RealDisk(tmp_path)
+            process.kill()
+        RealDisk(tmp_path).close()
+
+    def test_a_folder_that_cannot_be_made_is_an_error_that_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(StorageError, match="cannot be used"):
+            RealDisk(tmp_path / "file" / "data")
+
+    def test_the_lock_is_not_listed(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        assert disk.names() == []
+        disk.close()
+
+
+class TestRealFaults:
+    def test_a_full_disk_changes_nothing(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        disk.create("a")
+        disk.append("a", [b"kept"])
+        with file_size_limit(1000), pytest.raises(DiskFull, match="no room on the disk for a"):
+            disk.append("a", [b"x" * 500, b"y" * 5000])
+        assert disk.map("a") == b"kept"
+        disk.append("a", [b"!"])
+        assert disk.map("a") == b"kept!"
+        disk.close()
+
+    def test_a_full_disk_leaves_the_old_file_in_place_of_a_replacement(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        disk.replace("a", [b"old"])
+        with file_size_limit(1000), pytest.raises(DiskFull):
+            disk.replace("a", [b"x" * 5000])
+        assert disk.names() == ["a"]
+        assert disk.map("a") == b"old"
+        disk.close()
+
+    def test_a_failed_sync_is_raised(self, tmp_path: Path) -> None:
+        """What the kernel refuses to sync is never taken for synced. /dev/null is such a file."""
+        disk = RealDisk(tmp_path)
+        (tmp_path / "a").symlink_to("/dev/null")
+        disk.append("a", [b"gone"])
+        with pytest.raises(SyncFailed, match="did not keep a"):
+            disk.sync("a")
+        disk.close()

@@ -1,0 +1,63 @@
+"""The journal's files besides their records: names, segment headers, indexes and snapshots."""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import pytest
+
+from tidings.errors import StorageDamaged
+from tidings.journal import segment as files
+from tidings.journal.segment import Envelope, Segment, SegmentHeader
+
+ENVELOPE = Envelope(30, Segment(20, 5000, 9000, 123456), b"what the owner wants to know")
+
+
+def test_names_sort_as_their_slots_do() -> None:
+    slots = [0, 9, 10, 12345, 2**63]
+    names = [files.journal_name(slot) for slot in slots]
+    assert names == sorted(names)
+    assert names[3] == "00000000000000012345.journal"
+    assert files.slots_of(names[::-1], files.JOURNAL_SUFFIX) == slots
+
+
+def test_files_of_other_people_are_left_alone() -> None:
+    names = ["notes.journal", "1.journal", files.index_name(1), files.journal_name(2) + ".tmp", files.journal_name(3)]
+    assert files.slots_of(names, files.JOURNAL_SUFFIX) == [3]
+
+
+def test_header_round_trip_and_every_flip_and_truncation_is_seen() -> None:
+    data = files.encode_header(7, 4096)
+    assert len(data) == files.SEGMENT_HEADER_SIZE
+    assert files.decode_header(memoryview(data + b"records"), "x") == SegmentHeader(7, 4096)
+    for position in range(len(data)):
+        assert files.decode_header(memoryview(data[:position]), "x") is None
+        flipped = bytearray(data)
+        flipped[position] ^= 16
+        assert files.decode_header(memoryview(flipped), "x") is None
+
+
+def test_a_newer_format_is_refused_rather_than_cut_off() -> None:
+    rest = struct.pack("<IQQ", 2, 0, 0)
+    data = b"TDS1" + struct.pack("<I", crc32(rest)) + rest
+    with pytest.raises(StorageDamaged, match="x has format version 2, and this is 1: use a newer tidings"):
+        files.decode_header(memoryview(data), "x")
+
+
+def test_envelope_round_trip() -> None:
+    index, snapshot = b"".join(files.encode_index(ENVELOPE)), b"".join(files.encode_snapshot(ENVELOPE))
+    assert files.decode_index(memoryview(index), "x") == ENVELOPE
+    assert files.decode_snapshot(memoryview(snapshot), "x") == ENVELOPE
+    with pytest.raises(StorageDamaged):
+        files.decode_snapshot(memoryview(index), "x")
+
+
+def test_every_flip_and_truncation_of_an_envelope_is_damage() -> None:
+    data = b"".join(files.encode_index(ENVELOPE))
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1
+        for bad in (data[:position], bytes(flipped)):
+            with pytest.raises(StorageDamaged, match="some.index is damaged"):
+                files.decode_index(memoryview(bad), "some.index")
