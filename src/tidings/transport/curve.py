@@ -78,9 +78,14 @@ def libzmq() -> tuple[str, bool]:
 
 
 def generate() -> KeyPair:
-    """A new key pair from the operating system's randomness."""
+    """A new key pair from the operating system's randomness.
+
+    Its public key begins with a letter or digit: one that began with `-` would look like a flag to every command.
+    """
     _require_curve()
-    return KeyPair(*zmq.curve_keypair())
+    while not (pair := KeyPair(*zmq.curve_keypair())).public[:1].isalnum():
+        pass
+    return pair
 
 
 def create_server_keys(folder: Path) -> bytes:
@@ -139,10 +144,13 @@ def client_options(folder: Path, name: str, server_key: str | None = None) -> Cl
     pair = _load_pair(folder / f"{_file_name(name)}.key", f"make it with: tidings keys {folder} --client NAME")
     if server_key is None:
         return ClientOptions(pair, _read_key(folder / "server.pub", "copy it from the broker or give --server-key"))
-    given = server_key.encode()
-    if len(given) == KEY_LENGTH and _is_key(given):
-        return ClientOptions(pair, given)
-    return ClientOptions(pair, _read_key(Path(server_key), "give the broker's public key, or the file that holds it"))
+    return ClientOptions(pair, public_key(server_key))
+
+
+def public_key(text: str) -> bytes:
+    """A public key that is given as it stands, or as the file that holds it."""
+    given = text.strip().encode()
+    return given if _is_key(given) else _read_key(Path(text), "give the public key itself, or the file that holds it")
 
 
 def configure_server(socket: zmq.Socket[bytes], folder: Path) -> None:

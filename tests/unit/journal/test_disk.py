@@ -43,15 +43,15 @@ class TestContract:
         disk.append("a", [b"three"])
         disk.sync("a")
         assert disk.size("a") == 11
-        assert disk.read_at("a", 3, 3) == b"two"
-        assert disk.read_at("a", 9, 100) == b"ee"
-        assert disk.map("a") == b"onetwothree"
+        assert bytes(disk.read_at("a", 3, 3)) == b"two"
+        assert bytes(disk.read_at("a", 9, 100)) == b"ee"
+        assert bytes(disk.map("a")) == b"onetwothree"
 
     def test_more_buffers_than_one_call_takes(self, disk: Disk) -> None:
         disk.create("a")
         buffers = [str(number).encode() for number in range(BUFFERS_PER_WRITE_MAX * 2 + 5)]
         disk.append("a", buffers)
-        assert disk.map("a") == b"".join(buffers)
+        assert bytes(disk.map("a")) == b"".join(buffers)
 
     def test_names_are_sorted_and_removed_files_are_gone(self, disk: Disk) -> None:
         for name in ("c", "a", "b"):
@@ -65,9 +65,9 @@ class TestContract:
 
     def test_replace_makes_and_replaces(self, disk: Disk) -> None:
         disk.replace("a", [b"old"])
-        assert disk.read_at("a", 0, 10) == b"old"
+        assert bytes(disk.read_at("a", 0, 10)) == b"old"
         disk.replace("a", [b"ne", b"w"])
-        assert disk.read_at("a", 0, 10) == b"new"
+        assert bytes(disk.read_at("a", 0, 10)) == b"new"
         assert disk.names() == ["a"]
 
     def test_truncate_cuts_and_appending_goes_on_from_there(self, disk: Disk) -> None:
@@ -75,14 +75,14 @@ class TestContract:
         disk.append("a", [b"abcdef"])
         disk.truncate("a", 2)
         disk.append("a", [b"X"])
-        assert disk.map("a") == b"abX"
+        assert bytes(disk.map("a")) == b"abX"
 
     def test_a_slice_of_a_mapping_outlives_mapping_and_file(self, disk: Disk) -> None:
         disk.create("a")
         disk.append("a", [b"abcdef"])
         part = disk.map("a")[1:3]
         disk.remove("a")
-        assert part == b"bc"
+        assert bytes(part) == b"bc"
 
     def test_many_files_are_appended_to_in_turn(self, disk: Disk) -> None:
         names = [f"file{number}" for number in range(DESCRIPTORS_MAX * 2)]
@@ -91,7 +91,7 @@ class TestContract:
         for _ in range(3):
             for name in names:
                 disk.append(name, [b"x"])
-                assert disk.read_at(name, 0, 1) == b"x"
+                assert bytes(disk.read_at(name, 0, 1)) == b"x"
         assert [disk.size(name) for name in names] == [3] * len(names)
 
 
@@ -109,7 +109,9 @@ class TestFolder:
 
     def test_a_killed_process_leaves_no_lock_behind(self, tmp_path: Path) -> None:
         """Z11: after kill -9 the folder can be opened again at once."""
-        program = "import sys, tidings.journal.disk as d; x = d.RealDisk(sys.argv[1]); print('open', flush=True); input()"
+        program = (
+            "import sys, tidings.journal.disk as d; x = d.RealDisk(sys.argv[1]); print('open', flush=True); input()"
+        )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)],
@@ -142,9 +144,9 @@ class TestRealFaults:
         disk.append("a", [b"kept"])
         with file_size_limit(1000), pytest.raises(DiskFull, match="no room on the disk for a"):
             disk.append("a", [b"x" * 500, b"y" * 5000])
-        assert disk.map("a") == b"kept"
+        assert bytes(disk.map("a")) == b"kept"
         disk.append("a", [b"!"])
-        assert disk.map("a") == b"kept!"
+        assert bytes(disk.map("a")) == b"kept!"
         disk.close()
 
     def test_a_full_disk_leaves_the_old_file_in_place_of_a_replacement(self, tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ class TestRealFaults:
         with file_size_limit(1000), pytest.raises(DiskFull):
             disk.replace("a", [b"x" * 5000])
         assert disk.names() == ["a"]
-        assert disk.map("a") == b"old"
+        assert bytes(disk.map("a")) == b"old"
         disk.close()
 
     def test_a_failed_sync_is_raised(self, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ pieces of it. So the two must agree after every crash, and every body must be re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 import msgspec
@@ -24,6 +25,8 @@ from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
 SYNCED = JournalSettings(segment_records_max=5, segment_bytes_max=100_000, recent_bytes_max=1)
 UNSYNCED = JournalSettings(durability="os", segment_records_max=5, segment_bytes_max=100_000, recent_bytes_max=1)
 ONE_SEGMENT = JournalSettings(recent_bytes_max=1)
+
+SUFFIXES = (".index", ".journal", ".snapshot")
 
 Entry = tuple[str, int]
 """A record's command, and the address of its body."""
@@ -79,8 +82,8 @@ class Owner:
             assert self.journal.read(address, len(body_of(command))) == body_of(command)
 
 
-def cut_at(disk: SimulatedDisk, number: int) -> Callable[[], int]:
-    """Plants a power cut before step `number`; gives back a way to ask how many steps there have been."""
+def cut_at(disk: SimulatedDisk, number: int) -> None:
+    """Plants a power cut before step `number` from now on."""
     count = 0
 
     def hook(step: Step, name: str) -> None:
@@ -90,7 +93,6 @@ def cut_at(disk: SimulatedDisk, number: int) -> Callable[[], int]:
             raise PowerCut
 
     disk.on_step = hook
-    return lambda: count
 
 
 def commits(count: int, first: int = 0) -> Iterable[list[str]]:
@@ -125,11 +127,20 @@ def check_survivor(disk: SimulatedDisk, settings: JournalSettings, at_least: int
     assert at_least <= len(owner.entries) <= at_most
     assert owner.commands == [str(number) for number in range(len(owner.entries))]
     owner.check_bodies()
+    check_nothing_left_over(disk)
     for commands in commits(6, first=len(owner.entries)):
         owner.append(*commands)
     again = Owner(disk, settings)
     assert again.entries == owner.entries
     again.check_bodies()
+
+
+def check_nothing_left_over(disk: SimulatedDisk) -> None:
+    """At most one snapshot, and no index but those of the segments that are there."""
+    stems = {suffix: [name[:20] for name in disk.names() if name.endswith(suffix)] for suffix in SUFFIXES}
+    assert sum(map(len, stems.values())) == len(disk.names())
+    assert len(stems[".snapshot"]) <= 1
+    assert set(stems[".index"]) <= set(stems[".journal"])
 
 
 class TestCrashAtEveryStep:
@@ -139,21 +150,22 @@ class TestCrashAtEveryStep:
 
     def steps(self, settings: JournalSettings, retain: bool) -> int:
         disk = SimulatedDisk(Random(0))
-        count = cut_at(disk, 0)
+        steps: list[Step] = []
+        disk.on_step = lambda step, _: steps.append(step)
         run_until_cut(disk, settings, self.COMMITS, retain)
-        assert {"write", "sync", "create", "rename", "remove"}
-        return count()
+        assert {*steps} == {"write", "sync", "create", "rename", "remove"}
+        return len(steps)
 
     @pytest.mark.parametrize("retain", [False, True])
     def test_kill_keeps_all_that_was_finished(self, retain: bool) -> None:
         """Z11: kill -9 before any step; a record under way is there whole or not at all."""
-        for settings in (SYNCED, UNSYNCED):
-            for step in range(1, self.steps(settings, retain) + 1):
+        for chosen in (SYNCED, UNSYNCED):
+            for step in range(1, self.steps(chosen, retain) + 1):
                 disk = SimulatedDisk(Random(step))
                 cut_at(disk, step)
-                finished, under_way = run_until_cut(disk, settings, self.COMMITS, retain)
+                finished, under_way = run_until_cut(disk, chosen, self.COMMITS, retain)
                 disk.kill()
-                check_survivor(disk, settings, finished, finished + under_way)
+                check_survivor(disk, chosen, finished, finished + under_way)
 
     @pytest.mark.parametrize("retain", [False, True])
     @pytest.mark.parametrize("seed", range(6))
@@ -194,6 +206,23 @@ class TestCrashAtEveryStep:
                 except PowerCut:
                     disk.crash()
                 check_survivor(disk, SYNCED, finished, finished + under_way)
+
+    @pytest.mark.parametrize("chosen", [SYNCED, UNSYNCED])
+    def test_what_was_recovered_once_stays(self, chosen: JournalSettings) -> None:
+        """Z11: records that a killed process had only written are durable once they have been recovered."""
+        for step in range(1, self.steps(chosen, False) + 1):
+            disk = SimulatedDisk(Random(step))
+            cut_at(disk, step)
+            run_until_cut(disk, chosen, self.COMMITS, False)
+            disk.kill()
+            disk.on_step = None
+            owner = Owner(disk, chosen)
+            count = len(owner.entries)
+            cut_at(disk, 2)
+            with suppress(PowerCut):
+                owner.append(str(count), str(count + 1))
+            disk.crash()
+            check_survivor(disk, chosen, count, count + 2)
 
     def test_a_full_disk_and_then_a_crash(self) -> None:
         """Z11: the crash comes before any step while a full disk has a commit and its roll undone."""
@@ -236,7 +265,9 @@ class TestCrashAtEveryStep:
         assert noticed > 5
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(1, 150), st.integers(0, 2**32), st.booleans())
+    @given(
+        st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(1, 150), st.integers(0, 2**32), st.booleans()
+    )
     def test_any_sizes_any_step(self, sizes: list[int], step: int, seed: int, kill: bool) -> None:
         """Z11, for commits of any sizes."""
         disk = SimulatedDisk(Random(seed))
@@ -260,14 +291,14 @@ class TestCrashAtEveryStep:
 class TestTornTail:
     """Z11: a torn tail is repaired."""
 
-    def journal_with_tail(self) -> tuple[bytes, int, int]:
-        """The bytes of a journal of two commits, where the second one begins, and how many records it has."""
+    def journal_with_tail(self) -> tuple[bytes, int]:
+        """The bytes of a journal of two commits, and where the second one begins."""
         disk = SimulatedDisk(Random(0))
         owner = Owner(disk, ONE_SEGMENT)
         owner.append("0", "7")
         begin = owner.journal.end_address
-        owner.append("14", "21", "1")
-        return bytes(disk.map(journal_name(0))), begin, 3
+        owner.append("14", "1", "21")
+        return bytes(disk.map(journal_name(0))), begin
 
     def recovered(self, content: bytes) -> tuple[SimulatedDisk, Owner]:
         disk = SimulatedDisk(Random(0))
@@ -277,12 +308,12 @@ class TestTornTail:
         return disk, Owner(disk, ONE_SEGMENT)
 
     def test_every_truncation_of_the_last_commit_is_cut_off_to_whole_records(self) -> None:
-        content, begin, _ = self.journal_with_tail()
+        content, begin = self.journal_with_tail()
         seen = set()
         for size in range(begin, len(content) + 1):
             disk, owner = self.recovered(content[:size])
-            assert owner.commands == ["0", "7", "14", "21", "1"][: len(owner.entries)]
-            assert 2 <= len(owner.entries)
+            assert owner.commands == ["0", "7", "14", "1", "21"][: len(owner.entries)]
+            assert len(owner.entries) >= 2
             assert disk.size(journal_name(0)) == owner.journal.end_address <= size
             seen.add(len(owner.entries))
             owner.append("2")
@@ -290,19 +321,19 @@ class TestTornTail:
         assert seen == {2, 3, 4, 5}
 
     def test_a_late_sector_that_survived_does_not_save_the_commit(self) -> None:
-        content, begin, _ = self.journal_with_tail()
+        content, begin = self.journal_with_tail()
         for start in range(begin, len(content) - 1):
             torn = bytearray(content)
             torn[start : start + 16] = bytes(len(torn[start : start + 16]))
             if torn == content:
                 continue
             disk, owner = self.recovered(bytes(torn))
-            assert owner.commands == ["0", "7", "14", "21", "1"][: len(owner.entries)]
+            assert owner.commands == ["0", "7", "14", "1", "21"][: len(owner.entries)]
             assert 2 <= len(owner.entries) < 5
             assert disk.size(journal_name(0)) == owner.journal.end_address
 
     def test_rubbish_and_zeros_behind_the_end_are_cut_off(self) -> None:
-        content, _, _ = self.journal_with_tail()
+        content, _ = self.journal_with_tail()
         for rubbish in (b"\0" * 5000, b"TDJ1" * 100, content[SEGMENT_HEADER_SIZE:], b"\xff"):
             disk, owner = self.recovered(content + rubbish)
             assert len(owner.entries) == 5
@@ -334,6 +365,18 @@ class TestDamage:
                     Owner(disk, ONE_SEGMENT)
                 disk.flip_bit(name, position, bit)
         assert Owner(disk, ONE_SEGMENT).entries == owner.entries
+
+    def test_every_bit_of_a_header_in_front_of_a_single_commit(self) -> None:
+        disk = SimulatedDisk(Random(0))
+        owner = Owner(disk, SYNCED)
+        owner.append(*map(str, range(5)))
+        owner.append("5")
+        for name in (journal_name(0), journal_name(5)):
+            for position in range(SEGMENT_HEADER_SIZE * 8):
+                disk.flip_bit(name, position // 8, position % 8)
+                with pytest.raises(StorageDamaged, match=name):
+                    Owner(disk, SYNCED)
+                disk.flip_bit(name, position // 8, position % 8)
 
     def test_damage_names_the_position(self) -> None:
         disk = SimulatedDisk(Random(0))

@@ -59,5 +59,5 @@ def test_every_flip_and_truncation_of_an_envelope_is_damage() -> None:
         flipped = bytearray(data)
         flipped[position] ^= 1
         for bad in (data[:position], bytes(flipped)):
-            with pytest.raises(StorageDamaged, match="some.index is damaged"):
+            with pytest.raises(StorageDamaged, match=r"some\.index is damaged"):
                 files.decode_index(memoryview(bad), "some.index")

@@ -256,6 +256,19 @@ def test_retention_removes_segments_and_carries_what_is_owed() -> None:
     assert desk.put("bob", "news", 5, bytes(50)).stored[0].first_offset is None, "a duplicate stays one"
 
 
+def test_without_retention_nothing_is_moved_or_removed() -> None:
+    """Small messages leave a segment almost empty by their bodies; it is kept all the same."""
+    desk = Desk(journal=SMALL)
+    desk.hello("bob")
+    for number in range(1, 101):
+        desk.put("bob", "news", number, b"x")
+        desk.now_ms += 6_000
+        desk.engine.tick(desk.now_ms)
+        desk.commit()
+    assert desk.engine.journal.segments[0].first_slot == 0
+    assert desk.engine.journal.next_slot == 101
+
+
 def test_retention_by_size_and_by_age() -> None:
     for limits in ({"retain_bytes": 1_000}, {"retain_age_ms": 20_000}):
         desk = Desk(BrokerSettings(**limits), SMALL)

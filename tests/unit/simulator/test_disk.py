@@ -80,7 +80,7 @@ def test_the_end_of_the_process_alone_loses_nothing_but_is_no_sync() -> None:
     for seed in range(20):
         disk = half_synced(seed)
         disk.kill()
-        assert disk.map("a") == SYNCED + WRITTEN
+        assert bytes(disk.map("a")) == SYNCED + WRITTEN
         disk.crash()
         lost = lost or disk.map("a") != SYNCED + WRITTEN
     assert lost
@@ -152,8 +152,11 @@ def test_a_full_disk_changes_nothing() -> None:
     disk = SimulatedDisk(Random(0), capacity_bytes=10)
     disk.create("a")
     disk.append("a", [b"12345678"])
+    steps: list[Step] = []
+    disk.on_step = lambda step, _: steps.append(step)
     with pytest.raises(DiskFull):
         disk.append("a", [b"abc"])
+    assert steps == ["write", "truncate", "sync"]
     with pytest.raises(DiskFull):
         disk.replace("b", [b"abc"])
     assert contents(disk) == {"a": b"12345678"}
@@ -186,4 +189,4 @@ def test_a_flipped_bit_is_there_to_stay() -> None:
     disk.sync("a")
     disk.flip_bit("a", 3, bit=1)
     disk.crash()
-    assert disk.read_at("a", 2, 3) == b"sqs"
+    assert bytes(disk.read_at("a", 2, 3)) == b"sqs"

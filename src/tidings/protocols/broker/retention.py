@@ -18,6 +18,10 @@ CARRIED_SHARE_MAX = 0.25
 """A segment is emptied by copying when at most this share of it is still kept."""
 
 
+RECORD_BYTES = 128
+"""About what a batch takes in the journal beyond its body; without it, small messages would look like nothing."""
+
+
 class Segment(NamedTuple):
     """A sealed segment of the journal: its addresses, and when its last record was written."""
 
@@ -26,10 +30,15 @@ class Segment(NamedTuple):
     last_time_ms: int
 
 
+def _active(machine: Machine) -> bool:
+    settings = machine.settings
+    return settings.retain_age_ms is not None or settings.retain_bytes is not None or settings.drop_acknowledged
+
+
 def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | None:
     """The command that forgets what the settings say may go, None when that is nothing."""
     settings = machine.settings
-    if settings.retain_age_ms is None and settings.retain_bytes is None and not settings.drop_acknowledged:
+    if not _active(machine):
         return None
     aged_address = 0
     if settings.retain_age_ms is not None:
@@ -61,12 +70,12 @@ def _droppable(machine: Machine, topic: Topic, aged_address: int) -> int:
 
 def lowest_address(machine: Machine, end_address: int) -> int:
     """Below this address the journal holds nothing that is still kept."""
-    return min((topic.addresses[0] for topic in machine.topics.values() if topic.offsets), default=end_address)
+    return min((topic.lowest_address for topic in machine.topics.values() if topic.offsets), default=end_address)
 
 
 def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried, Place]]:
     """What to copy forward so that the oldest segment can go; empty when it is not worth it yet."""
-    if not segments:
+    if not segments or not _active(machine):
         return []
     oldest = segments[0]
     found: list[tuple[Carried, Place]] = []
@@ -74,10 +83,12 @@ def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried, 
     for topic in machine.topics.values():
         for entry, address in enumerate(topic.addresses):
             if address >= oldest.end_address:
+                if topic.scattered:
+                    continue
                 break
             place = Place(address, topic.sizes[entry])
             found.append((Carried(topic.name, topic.offsets[entry], place.size_bytes), place))
-            size_bytes += place.size_bytes
+            size_bytes += place.size_bytes + RECORD_BYTES
             if size_bytes > CARRIED_SHARE_MAX * (oldest.end_address - oldest.base_address):
                 return []
     return found

@@ -54,6 +54,7 @@ class Topic:
         "name",
         "next_offset",
         "offsets",
+        "scattered",
         "sealed_count",
         "shared",
         "size_bytes",
@@ -75,6 +76,8 @@ class Topic:
         """Batches that went to several topics at once: first offset -> their places in all of them."""
         self.carried: dict[int, int] = {}
         """Batches copied forward since the last seal: first offset -> new address."""
+        self.scattered = False
+        """Some batch was copied forward, so addresses no longer rise with the offsets."""
         self.ids: dict[str, int] = {}
         self.id_times: deque[tuple[int, str]] = deque()
         self.sealed_count = 0
@@ -108,6 +111,11 @@ class Topic:
         """The offset after the last message of a batch."""
         return self.offsets[entry + 1] if entry + 1 < len(self.offsets) else self.next_offset
 
+    @property
+    def lowest_address(self) -> int:
+        """The lowest address at which the topic holds something."""
+        return min(self.addresses) if self.scattered else self.addresses[0]
+
     def place(self, entry: int) -> Place:
         kept = self.thinned.get(self.offsets[entry]) if self.thinned else None
         return Place(self.addresses[entry], self.sizes[entry], kept)
@@ -134,6 +142,7 @@ class Topic:
             return
         entry = self.find(first_offset)
         self.addresses[entry] = address
+        self.scattered = True
         if entry < self.sealed_count:
             self.carried[first_offset] = address
 
@@ -181,6 +190,7 @@ class Topic:
 
     def _load_carried(self, carried: tuple[tuple[int, int, int], ...]) -> None:
         """Batches whose first segment may be gone: put where they belong in the order of offsets."""
+        self.scattered = True
         rows = dict(zip(self.offsets, zip(self.addresses, self.sizes, strict=True), strict=True))
         rows.update({first: (address, size_bytes) for first, address, size_bytes in carried})
         ordered = sorted(rows)

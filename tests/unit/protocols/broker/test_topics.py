@@ -69,6 +69,7 @@ def test_a_carried_batch_is_found_at_its_new_address_after_loading() -> None:
     whole.load(second)
     whole.finish_loading()
     assert list(whole.addresses) == [9000, 1100, 9100] == list(topic.addresses)
+    assert whole.lowest_address == topic.lowest_address == 1100
     rest = Topic("news", 0, topic.next_offset)
     rest.load(second)
     rest.finish_loading()

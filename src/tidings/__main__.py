@@ -1,0 +1,8 @@
+"""`python -m tidings` is the command line."""
+
+import sys
+
+from tidings.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

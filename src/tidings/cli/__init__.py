@@ -1,0 +1,135 @@
+"""The command line: `tidings COMMAND`, a module for each command.
+
+A command's module offers `HELP` (what it does), `EXAMPLES` (lines that end its --help),
+`add_arguments(parser)` and `run(arguments) -> int`, the exit code. Only the module of the command that was
+asked for is imported, so that `tidings put` does not pay for the shell.
+
+Exit codes: 0 done, 1 an error (one sentence on stderr), 2 wrong usage, 3 `get` found nothing, 130 Ctrl-C,
+141 whoever read our output has gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tidings import __version__
+from tidings.errors import TidingsError
+
+COMMANDS = {
+    "serve": "run a broker",
+    "stop": "stop a broker",
+    "put": "publish messages",
+    "get": "take the next message of a subscription",
+    "subscribe": "make a durable subscription",
+    "unsubscribe": "end a subscription",
+    "topics": "list the topics",
+    "shell": "all of these at a prompt",
+    "demo": "see publishers, subscribers, a crash and a recovery",
+    "doctor": "check this machine and say what to do",
+    "keys": "make the keys of brokers and clients",
+    "bench": "measure, beside the limits of this machine",
+    "simulate": "run the whole system in made-up worlds",
+}
+
+INTERRUPTED = 130
+READER_GONE = 141
+
+FIRST_STEPS = """\
+first steps:
+  tidings serve --data data/            # a broker, in a terminal of its own
+  tidings subscribe news
+  tidings put news "hello"
+  tidings get news
+
+  tidings --help lists the commands, tidings COMMAND --help explains one
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse ends so, after --help and after wrong usage.
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except TidingsError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return READER_GONE
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        return _fail(f"The operating system refused: {what}.")
+
+
+def _run(argv: list[str]) -> int:
+    if not argv:
+        print(_overview(), file=sys.stderr)
+        return 2
+    name, rest = argv[0], argv[1:]
+    if name in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"tidings {__version__}")
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else "tidings --help lists them."
+        print(f"There is no command {name!r}: {advice}", file=sys.stderr)
+        return 2
+    module_name = f"tidings.cli.{name}"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise TidingsError(f"The command {name!r} is not part of this installation: install all of tidings.") from error
+    parser = _Parser(
+        prog=f"tidings {name}",
+        description=module.HELP,
+        epilog=f"examples:\n{module.EXAMPLES.rstrip()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(usage_error=parser.error)
+    return int(module.run(parser.parse_args(rest)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with the whole complaint on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help explains it)\n")
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {what}" for name, what in COMMANDS.items())
+    return f"usage: tidings COMMAND ...\n\ncommands:\n{commands}\n\n{FIRST_STEPS.rstrip()}"
+
+
+def _fail(sentence: str) -> int:
+    print(" ".join(sentence.split()), file=sys.stderr)
+    return 1
+
+
+def _discard_output() -> None:
+    """What is still buffered has no reader; without this Python would complain about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    finally:
+        os.close(nowhere)

@@ -1,0 +1,71 @@
+"""`tidings bench`: what tidings does here, beside what this machine could do at most."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tidings.errors import InvalidRequest
+
+HELP = """\
+Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
+fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slow or busy machine; figures alone do not.
+Scenarios: publish, consume, put, many, fanout, backlog (default: all).
+"""
+
+EXAMPLES = """\
+  tidings bench --quick                        # a minute or two
+  tidings bench publish consume
+  tidings bench --json figures.json --plot figures.png
+  tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
+  tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure (default: everything)")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, a million messages instead of ten")
+    parser.add_argument("--json", metavar="FILE", help="write everything that was measured as JSON; - is the output")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw figures against targets: .png, .svg or .pdf")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="where the journals go, on the disk to be measured")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
+    parser.add_argument(
+        "--scale", metavar="FACTOR", type=float, default=1.0, help="so many times the work, 0.01 only to try it out"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tidings import __version__
+    from tidings.bench import plot, report, scenarios
+    from tidings.bench.plan import plan as make_plan
+    from tidings.bench.stage import IN_MEMORY, default_folder, filesystem_of
+
+    names = list(dict.fromkeys(arguments.scenarios)) or list(scenarios.SCENARIOS)
+    for name in names:
+        if name not in scenarios.SCENARIOS:
+            arguments.usage_error(f"there is no scenario {name!r}, only {', '.join(scenarios.SCENARIOS)}")
+    plan = make_plan(arguments.quick, arguments.scale)
+    if arguments.plot is not None:
+        plot.check_target(arguments.plot)
+    folder: Path = arguments.data if arguments.data is not None else default_folder()
+    if not folder.is_dir():
+        raise InvalidRequest(f"{folder} is not a folder: make it first, or name another with --data.")
+    filesystem = filesystem_of(folder)
+    if filesystem in IN_MEMORY:
+        print(
+            f"{folder} is memory and not a disk ({filesystem}), so syncs cost nothing there: name one with --data.",
+            file=sys.stderr,
+        )
+    steps = {"machine": 1} | {name: scenarios.SCENARIOS[name].steps(plan) for name in names}
+    with report.progress(steps, sys.stderr) as notice:
+        results = scenarios.run(names, plan, folder, notice)
+    # Whoever takes the JSON from the output gets nothing else there.
+    report.print_report(results.figures, results.limits, sys.stderr if arguments.json == "-" else sys.stdout)
+    if arguments.json is not None:
+        text = report.as_json(results.figures, results.limits, plan, results.raw, filesystem, __version__)
+        report.write_json(arguments.json, text, sys.stdout)
+    if arguments.plot is not None:
+        plot.draw(results.figures, arguments.plot)
+    missed = any(figure.ok is False for figure in results.figures)
+    return 1 if arguments.strict and missed else 0

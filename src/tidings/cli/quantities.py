@@ -1,0 +1,86 @@
+"""Times and sizes as people write them: `90s`, `7d`, `500MB`, `1GiB`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_TIMES_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def duration_ms(text: str) -> int:
+    """A time such as 90s, 15m, 12h or 7d, in milliseconds.
+
+    >>> duration_ms("7d"), duration_ms("1.5s")
+    (604800000, 1500)
+    """
+    return _read(text, _TIMES_MS, "a time such as 90s, 15m, 12h or 7d")
+
+
+def size_bytes(text: str) -> int:
+    """A size such as 500MB or 1GiB, in bytes.
+
+    >>> size_bytes("1GB"), size_bytes("4KiB"), size_bytes("10")
+    (1000000000, 4096, 10)
+    """
+    return _read(text, _SIZES, "a size such as 500MB, 1GB or 1GiB")
+
+
+def seconds(text: str) -> float:
+    """Seconds, not below zero, as a plain number.
+
+    >>> seconds("2.5")
+    2.5
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number above zero.
+
+    >>> count("3")
+    3
+    """
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def human_bytes(size: int) -> str:
+    """A size in the largest unit that keeps it above 1.
+
+    >>> human_bytes(12), human_bytes(1536), human_bytes(3_000_000)
+    ('12 B', '1.5 KiB', '2.9 MiB')
+    """
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.1f} {unit}" if unit != "B" else f"{size} B"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _read(text: str, units: dict[str, int], what: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    value = round(float(match[1]) * units.get(match[2].lower(), 0)) if match is not None else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value

@@ -1,0 +1,123 @@
+"""The client: `connect` and `aconnect` lead to a bus."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.client.bus import Bus
+from tidings.client.link import Link
+from tidings.errors import InvalidRequest
+from tidings.message import check_name
+from tidings.settings import ClientSettings, NodeSettings, load
+
+if TYPE_CHECKING:
+    from tidings.client.aio import AsyncBus
+    from tidings.transport.zeromq import DealerLink
+
+__all__ = ["Bus", "Link", "aconnect", "connect", "open_bus"]
+
+
+def connect(
+    address: str | None = None,
+    client_id: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+    inbox: str | os.PathLike[str] | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    server_key: str | None = None,
+    **settings: Any,
+) -> Bus:
+    """A bus to the broker at an address (default: TIDINGS_BUS, or tcp://127.0.0.1:7400).
+
+    `client_id` is who you are; subscriptions and sequence numbers belong to that name, and a newer session of
+    the same name takes over from an older one. Without it a name is made up, and its subscriptions are not for
+    later. A request is tried `retries` times (3), each for `timeout` seconds (2.5), before it is Unavailable.
+    `inbox` is a file in which the client remembers what it was handed, so that not even its crash
+    repeats a message. `keys` is the folder made by `tidings keys`. Other settings are those of `ClientSettings`.
+    """
+    name, anonymous = _name(client_id)
+    chosen = _settings(timeout, retries, settings)
+    return _started(Bus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous))
+
+
+async def aconnect(
+    address: str | None = None,
+    client_id: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+    inbox: str | os.PathLike[str] | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    server_key: str | None = None,
+    **settings: Any,
+) -> AsyncBus:
+    """The same as `connect`, for asyncio: the methods of the bus are awaited."""
+    from tidings.client.aio import AsyncBus
+
+    name, anonymous = _name(client_id)
+    chosen = _settings(timeout, retries, settings)
+    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous)
+    try:
+        await bus.start()
+    except BaseException:
+        await bus.close()
+        raise
+    return bus
+
+
+def open_bus(
+    link: Link,
+    client_id: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+    inbox: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Bus:
+    """A bus over a link that is already there; the arguments are those of `connect`."""
+    name, anonymous = _name(client_id)
+    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, anonymous=anonymous))
+
+
+def _started(bus: Bus) -> Bus:
+    try:
+        bus.start()
+    except BaseException:
+        bus.close()
+        raise
+    return bus
+
+
+def _name(client_id: str | None) -> tuple[str, bool]:
+    if client_id is None:
+        return f"anonymous-{os.urandom(8).hex()}", True
+    return check_name(client_id), False
+
+
+def _settings(timeout: float | None, retries: int | None, given: dict[str, Any]) -> ClientSettings:
+    if timeout is not None:
+        if not 0 < timeout < 1e6:
+            raise InvalidRequest(f"The time-out is a number of seconds above 0, and this is {timeout!r}.")
+        given = {"timeout_ms": max(1, round(timeout * 1000)), **given}
+    if retries is not None:
+        given = {"retries": retries, **given}
+    return load(ClientSettings, given)
+
+
+def _link(address: str | None, name: str, keys: str | os.PathLike[str] | None, server_key: str | None) -> DealerLink:
+    address = address or os.environ.get("TIDINGS_BUS") or NodeSettings().bind
+    if not re.fullmatch(r"tcp://[^\s/]+:\d{1,5}|(ipc|inproc)://\S+", address):
+        raise InvalidRequest(
+            f"The address {address!r} is not one of a broker: write tcp://HOST:PORT, for instance "
+            f"{NodeSettings().bind}."
+        )
+    from tidings.transport.zeromq import DealerLink
+
+    if keys is None:
+        if server_key is not None:
+            raise InvalidRequest("With server_key the client needs keys too: give the folder made by `tidings keys`.")
+        return DealerLink(address)
+    from tidings.transport import curve
+
+    return DealerLink(address, curve.client_options(Path(keys), name, server_key))

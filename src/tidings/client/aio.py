@@ -1,0 +1,349 @@
+"""The awaiting bus: the same operations, driven by the event loop.
+
+Tasks share one session. What several of them put at the same time travels together. The link's file
+descriptor is watched by the loop; there is no thread and no task of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar, overload
+
+from tidings.client import operations, reading
+from tidings.client.bus import monotonic_ms
+from tidings.client.inbox import Inbox
+from tidings.client.link import WatchedLink
+from tidings.client.operations import Core, Operation, Until, Wait, topics_of
+from tidings.client.pending import Pending
+from tidings.client.publisher import AsyncPublisher
+from tidings.client.rows import Value
+from tidings.client.serving import Handler, Service
+from tidings.client.session import Session
+from tidings.client.subscription import AsyncSubscription
+from tidings.client.transaction import AsyncTransaction
+from tidings.errors import InvalidRequest
+from tidings.message import Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.messages import Start
+from tidings.settings import ClientSettings
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+
+TAKEN_AT_ONCE_MAX = 64
+
+
+class AsyncDriver:
+    """The one place that touches the link, the clock and the event loop."""
+
+    def __init__(self, link: WatchedLink, session: Session, clock: Callable[[], int]) -> None:
+        self.closed = False
+        self._link = link
+        self._session = session
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._watched = link.fileno()
+        self._loop.add_reader(self._watched, self.pump)
+        self._waiting: dict[asyncio.Future[bool], Until] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
+
+    async def perform(self, operation: Operation[T]) -> T:
+        """Runs an operation to its end."""
+        if self.closed:
+            raise InvalidRequest("The bus is closed: connect again.")
+        try:
+            wait = next(operation)
+            while True:
+                wait = operation.send(await self._wait(wait))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            operation.close()
+            self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Looks after the link once the present step of the loop is over."""
+        if not self._soon and not self.closed:
+            self._soon = True
+            self._loop.call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Sends, takes in what has come, does what is due, and resumes whoever waited for it."""
+        self._soon = False
+        if self.closed:
+            return
+        session = self._session
+        self._send()
+        for _ in range(TAKEN_AT_ONCE_MAX):
+            frames = self._link.receive(0)
+            if frames is None:
+                break
+            session.receive(self._clock(), frames)
+        else:
+            self.pump_soon()
+        now_ms = self._clock()
+        due_ms = session.next_due_ms()
+        if due_ms is not None and due_ms <= now_ms and not self._soon:
+            session.tick(now_ms)
+            due_ms = session.next_due_ms()
+        if session.outgoing or session.reopen:
+            self._send()
+            self.pump_soon()  # Sending may have swallowed the sign that something has come.
+        self._set_timer(now_ms, due_ms)
+        for future, until in list(self._waiting.items()):
+            if not future.done() and until.ready():
+                future.set_result(True)
+
+    def close(self) -> None:
+        """Ends the link."""
+        if not self.closed:
+            self.closed = True
+            self._loop.remove_reader(self._watched)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._link.close()
+            for future in list(self._waiting):
+                if not future.done():
+                    future.set_exception(InvalidRequest("The bus was closed meanwhile: connect again."))
+
+    async def _wait(self, wait: Wait) -> bool:
+        self.pump()
+        if self.closed:
+            raise InvalidRequest("The bus was closed meanwhile: connect again.")
+        future: asyncio.Future[bool] = self._loop.create_future()
+        if isinstance(wait, Pending):
+            wait.then(lambda _: None if future.done() else future.set_result(True))
+            if wait.done:
+                return True
+            until = Until(lambda: False)
+        elif wait.ready():
+            return True
+        else:
+            until = wait
+        timer = None
+        if until.deadline_ms is not None:
+            left_ms = until.deadline_ms - self._clock()
+            if left_ms <= 0:
+                return False
+            timer = self._loop.call_later(left_ms / 1000, lambda: None if future.done() else future.set_result(False))
+        if isinstance(wait, Until):
+            self._waiting[future] = until
+        try:
+            return await future
+        finally:
+            self._waiting.pop(future, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _send(self) -> None:
+        session, link = self._session, self._link
+        if session.reopen:
+            session.reopen = False
+            self._loop.remove_reader(self._watched)
+            link.reopen()
+            self._watched = link.fileno()
+            self._loop.add_reader(self._watched, self.pump)
+        if session.outgoing:
+            outgoing, session.outgoing = session.outgoing, []
+            for frames in outgoing:
+                link.send(frames)
+
+    def _set_timer(self, now_ms: int, due_ms: int | None) -> None:
+        if due_ms is None:
+            return
+        at = self._loop.time() + max(0, due_ms - now_ms) / 1000
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._loop.time() < self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self.pump)
+
+
+class AsyncBus:
+    """A client of a broker whose methods are awaited. Made by `tidings.aconnect`. See `Bus` for what they do."""
+
+    def __init__(
+        self,
+        link: WatchedLink,
+        client_id: str,
+        settings: ClientSettings | None = None,
+        inbox: str | os.PathLike[str] | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+        anonymous: bool = False,
+        token: bytes | None = None,
+    ) -> None:
+        session = Session(
+            client_id,
+            token or os.urandom(16),
+            anonymous,
+            settings or ClientSettings(),
+            str(getattr(link, "address", "the broker")),
+        )
+        opened = None if inbox is None else Inbox(inbox, client_id)
+        self._session = session
+        self._driver = AsyncDriver(link, session, clock)
+        self._core = Core(session, opened, clock, self._driver.perform)
+        self._handlers: dict[tuple[str, ...], list[Handler]] = {}
+        self._starts: dict[tuple[str, ...], Start] = {}
+
+    @property
+    def client_id(self) -> str:
+        """The name that this bus speaks for."""
+        return self._core.client_id
+
+    async def start(self) -> None:
+        """Says Hello now rather than with the first call; Unavailable when nobody answers."""
+        await self.perform(operations.start(self._core))
+
+    # Publishing.
+
+    @overload
+    async def put(
+        self,
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Receipt: ...
+    @overload
+    async def put(
+        self,
+        topic: list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> list[Receipt]: ...
+    async def put(
+        self,
+        topic: str | list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Receipt | list[Receipt]:
+        """Stores a message; the `resend` of an Unavailable is to be awaited."""
+        found: Receipt | list[Receipt] = await self.perform(operations.put(self._core, topic, value, key, headers, id))
+        return found
+
+    async def put_many(
+        self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None
+    ) -> Receipts:
+        """Stores many messages in one topic, in order, in batches."""
+        return await self.perform(operations.put_many(self._core, topic, values, keys))
+
+    def publisher(self, name: str) -> AsyncPublisher:
+        """A publisher with a name and sequence numbers of its own."""
+        return AsyncPublisher(self, self._core, self._session.identity(name, os.urandom(16)))
+
+    def transaction(self) -> AsyncTransaction:
+        """Takes and puts that happen together or not at all."""
+        return AsyncTransaction(self, self._core)
+
+    # Subscribing.
+
+    async def subscribe(self, topic: str | Iterable[str], start: Start = "now") -> AsyncSubscription:
+        """Makes a durable subscription, or finds the one that is there."""
+        topics = await self.perform(operations.subscribe(self._core, topic, start))
+        return AsyncSubscription(self, self._core, topics)
+
+    async def unsubscribe(self, topic: str | Iterable[str]) -> None:
+        """Ends a subscription."""
+        await self.perform(operations.unsubscribe(self._core, topic))
+
+    async def subscriptions(self) -> list[tuple[str, ...]]:
+        """The subscriptions of this client, each as its topics."""
+        return await self.perform(operations.subscriptions(self._core))
+
+    async def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
+        """The next message of a subscription, acknowledged before it is returned."""
+        return await self.perform(reading.get(self._core, topics_of(topic), self._core.deadline_ms(timeout)))
+
+    async def get_all(self) -> dict[str, Message]:
+        """One message of each topic that this client has subscribed and that has something new."""
+        return await self.perform(reading.get_all(self._core))
+
+    def on(self, topic: str | Iterable[str], start: Start = "now") -> Callable[[H], H]:
+        """Makes a function, plain or async, the handler of a topic's messages; `run` subscribes and calls it."""
+        topics = topics_of(topic)
+        self._starts.setdefault(topics, start)
+
+        def register(handler: H) -> H:
+            self._handlers.setdefault(topics, []).append(handler)
+            return handler
+
+        return register
+
+    async def run(self, timeout: float | None = None) -> None:
+        """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds."""
+        for topics, start in self._starts.items():
+            await self.perform(operations.subscribe(self._core, topics, start))
+        service = Service(self._core, self._handlers, timeout)
+        try:
+            while (found := await self.perform(service.step())) is not None:
+                message, handlers = found
+                for handler in handlers:
+                    result = handler(message)
+                    if inspect.isawaitable(result):
+                        await result
+        finally:
+            service.leave()
+            self.wake()
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._core.stopping = True
+        self.wake()
+
+    # Looking.
+
+    async def topics(self) -> list[TopicInfo]:
+        """All topics."""
+        return await self.perform(operations.topics(self._core))
+
+    async def topic(self, name: str) -> TopicInfo:
+        """One topic; NoSuchTopic when there is none of that name."""
+        return await self.perform(operations.topic(self._core, name))
+
+    async def status(self) -> dict[str, int]:
+        """Plain numbers about the broker, by name."""
+        return await self.perform(operations.status(self._core))
+
+    async def shutdown(self) -> None:
+        """Stops the broker, if this client may."""
+        await self.perform(operations.shutdown(self._core))
+
+    # Running.
+
+    def perform(self, operation: Operation[T]) -> Awaitable[T]:
+        """Runs one of the client's operations to its end."""
+        return self._driver.perform(operation)
+
+    def wake(self) -> None:
+        """Makes whoever waits look again."""
+        self._driver.pump_soon()
+
+    async def close(self) -> None:
+        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable."""
+        if self._driver.closed:
+            return
+        try:
+            await self.perform(operations.finish(self._core))
+        finally:
+            self._driver.close()
+            if self._core.inbox is not None:
+                self._core.inbox.close()
+
+    async def __aenter__(self) -> AsyncBus:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncBus({self._session.address!r}, client_id={self.client_id!r})"

@@ -1,0 +1,308 @@
+"""The blocking bus: the session's operations, for one thread or several."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar, overload
+
+from tidings.client import operations, reading
+from tidings.client.driver import Driver
+from tidings.client.inbox import Inbox
+from tidings.client.link import Link
+from tidings.client.operations import Core, Operation, topics_of
+from tidings.client.parcels import Single
+from tidings.client.publisher import Publisher
+from tidings.client.rows import Value
+from tidings.client.serving import Handler, Service
+from tidings.client.session import Session
+from tidings.client.subscription import Subscription
+from tidings.client.transaction import Transaction
+from tidings.errors import TidingsError
+from tidings.message import Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.messages import Start
+from tidings.settings import ClientSettings
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Handler)
+
+
+def monotonic_ms() -> int:
+    """A clock that never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Soon(Generic[T]):
+    """A put that is under way: `done`, and `result()` once it is wanted."""
+
+    def __init__(self, bus: Bus, core: Core, entry: Single, single: bool) -> None:
+        self._bus = bus
+        self._core = core
+        self._entry = entry
+        self._single = single
+        self.seen = False
+        """Whether somebody has asked for the result."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return self._entry.pending.done
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended in an error."""
+        return self._entry.pending.error is not None
+
+    def result(self) -> T:
+        """Waits for the receipt, or raises what went wrong."""
+        self.seen = True
+        found = self._bus.perform(operations.receipts(self._core, self._entry))
+        return found[0] if self._single else found  # type: ignore[no-any-return]
+
+
+class Bus:
+    """A client of a broker. Made by `tidings.connect` or `tidings.open`; see there for examples."""
+
+    def __init__(
+        self,
+        link: Link,
+        client_id: str,
+        settings: ClientSettings | None = None,
+        inbox: str | os.PathLike[str] | None = None,
+        clock: Callable[[], int] = monotonic_ms,
+        anonymous: bool = False,
+        token: bytes | None = None,
+    ) -> None:
+        session = Session(
+            client_id,
+            token or os.urandom(16),
+            anonymous,
+            settings or ClientSettings(),
+            str(getattr(link, "address", "the broker")),
+        )
+        opened = None if inbox is None else Inbox(inbox, client_id)
+        self._session = session
+        self._driver = Driver(link, session, clock)
+        self._core = Core(session, opened, clock, self._driver.perform)
+        self._handlers: dict[tuple[str, ...], list[Handler]] = {}
+        self._soon: deque[Soon[Any]] = deque()
+
+    @property
+    def client_id(self) -> str:
+        """The name that this bus speaks for."""
+        return self._core.client_id
+
+    def start(self) -> None:
+        """Says Hello now rather than with the first call; Unavailable when nobody answers."""
+        self.perform(operations.start(self._core))
+
+    # Publishing.
+
+    @overload
+    def put(
+        self,
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Receipt: ...
+    @overload
+    def put(
+        self,
+        topic: list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> list[Receipt]: ...
+    def put(
+        self,
+        topic: str | list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Receipt | list[Receipt]:
+        """Stores a message in a topic, or in several topics at once (all or none), exactly once.
+
+        If no answer comes after all tries, Unavailable is raised and the message may or may not be stored. The
+        error's `resend()` then sends the very same request again and returns the receipt, with `duplicate`
+        True if it had been stored. That works until something else is put to the same topic; after that it
+        raises OutOfSequence.
+        """
+        found: Receipt | list[Receipt] = self.perform(operations.put(self._core, topic, value, key, headers, id))
+        return found
+
+    def put_many(self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None) -> Receipts:
+        """Stores many messages in one topic, in order, in batches.
+
+        An error's `receipts` says how much of it had been stored by then; an Unavailable has `resend()`, which
+        goes on with all of it.
+        """
+        return self.perform(operations.put_many(self._core, topic, values, keys))
+
+    def put_soon(
+        self,
+        topic: str | Iterable[str],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Soon[Any]:
+        """Like put, without waiting for the answer: many calls share their requests."""
+        entry = self.perform(operations.put_soon(self._core, topic, value, key, headers, id))
+        soon: Soon[Any] = Soon(self, self._core, entry, isinstance(topic, str))
+        waiting = self._soon
+        while waiting and waiting[0].done and (waiting[0].seen or not waiting[0].failed):
+            waiting.popleft()
+        waiting.append(soon)
+        return soon
+
+    def flush(self) -> None:
+        """Waits for every put_soon; raises the first error that nobody has seen."""
+        waiting, self._soon = self._soon, deque()
+        unseen: Exception | None = None
+        for soon in waiting:
+            was_seen = soon.seen
+            try:
+                soon.result()
+            except TidingsError as error:
+                if unseen is None and not was_seen:
+                    unseen = error
+        if unseen is not None:
+            raise unseen
+
+    def publisher(self, name: str) -> Publisher:
+        """A publisher with a name and sequence numbers of its own.
+
+        with bus.publisher("import-7") as publisher:
+            done = publisher.last_sequence("news")
+            publisher.put_many("news", lines[done:])
+        """
+        identity = self._session.identity(name, os.urandom(16))
+        return Publisher(self, self._core, identity)
+
+    def transaction(self) -> Transaction:
+        """Takes and puts that happen together or not at all.
+
+        with bus.transaction() as tx:
+            order = tx.get("orders")
+            if order is not None:
+                tx.put("invoices", order.value)
+        """
+        return Transaction(self, self._core)
+
+    # Subscribing.
+
+    def subscribe(self, topic: str | Iterable[str], start: Start = "now") -> Subscription:
+        """Makes a durable subscription, or finds the one that is there (`start` is then ignored)."""
+        return Subscription(self, self._core, self.perform(operations.subscribe(self._core, topic, start)))
+
+    def unsubscribe(self, topic: str | Iterable[str]) -> None:
+        """Ends a subscription; NotSubscribed or NoSuchTopic when there is none."""
+        self.perform(operations.unsubscribe(self._core, topic))
+
+    def subscriptions(self) -> list[tuple[str, ...]]:
+        """The subscriptions of this client, each as its topics."""
+        return self.perform(operations.subscriptions(self._core))
+
+    def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
+        """The next message of a subscription, acknowledged before it is returned; None when there is none.
+
+        `timeout` is how long to wait for one, None for ever. When an acknowledgement ends as Unavailable the
+        message is kept, and the next get returns it.
+        """
+        return self.perform(reading.get(self._core, topics_of(topic), self._core.deadline_ms(timeout)))
+
+    def get_all(self) -> dict[str, Message]:
+        """One message of each topic that this client has subscribed and that has something new."""
+        return self.perform(reading.get_all(self._core))
+
+    def on(self, topic: str | Iterable[str], start: Start = "now") -> Callable[[H], H]:
+        """Makes a function the handler of a topic's messages, and subscribes; `run` then calls it.
+
+        @bus.on("news")
+        def show(message): ...
+        """
+        topics = self.subscribe(topic, start).topics
+
+        def register(handler: H) -> H:
+            self._handlers.setdefault(topics, []).append(handler)
+            return handler
+
+        return register
+
+    def run(self, timeout: float | None = None) -> None:
+        """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds.
+
+        A message is acknowledged after its handlers have returned. When one raises, the error comes out of here,
+        and the message comes again with the next run.
+        """
+        service = Service(self._core, self._handlers, timeout)
+        try:
+            while (found := self.perform(service.step())) is not None:
+                message, handlers = found
+                for handler in handlers:
+                    handler(message)
+        finally:
+            self.settle(service.leave)
+
+    def stop(self) -> None:
+        """Ends `run`, from a handler, another thread or a signal handler."""
+        self._core.stopping = True
+        self.wake()
+
+    # Looking.
+
+    def topics(self) -> list[TopicInfo]:
+        """All topics."""
+        return self.perform(operations.topics(self._core))
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; NoSuchTopic when there is none of that name."""
+        return self.perform(operations.topic(self._core, name))
+
+    def status(self) -> dict[str, int]:
+        """Plain numbers about the broker, by name."""
+        return self.perform(operations.status(self._core))
+
+    def shutdown(self) -> None:
+        """Stops the broker, if this client may."""
+        self.perform(operations.shutdown(self._core))
+
+    # Running.
+
+    def perform(self, operation: Operation[T]) -> T:
+        """Runs one of the client's operations to its end."""
+        return self._driver.perform(operation)
+
+    def settle(self, change: Callable[[], None]) -> None:
+        """Makes a change that waits for nothing, and sends what it leads to."""
+        self._driver.settle(change)
+
+    def wake(self) -> None:
+        """Makes whoever waits look again."""
+        self._driver.wake()
+
+    def close(self) -> None:
+        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable."""
+        if self._driver.closed:
+            return
+        try:
+            self._driver.perform(operations.finish(self._core))
+        finally:
+            self._driver.close()
+            if self._core.inbox is not None:
+                self._core.inbox.close()
+
+    def __enter__(self) -> Bus:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Bus({self._session.address!r}, client_id={self.client_id!r})"

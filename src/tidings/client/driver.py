@@ -1,0 +1,163 @@
+"""Runs operations on a link, blocking, for one thread or several.
+
+Whichever thread waits first drives the link; the others wait for what it brings in, and wake it when they
+have something to send. Nothing runs in the background: between calls no thread of ours exists.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidings.client.link import Link
+from tidings.client.operations import Operation, Until, Wait
+from tidings.client.session import Session
+from tidings.errors import InvalidRequest
+
+T = TypeVar("T")
+
+TAKEN_AT_ONCE_MAX = 64
+"""Messages taken from the link in passing, when nobody waits for one."""
+UNWOKEN_MS = 50
+"""How long a link that cannot be woken is waited for at a stretch."""
+LONGEST_MS = 60_000
+
+
+class Driver:
+    """The one place that touches the link and the clock."""
+
+    def __init__(self, link: Link, session: Session, clock: Callable[[], int]) -> None:
+        self.closed = False
+        self._link = link
+        self._session = session
+        self._clock = clock
+        self._turn = threading.Condition(threading.RLock())
+        self._driving = False
+        self._others = 0
+        self._wake: Callable[[], None] | None = getattr(link, "wake", None)
+
+    def perform(self, operation: Operation[T]) -> T:
+        """Runs an operation to its end."""
+        with self._turn:
+            if self.closed:
+                raise InvalidRequest("The bus is closed: connect again.")
+            try:
+                wait = next(operation)
+                while True:
+                    wait = operation.send(self._wait(wait))
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                operation.close()
+                self._in_passing()
+
+    def settle(self, change: Callable[[], None]) -> None:
+        """Makes a change that waits for nothing, and sends what it leads to."""
+        with self._turn:
+            change()
+            if not self.closed:
+                self._in_passing()
+
+    def wake(self) -> None:
+        """Makes whoever waits look again. Takes no lock, so that a signal handler may call it."""
+        if self._wake is not None:
+            self._wake()
+
+    def close(self) -> None:
+        """Ends the link."""
+        with self._turn:
+            self.closed = True
+            self._link.close()
+            self._turn.notify_all()
+
+    def _wait(self, wait: Wait) -> bool:
+        """Drives the link until what is waited for has happened; False when the deadline came first."""
+        until = wait if isinstance(wait, Until) else Until(lambda: wait.done)
+        ready, deadline_ms = until.ready, until.deadline_ms
+        while not ready():
+            now_ms = self._clock()
+            if deadline_ms is not None and now_ms >= deadline_ms:
+                return False
+            if self.closed:
+                raise InvalidRequest("The bus was closed meanwhile: connect again.")
+            if self._driving:
+                self._stand_by(None if deadline_ms is None else deadline_ms - now_ms)
+            else:
+                self._drive(now_ms, deadline_ms)
+        return True
+
+    def _stand_by(self, left_ms: int | None) -> None:
+        """Another thread drives: have it send what we want to be sent, and wait for what it brings."""
+        if self._session.outgoing or self._session.reopen:
+            self.wake()
+        self._others += 1
+        try:
+            self._turn.wait(None if left_ms is None else left_ms / 1000)
+        finally:
+            self._others -= 1
+
+    def _drive(self, now_ms: int, deadline_ms: int | None) -> None:
+        """Sends, waits for one message or for time to pass, and takes it in."""
+        session = self._session
+        self._send()
+        due_ms = session.next_due_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            # What has come while nobody looked comes first: an answer that lies here is not late.
+            self._take_in(TAKEN_AT_ONCE_MAX)
+            session.tick(self._clock())
+            self._send()
+            return
+        ends_ms = [moment for moment in (due_ms, deadline_ms) if moment is not None]
+        wait_ms = min(min(ends_ms) - now_ms, LONGEST_MS) if ends_ms else LONGEST_MS
+        if self._wake is None:
+            wait_ms = min(wait_ms, UNWOKEN_MS)
+        self._driving = True
+        self._turn.release()
+        try:
+            frames = self._link.receive(wait_ms)
+        finally:
+            self._turn.acquire()
+            self._driving = False
+            if self._others:
+                self._turn.notify_all()
+        if frames is not None:
+            session.receive(self._clock(), frames)
+
+    def _in_passing(self) -> None:
+        """Sends what an operation left to be sent, and takes in what has come."""
+        session = self._session
+        if self._driving:
+            if session.outgoing or session.reopen:
+                self.wake()
+            self._turn.notify_all()
+            return
+        if session.outgoing or session.reopen:
+            self._send()
+        if session.waits_for_answers:
+            self._take_in(TAKEN_AT_ONCE_MAX)
+            due_ms = session.next_due_ms()
+            now_ms = self._clock()
+            if due_ms is not None and due_ms <= now_ms:
+                session.tick(now_ms)
+            self._send()
+        if self._others:
+            self._turn.notify_all()
+
+    def _send(self) -> None:
+        session, link = self._session, self._link
+        if session.reopen:
+            session.reopen = False
+            link.reopen()
+        if session.outgoing:
+            outgoing, session.outgoing = session.outgoing, []
+            for frames in outgoing:
+                link.send(frames)
+
+    def _take_in(self, messages_max: int) -> None:
+        for _ in range(messages_max):
+            frames = self._link.receive(0)
+            if frames is None:
+                return
+            self._session.receive(self._clock(), frames)

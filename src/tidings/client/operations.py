@@ -1,0 +1,353 @@
+"""What a bus does, written once for the blocking and the awaiting shell.
+
+An operation is a generator. It yields what it waits for, a `Pending` or an `Until`, and the shell resumes it
+once that has happened (or, for an `Until`, when its deadline has passed). It returns the result or raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, TypeVar
+
+from tidings.client.inbox import Inbox
+from tidings.client.parcels import Bulk, Entry, Single, Together
+from tidings.client.pending import Pending
+from tidings.client.rows import Row, Source, Value, check_size
+from tidings.client.session import Identity, Session
+from tidings.errors import InvalidRequest, NoSuchTopic, ProtocolError, TidingsError, Unavailable
+from tidings.message import Receipt, Receipts, TopicInfo, check_topic
+from tidings.protocols.broker.messages import (
+    AnyAnswer,
+    AskStatus,
+    AskSubscriptions,
+    AskTopics,
+    Bye,
+    Sequence,
+    Shutdown,
+    ShutdownDone,
+    Start,
+    Status,
+    Subscribe,
+    SubscribeDone,
+    Subscriptions,
+    Topics,
+    Unsubscribe,
+    UnsubscribeDone,
+)
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Until:
+    """Waits for a condition, at most until a deadline; resumes with whether it came true."""
+
+    __slots__ = ("deadline_ms", "ready")
+
+    def __init__(self, ready: Callable[[], bool], deadline_ms: int | None = None) -> None:
+        self.ready = ready
+        self.deadline_ms = deadline_ms
+
+
+Wait = Pending[Any] | Until
+Operation = Generator[Wait, bool, T]
+
+
+class Core:
+    """What the operations of one bus share."""
+
+    def __init__(
+        self,
+        session: Session,
+        inbox: Inbox | None,
+        now_ms: Callable[[], int],
+        run: Callable[[Operation[Any]], Any],
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.session = session
+        self.inbox = inbox
+        self.now_ms = now_ms
+        self.now_us = now_us
+        self.run = run
+        """Runs an operation to its end: a value for the blocking shell, an awaitable for the other."""
+        self.subscriptions: dict[tuple[str, ...], None] | None = None
+        """What the client has subscribed, once it has been asked."""
+        self.stopping = False
+
+    @property
+    def client_id(self) -> str:
+        """The name that this bus speaks for."""
+        return self.session.main.name
+
+    def deadline_ms(self, timeout: float | None) -> int | None:
+        """The moment that lies `timeout` seconds ahead."""
+        if timeout is None:
+            return None
+        if not timeout >= 0:
+            raise InvalidRequest(f"A time-out is 0 or more seconds, and this is {timeout!r}.")
+        return self.now_ms() + round(min(timeout, 1e9) * 1000)
+
+
+def wait_for(pending: Pending[T]) -> Operation[T]:
+    """Waits for an answer and returns or raises what it says."""
+    if not pending.done:
+        yield pending
+    return pending.outcome()
+
+
+def ask(core: Core, make: Callable[[int, int], Any], kind: type[A]) -> Operation[A]:
+    """Sends one request and waits for an answer of that kind."""
+    answer: AnyAnswer = yield from wait_for(core.session.request(core.now_ms(), make).pending)
+    return expect(answer, kind)
+
+
+def expect(answer: object, kind: type[A]) -> A:
+    """The answer itself if it is of that kind."""
+    if not isinstance(answer, kind):
+        raise ProtocolError(
+            f"The broker answered {type(answer).__name__} where {kind.__name__} was due: is that a tidings broker?"
+        )
+    return answer
+
+
+def topics_of(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One topic or several, checked, as a subscription names them."""
+    if isinstance(given, str):
+        return (check_topic(given),)
+    topics = tuple(sorted(dict.fromkeys(map(check_topic, given))))
+    if not topics:
+        raise InvalidRequest("No topic was named: name at least one.")
+    return topics
+
+
+# Sessions.
+
+
+def start(core: Core) -> Operation[None]:
+    """Says Hello and waits for the Welcome."""
+    yield from wait_for(core.session.start(core.now_ms()))
+
+
+def finish(core: Core) -> Operation[None]:
+    """Lets what is under way come to its end, then says Bye; takes one time-out at most and never fails."""
+    session = core.session
+    deadline = core.now_ms() + session.settings.timeout_ms
+    for stream in session.streams.all():
+        session.streams.flush(stream)
+    yield Until(lambda: _all_quiet(session), deadline)
+    pendings = []
+    for who in session.identities.values():
+        if who.epoch and who.fenced is None and who.greeting is None:
+            pendings.append(say_bye(core, who))
+    yield Until(lambda: all(pending.done for pending in pendings), deadline)
+
+
+def say_bye(core: Core, who: Identity) -> Pending[AnyAnswer]:
+    """Ends the session of one name."""
+    name = who.name
+    return core.session.request(core.now_ms(), lambda number, epoch: Bye(number, name, epoch), identity=who).pending
+
+
+def _all_quiet(session: Session) -> bool:
+    return all(who.outbox.idle for who in session.identities.values()) and not any(
+        stream.acking for stream in session.streams.all()
+    )
+
+
+# Publishing.
+
+
+def give(
+    core: Core,
+    topic: str | Iterable[str],
+    value: Value,
+    key: Value | None = None,
+    headers: Mapping[str, Value] | None = None,
+    id: str | None = None,
+    sequence: int | None = None,
+    identity: Identity | None = None,
+) -> Single:
+    """Hands one message to the outbox; the entry's pending has the receipts."""
+    session = core.session
+    topics = _targets(topic)
+    row = Row(value, key, headers, id, core.now_us())
+    if session.limits is not None:
+        check_size(len(row.value), session.limits.message_bytes_max)
+    if sequence is not None:
+        if len(topics) > 1:
+            raise InvalidRequest("A sequence number belongs to one topic: put to one topic at a time with it.")
+        if sequence < 1:
+            raise InvalidRequest(f"Sequence numbers start at 1, and this is {sequence}.")
+    entry = Single(topics, row, sequence)
+    session.now_ms = core.now_ms()
+    (identity or session.main).outbox.give(entry)
+    return entry
+
+
+def _targets(topic: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(topic, str):
+        return (check_topic(topic),)
+    topics = tuple(dict.fromkeys(map(check_topic, topic)))
+    if not topics:
+        raise InvalidRequest("No topic was named: name at least one.")
+    return topics
+
+
+def receipts(core: Core, entry: Entry, identity: Identity | None = None) -> Operation[Any]:
+    """Waits for what became of an entry; an Unavailable gets its `resend`."""
+    if not entry.pending.done:
+        yield entry.pending
+    if isinstance(entry.pending.error, Unavailable):
+        who = identity or core.session.main
+        vars(entry.pending.error)["resend"] = lambda: core.run(resend(core, entry, who))
+    return entry.pending.outcome()
+
+
+def put(
+    core: Core,
+    topic: str | Iterable[str],
+    value: Value,
+    key: Value | None = None,
+    headers: Mapping[str, Value] | None = None,
+    id: str | None = None,
+    sequence: int | None = None,
+    identity: Identity | None = None,
+) -> Operation[Any]:
+    """Stores one message and waits for the receipt: one for a topic, a list for several."""
+    entry = give(core, topic, value, key, headers, id, sequence, identity)
+    found: list[Receipt] = yield from receipts(core, entry, identity)
+    return found[0] if isinstance(topic, str) else found
+
+
+def put_soon(
+    core: Core,
+    topic: str | Iterable[str],
+    value: Value,
+    key: Value | None = None,
+    headers: Mapping[str, Value] | None = None,
+    id: str | None = None,
+) -> Operation[Single]:
+    """Hands over one message, waiting only when too many wait already."""
+    outbox = core.session.main.outbox
+    if not outbox.has_room:
+        yield Until(lambda: outbox.has_room)
+    return give(core, topic, value, key, headers, id)
+
+
+def conclude(core: Core, entry: Together) -> Operation[Any]:
+    """Waits for what became of a transaction and lets its streams know."""
+    entry.unknown()  # For as long as the answer is not there, and if nobody stays to wait for it.
+    try:
+        found = yield from receipts(core, entry)
+    except Unavailable:
+        raise
+    except TidingsError:
+        entry.undone()
+        raise
+    entry.happened()
+    return found
+
+
+def put_many(
+    core: Core,
+    topic: str,
+    values: Iterable[Value],
+    keys: Iterable[Value | None] | None = None,
+    identity: Identity | None = None,
+) -> Operation[Receipts]:
+    """Stores many messages, batch by batch."""
+    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us))
+    core.session.now_ms = core.now_ms()
+    (identity or core.session.main).outbox.give(entry)
+    stored: Receipts = yield from receipts(core, entry, identity)
+    return stored
+
+
+def resend(core: Core, entry: Entry, who: Identity) -> Operation[Any]:
+    """Sends a put that ended as Unavailable once more as it was."""
+    core.session.now_ms = core.now_ms()
+    who.outbox.resend(entry)
+    if entry.gone:
+        return (yield from wait_for(who.outbox.resend(entry)))
+    if isinstance(entry, Together):
+        return (yield from conclude(core, entry))
+    found = yield from receipts(core, entry, who)
+    return found[0] if isinstance(entry, Single) and len(entry.topics) == 1 else found
+
+
+def last_sequence(core: Core, topic: str, who: Identity) -> Operation[int]:
+    """The last sequence number that the topic took from this name."""
+    core.session.now_ms = core.now_ms()
+    answer = yield from wait_for(who.outbox.last_sequence(check_topic(topic)))
+    return expect(answer, Sequence).last
+
+
+# Subscriptions and topics.
+
+
+def subscribe(core: Core, topic: str | Iterable[str], start: Start) -> Operation[tuple[str, ...]]:
+    """Makes a subscription or finds it; returns its topics."""
+    topics = topics_of(topic)
+    if not (start in ("now", "earliest", "last") or (type(start) is int and start >= 0)):
+        raise InvalidRequest(f'start is "now", "earliest", "last" or an offset, and this is {start!r}.')
+    name = core.client_id
+    done = yield from ask(core, lambda number, epoch: Subscribe(number, name, epoch, topics, start), SubscribeDone)
+    if done.created:
+        _drop(core, topics)
+    if core.subscriptions is not None:
+        core.subscriptions[topics] = None
+    return topics
+
+
+def unsubscribe(core: Core, topic: str | Iterable[str]) -> Operation[None]:
+    """Ends a subscription."""
+    topics = topics_of(topic)
+    name = core.client_id
+    yield from ask(core, lambda number, epoch: Unsubscribe(number, name, epoch, topics), UnsubscribeDone)
+    _drop(core, topics)
+    if core.subscriptions is not None:
+        core.subscriptions.pop(topics, None)
+
+
+def _drop(core: Core, topics: tuple[str, ...]) -> None:
+    core.session.streams.drop(topics)
+    if core.inbox is not None:
+        core.inbox.forget(topics)
+
+
+def subscriptions(core: Core) -> Operation[list[tuple[str, ...]]]:
+    """The client's subscriptions, each as its topics."""
+    if core.subscriptions is None:
+        name = core.client_id
+        answer = yield from ask(core, lambda number, epoch: AskSubscriptions(number, name, epoch), Subscriptions)
+        core.subscriptions = dict.fromkeys(answer.subscriptions)
+    return list(core.subscriptions)
+
+
+def topics(core: Core) -> Operation[list[TopicInfo]]:
+    """All topics."""
+    answer = yield from ask(core, lambda number, _: AskTopics(number), Topics)
+    return list(answer.topics)
+
+
+def topic(core: Core, name: str) -> Operation[TopicInfo]:
+    """One topic."""
+    check_topic(name)
+    answer = yield from ask(core, lambda number, _: AskTopics(number, name), Topics)
+    for info in answer.topics:
+        if info.name == name:
+            return info
+    raise NoSuchTopic(f"There is no topic {name!r}: subscribe or put to it first.")
+
+
+def status(core: Core) -> Operation[dict[str, int]]:
+    """Plain numbers about the broker, by name."""
+    answer = yield from ask(core, lambda number, _: AskStatus(number), Status)
+    return dict(answer.numbers)
+
+
+def shutdown(core: Core) -> Operation[None]:
+    """Stops the broker."""
+    name = core.client_id
+    yield from ask(core, lambda number, epoch: Shutdown(number, name, epoch), ShutdownDone)

@@ -1,0 +1,392 @@
+"""What one name publishes: sequence numbers, natural batching, and puts that ended in doubt.
+
+Puts to the same topics share a *lane*. A put goes out at once when nothing of its lane is in flight; what
+piles up meanwhile goes out together as one batch when the answer comes. Full batches do not wait: up to
+`in_flight_max` of them are in flight. Lanes that share a topic keep the order in which things were given.
+
+Sequence numbers are given for each topic at the moment of sending. They start from the broker's answer to
+AskSequence, from 1 for a name that is made up. After a refusal the topic's number is *unsure* and is asked
+for again before anything else goes there; it is asked for only when nothing for that topic is in flight.
+
+A put that ended as Unavailable is *in doubt*: it may be stored, and a copy of it may even arrive later. It
+can be sent again as it was. Once something else is put to the same topic that is over: the session takes a new
+epoch, which fences every late copy, and only then asks for the number. Without the new epoch a late copy
+could take the number that the new message was given, and the new message would be lost as a repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from tidings.client.parcels import Bulk, Entry, Lane, Shipment, Single, Together
+from tidings.client.pending import Pending
+from tidings.client.rows import columns_of
+from tidings.errors import OutOfSequence, Overloaded, ProtocolError, TidingsError, Unavailable
+from tidings.protocols.broker.messages import (
+    AnyAnswer,
+    AskSequence,
+    Commit,
+    CommitDone,
+    Part,
+    Put,
+    PutDone,
+    Sequence,
+    Stored,
+    Target,
+)
+from tidings.wire.codec import encode
+
+if TYPE_CHECKING:
+    from tidings.client.session import Identity, Session
+
+UNSURE = 0
+
+
+class Outbox:
+    """Everything that one name publishes in a session."""
+
+    def __init__(self, session: Session, identity: Identity) -> None:
+        self._session = session
+        self._identity = identity
+        self._next: dict[str, int] = {}
+        """The sequence number that the next message of a topic gets, or UNSURE."""
+        self._asking: dict[str, Pending[AnyAnswer]] = {}
+        self._lanes: dict[tuple[str, ...], Lane] = {}
+        self._given = 0
+        self._doubt: list[Shipment] = []
+        self._unsent: list[Entry] = []
+        self.waiting_count = 0
+
+    # What the session's users call.
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given has been answered."""
+        return not any(lane.waiting or lane.in_flight for lane in self._lanes.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be given."""
+        return self.waiting_count < self._session.settings.waiting_messages_max
+
+    def give(self, entry: Entry) -> None:
+        """Takes something to be published; its `pending` will have the receipts."""
+        if self._identity.fenced is not None:
+            entry.pending.fail(type(self._identity.fenced)(str(self._identity.fenced)))
+            return
+        if not self.has_room and not isinstance(entry, Bulk):
+            most = self._session.settings.waiting_messages_max
+            entry.pending.fail(Overloaded(f"{most} messages are waiting to be sent: wait for some of them first."))
+            return
+        if self._doubt or self._unsent:
+            self._abandon(entry.topics)
+        self._given += 1
+        entry.order = self._given
+        lane = self._lane(entry.topics)
+        self._wait_in(lane, entry)
+        self._pump_lane(lane)
+
+    def resend(self, entry: Entry) -> Pending[object]:
+        """Sends something in doubt again as it was, with everything of this name that is in doubt as well."""
+        if entry.gone:
+            failed: Pending[object] = Pending()
+            topics = ", ".join(entry.topics)
+            failed.fail(
+                OutOfSequence(
+                    f"Something else has been put to {topics} since, so this cannot be sent again as it was: "
+                    "look whether it was stored before you put it anew."
+                )
+            )
+            return failed
+        if isinstance(entry.pending.error, Unavailable):
+            self._send_doubt_again()
+        return entry.pending
+
+    def last_sequence(self, topic: str) -> Pending[AnyAnswer]:
+        """Asks the broker for the last sequence number that the topic took from this name."""
+        call = self._session.request(self._session.now_ms, self._ask_sequence(topic), identity=self._identity)
+        return call.pending
+
+    def pump(self) -> None:
+        """Sends what may be sent."""
+        for lane in list(self._lanes.values()):
+            if lane.waiting:
+                self._pump_lane(lane)
+
+    def fail_waiting(self, error: Callable[[], TidingsError]) -> None:
+        """What has not been sent fails too; it is kept for being sent again."""
+        self._asking.clear()
+        unsent: list[Entry] = []
+        for lane in self._lanes.values():
+            unsent.extend(lane.waiting)
+            lane.waiting.clear()
+            lane.count = lane.size_bytes = 0
+        self.waiting_count = 0
+        for entry in unsent:
+            entry.pending.fail(error())
+        if isinstance(error(), Unavailable):
+            self._unsent.extend(unsent)
+
+    # Lanes.
+
+    def _lane(self, topics: tuple[str, ...]) -> Lane:
+        lane = self._lanes.get(topics)
+        if lane is None:
+            lane = Lane(topics)
+            for other in self._lanes.values():
+                if any(topic in other.topics for topic in topics):
+                    other.rivals.append(lane)
+                    lane.rivals.append(other)
+            self._lanes[topics] = lane
+        return lane
+
+    def _wait_in(self, lane: Lane, entry: Entry) -> None:
+        lane.waiting.append(entry)
+        if isinstance(entry, Single):
+            lane.count += 1
+            lane.size_bytes += entry.row.size_bytes
+        self.waiting_count += entry.count
+
+    def _pump_lane(self, lane: Lane) -> None:
+        while lane.waiting and self._may_send(lane) and self._sure(lane.topics, lane.waiting[0]):
+            entry = lane.waiting[0]
+            if isinstance(entry, Single):
+                self._send_singles(lane)
+            elif isinstance(entry, Bulk):
+                self._send_bulk(lane, entry)
+            elif isinstance(entry, Together):
+                self._send_together(lane, entry)
+            else:
+                raise AssertionError(entry)
+
+    def _may_send(self, lane: Lane) -> bool:
+        if lane.rivals and lane.waiting[0].order > _oldest(lane.rivals):
+            return False
+        if lane.in_flight == 0:
+            return True
+        settings = self._session.settings
+        if lane.in_flight >= settings.in_flight_max:
+            return False
+        full = lane.count >= settings.batch_messages or lane.size_bytes >= settings.batch_bytes
+        return full or isinstance(lane.waiting[0], Bulk) or lane.waiting[0].alone
+
+    def _sure(self, topics: Iterable[str], entry: Entry) -> bool:
+        """Whether every topic's next number is known; asks for those that are not."""
+        if isinstance(entry, Single) and entry.sequence is not None:
+            return True
+        sure = True
+        for topic in topics:
+            if self._number(topic) == UNSURE:
+                sure = False
+                self._ask(topic)
+        return sure
+
+    def _number(self, topic: str) -> int:
+        return self._next.get(topic, 1 if self._identity.anonymous else UNSURE)
+
+    def _ask(self, topic: str) -> None:
+        if topic in self._asking or self._session.failing:
+            return
+        if any(lane.in_flight and topic in lane.topics for lane in self._lanes.values()):
+            return  # What is in flight might still change the answer; its own answer brings us back here.
+        asked = self._asking[topic] = Pending()
+        call = self._session.request(self._session.now_ms, self._ask_sequence(topic), identity=self._identity)
+        call.pending.then(lambda p: self._on_sequence(topic, asked, p))
+
+    def _ask_sequence(self, topic: str) -> Callable[[int, int], AskSequence]:
+        return lambda number, epoch: AskSequence(number, self._identity.name, epoch, topic)
+
+    def _on_sequence(self, topic: str, asked: Pending[AnyAnswer], answered: Pending[AnyAnswer]) -> None:
+        if self._asking.get(topic) is not asked:
+            return
+        del self._asking[topic]
+        error = answered.error
+        if error is None:
+            answer = answered.outcome()
+            if isinstance(answer, Sequence):
+                self._next[topic] = answer.last + 1
+                self.pump()
+                return
+            error = ProtocolError("The broker's answer is not the one that was asked for: is that a tidings broker?")
+        if not isinstance(error, Unavailable):  # Whatever waits for this number has no use for another try.
+            for lane in self._lanes.values():
+                if topic in lane.topics:
+                    waiting = list(lane.waiting)
+                    lane.waiting.clear()
+                    lane.count = lane.size_bytes = 0
+                    for entry in waiting:
+                        self.waiting_count -= entry.count
+                        entry.pending.fail(type(error)(str(error)))
+
+    # Shipments.
+
+    def _send_singles(self, lane: Lane) -> None:
+        settings, limits = self._session.settings, self._session.limits
+        bytes_max, messages_max = settings.batch_bytes, settings.batch_messages
+        if limits is not None:
+            bytes_max = min(bytes_max, limits.batch_bytes_max * 7 // 8)
+            messages_max = min(messages_max, limits.batch_messages_max)
+        before = _oldest(lane.rivals) if lane.rivals else None
+        taken: list[Single] = []
+        size = 0
+        while lane.waiting and len(taken) < messages_max:
+            entry = lane.waiting[0]
+            if not isinstance(entry, Single) or (before is not None and entry.order > before):
+                break
+            if taken and (entry.sequence is not None or size + entry.row.size_bytes > bytes_max):
+                break
+            lane.waiting.popleft()
+            taken.append(entry)
+            size += entry.row.size_bytes
+            if entry.sequence is not None:
+                break
+        lane.count -= len(taken)
+        lane.size_bytes -= size
+        self.waiting_count -= len(taken)
+        body = encode(columns_of(self._identity.name, [entry.row for entry in taken]))
+        explicit = taken[0].sequence
+        if explicit is not None:
+            self._next[lane.topics[0]] = explicit
+        part = Part(self._number_rows(lane.topics, len(taken)), len(taken))
+        self._ship(Shipment(lane, taken, (part,), (body,), ()))
+
+    def _send_bulk(self, lane: Lane, bulk: Bulk) -> None:
+        settings, limits = self._session.settings, self._session.limits
+        bytes_max, messages_max, message_max = settings.batch_bytes, settings.batch_messages, 1 << 62
+        if limits is not None:
+            bytes_max = min(bytes_max, limits.batch_bytes_max * 7 // 8)
+            messages_max = min(messages_max, limits.batch_messages_max)
+            message_max = limits.message_bytes_max
+        try:
+            columns = bulk.source.take(self._identity.name, messages_max, bytes_max, message_max)
+        except Exception as error:  # noqa: BLE001 - the caller's iterable may raise anything, and gets it back.
+            bulk.error = error
+            columns = None
+        if columns is None:
+            lane.waiting.popleft()
+            bulk.exhausted = True
+            bulk.settle()
+            return
+        count = len(columns.values)
+        part = Part(self._number_rows(lane.topics, count), count)
+        bulk.in_flight += 1
+        self._ship(Shipment(lane, [bulk], (part,), (encode(columns),), ()))
+
+    def _send_together(self, lane: Lane, entry: Together) -> None:
+        lane.waiting.popleft()
+        self.waiting_count -= entry.count
+        parts = []
+        bodies = []
+        for topics, rows in entry.parts:
+            parts.append(Part(self._number_rows(topics, len(rows)), len(rows)))
+            bodies.append(encode(columns_of(self._identity.name, rows)))
+        self._ship(Shipment(lane, [entry], tuple(parts), tuple(bodies), entry.acknowledgements))
+
+    def _number_rows(self, topics: Iterable[str], count: int) -> tuple[Target, ...]:
+        targets = []
+        for topic in topics:
+            first = self._number(topic)
+            self._next[topic] = first + count
+            targets.append(Target(topic, first))
+        return tuple(targets)
+
+    def _ship(self, shipment: Shipment) -> None:
+        name, parts = self._identity.name, shipment.parts
+        if isinstance(shipment.entries[0], Together):
+            acknowledgements = shipment.acknowledgements
+            call = self._session.request(
+                self._session.now_ms,
+                lambda number, epoch: Commit(number, name, epoch, parts, acknowledgements),
+                shipment.bodies,
+                self._identity,
+            )
+        else:
+            call = self._session.request(
+                self._session.now_ms,
+                lambda number, epoch: Put(number, name, epoch, parts[0]),
+                shipment.bodies,
+                self._identity,
+            )
+        shipment.call = call
+        shipment.lane.in_flight += 1
+        call.pending.then(lambda p: self._on_shipped(shipment, p))
+
+    def _on_shipped(self, shipment: Shipment, answered: Pending[AnyAnswer]) -> None:
+        lane = shipment.lane
+        lane.in_flight -= 1
+        error = answered.error
+        if error is None:
+            answer = answered.outcome()
+            stored: tuple[tuple[Stored, ...], ...] | None = None
+            if isinstance(answer, PutDone):
+                stored = (answer.stored,)
+            elif isinstance(answer, CommitDone):
+                stored = answer.stored
+            if stored is not None and shipment.fits(stored):
+                shipment.finish(stored)
+                if any(entry.sequence is not None for entry in shipment.entries) and stored[0][0].repeated:
+                    self._unsure(shipment)  # A repetition of an older number says nothing about the next one.
+                self._after(lane)
+                return
+            error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
+        self._unsure(shipment)
+        if isinstance(error, Unavailable):
+            self._doubt.append(shipment)
+        elif shipment.call is not None and shipment.call.tries > 1:
+            self._identity.renew = True  # An earlier copy may still arrive, and must not be taken for the next put.
+        shipment.fail(error)
+        if not self._session.failing:
+            self._after(lane)
+
+    def _after(self, lane: Lane) -> None:
+        self._pump_lane(lane)
+        for rival in lane.rivals:
+            self._pump_lane(rival)
+
+    def _unsure(self, shipment: Shipment) -> None:
+        for part in shipment.parts:
+            for target in part.targets:
+                self._next[target.topic] = UNSURE
+
+    # Doubt.
+
+    def _abandon(self, topics: Iterable[str]) -> None:
+        """Something new goes to these topics, so what is in doubt there can no longer be sent again."""
+        wanted = tuple(topics)
+        if any(isinstance(shipment.entries[0], Together) for shipment in self._doubt):
+            self._send_doubt_again()  # A transaction is brought to its end before anything follows it.
+            return
+        for shipment in self._doubt:
+            if any(topic in shipment.lane.topics for topic in wanted):
+                self._identity.renew = True
+                for entry in shipment.entries:
+                    entry.gone = True
+        for entry in self._unsent:
+            entry.gone = entry.gone or any(topic in entry.topics for topic in wanted)
+        self._doubt = [shipment for shipment in self._doubt if not shipment.entries[0].gone]
+        self._unsent = [entry for entry in self._unsent if not entry.gone]
+
+    def _send_doubt_again(self) -> None:
+        doubt, self._doubt = self._doubt, []
+        unsent, self._unsent = self._unsent, []
+        for entry in unsent:
+            entry.pending = Pending()
+        for shipment in doubt:
+            shipment.renew_pendings()
+        for shipment in doubt:
+            for part in shipment.parts:
+                for target in part.targets:
+                    self._next[target.topic] = target.sequence + part.count
+            assert shipment.call is not None
+            shipment.lane.in_flight += 1
+            self._session.repeat(shipment.call)
+            shipment.call.pending.then(lambda p, shipment=shipment: self._on_shipped(shipment, p))  # type: ignore[misc]
+        for entry in unsent:
+            self._wait_in(self._lane(entry.topics), entry)
+        self.pump()
+
+
+def _oldest(lanes: Iterable[Lane]) -> int:
+    """The order number of the oldest thing that waits in these lanes."""
+    return min((lane.waiting[0].order for lane in lanes if lane.waiting), default=1 << 62)

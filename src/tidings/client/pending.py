@@ -1,0 +1,67 @@
+"""An answer that is still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """What a request will have led to: `done`, and then either a result or an error.
+
+    >>> pending: Pending[int] = Pending()
+    >>> pending.finish(3)
+    >>> pending.done, pending.outcome()
+    (True, 3)
+    """
+
+    __slots__ = ("_callbacks", "_result", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: BaseException | None = None
+        self._result: T | None = None
+        self._callbacks: list[Callable[[Pending[T]], None]] | None = None
+
+    def finish(self, result: T) -> None:
+        """Settles it with a result; only the first settlement counts."""
+        if not self.done:
+            self._result = result
+            self._settle()
+
+    def fail(self, error: BaseException) -> None:
+        """Settles it with an error; only the first settlement counts."""
+        if not self.done:
+            self.error = error
+            self._settle()
+
+    def outcome(self) -> T:
+        """The result, or the error raised. Only for a Pending that is done."""
+        assert self.done, "The outcome is asked for before the answer came."
+        if self.error is not None:
+            raise self.error
+        return self._result  # type: ignore[return-value]
+
+    def then(self, callback: Callable[[Pending[T]], None]) -> None:
+        """Calls back once this is done, at once if it is already."""
+        if self.done:
+            callback(self)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def _settle(self) -> None:
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback(self)
+
+
+def failed(error: BaseException) -> Pending[T]:
+    """A Pending that has failed from the beginning."""
+    pending: Pending[T] = Pending()
+    pending.fail(error)
+    return pending

@@ -1,0 +1,287 @@
+"""The operations that take messages: get, get_all, and the steps of a loop.
+
+Messages leave a stream in order, and one taker has it at a time. `get` acknowledges before it returns: the
+message stays at the head of its stream until the acknowledgement is acknowledged, so that one whose
+acknowledgement went astray is given out by the next `get` and neither lost nor doubled. A loop acknowledges a
+message when the next one is asked for.
+
+With an inbox a message counts as handed out once the inbox has it on disk: it is never given out again, not
+even if its acknowledgement fails or the loop ends with it in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from tidings.client.operations import Core, Operation, Until, conclude, subscriptions, wait_for
+from tidings.client.stream import Stream
+from tidings.errors import Fenced, InvalidRequest, TidingsError, Unavailable
+from tidings.message import Batch, Message
+from tidings.protocols.broker.messages import Position
+
+STRIDE_MAX = 256
+"""Messages that a loop hands out before it looks after the connection again."""
+QUICK_MS = 2
+SLOW_MS = 20
+
+_OWNERS = {
+    "loop": "is being read by a loop: finish the loop first, or take the next message there",
+    "transaction": "is being read in a transaction: use tx.get there, or finish it first",
+}
+
+
+def claim(stream: Stream, owner: str) -> Operation[None]:
+    """Makes the caller the one who takes from this stream."""
+    while stream.owner is not None:
+        if stream.owner in _OWNERS:
+            raise InvalidRequest(f"The subscription to {', '.join(stream.topics)} {_OWNERS[stream.owner]}.")
+        yield Until(lambda: stream.owner is None)
+    stream.owner = owner
+
+
+def check(core: Core, stream: Stream) -> None:
+    """Raises what has happened to the stream meanwhile."""
+    fenced = core.session.main.fenced
+    if fenced is not None:
+        raise Fenced(str(fenced))
+    if stream.error is not None:
+        error, stream.error = stream.error, None
+        raise error
+
+
+def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
+    """Opens what is closed, after what an earlier life or a transaction in doubt left to be done."""
+    for stream in streams:
+        fenced = core.session.main.fenced
+        if fenced is not None:
+            raise Fenced(str(fenced))
+        if stream.doubt is not None:
+            yield from _end_doubt(core, stream)
+        if not stream.opened:
+            marks = {} if core.inbox is None else core.inbox.positions(stream.topics)
+            if marks:
+                positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
+                core.session.now_ms = core.now_ms()
+                yield from wait_for(core.session.streams.acknowledge(stream.topics, positions))
+            stream.opened = True
+
+
+def _end_doubt(core: Core, stream: Stream) -> Operation[None]:
+    """Brings a transaction to its end of which it is not known whether it happened."""
+    assert stream.doubt is not None
+    core.session.now_ms = core.now_ms()
+    core.session.main.outbox.resend(stream.doubt)
+    try:
+        yield from conclude(core, stream.doubt)
+    except Unavailable:
+        raise
+    except TidingsError:
+        pass  # It did not happen, and what it had taken comes again.
+
+
+def fill(core: Core, stream: Stream, deadline_ms: int | None) -> Operation[bool]:
+    """Waits until the stream has a message; asks the broker first, so that even no wait at all is a sure answer."""
+    yield from make_ready(core, [stream])
+    if stream.ready():
+        return True
+    core.session.now_ms = core.now_ms()
+    probe = core.session.streams.probe(stream)
+    yield Until(lambda: stream.ready() or probe.done)
+    if not stream.ready():
+        if probe.error is not None:
+            stream.error = None
+            raise probe.error
+        yield Until(lambda: stream.ready() or stream.closed or stream.error is not None, deadline_ms)
+        if not stream.ready():
+            check(core, stream)
+    return stream.ready()
+
+
+def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operation[Message | None]:
+    """The next message, acknowledged; None when the deadline passed without one."""
+    streams = core.session.streams
+    stream = streams.of(topics)
+    yield from claim(stream, "get")
+    try:
+        if not (yield from fill(core, stream, deadline_ms)):
+            return None
+        message = stream.peek()
+        assert message is not None
+        mark(core, stream, message.topic, message.offset + 1)
+        core.session.now_ms = core.now_ms()
+        acked = streams.acknowledge(topics, (Position(message.topic, message.offset + 1),))
+        try:
+            yield from wait_for(acked)
+        except Unavailable:
+            if core.inbox is None:
+                raise
+        took(core, stream, message.topic, 1, message.offset + 1)
+        if acked.error is None:
+            stream.acknowledged_up_to((Position(message.topic, message.offset + 1),))
+        return message
+    finally:
+        stream.owner = None
+
+
+def mark(core: Core, stream: Stream, topic: str, next_offset: int) -> None:
+    """Writes down that messages are about to be handed out."""
+    if core.inbox is not None:
+        core.inbox.mark(stream.topics, topic, next_offset)
+
+
+def took(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> None:
+    """So many messages have been handed out and dealt with."""
+    stream.advance(count)
+    stream.note(topic, next_offset)
+    core.session.streams.renew(stream)
+
+
+def get_all(core: Core) -> Operation[dict[str, Message]]:
+    """One message of each one-topic subscription that has any, acknowledged together."""
+    names = yield from subscriptions(core)
+    streams = [core.session.streams.of(topics) for topics in names if len(topics) == 1]
+    claimed: list[Stream] = []
+    try:
+        for stream in streams:
+            yield from claim(stream, "get")
+            claimed.append(stream)
+        yield from make_ready(core, streams)
+        core.session.now_ms = core.now_ms()
+        probes = [core.session.streams.probe(stream) for stream in streams if not stream.ready()]
+        for probe in probes:
+            yield from wait_for(probe)
+        found = {stream: message for stream in streams if (message := stream.peek()) is not None}
+        for stream, message in found.items():
+            mark(core, stream, message.topic, message.offset + 1)
+        core.session.now_ms = core.now_ms()
+        acked = [
+            core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
+            for stream, message in found.items()
+        ]
+        for pending in acked:
+            try:
+                yield from wait_for(pending)
+            except Unavailable:
+                if core.inbox is None:
+                    raise
+        for stream, message in found.items():
+            took(core, stream, message.topic, 1, message.offset + 1)
+        return {message.topic: message for message in found.values()}
+    finally:
+        for stream in claimed:
+            stream.owner = None
+
+
+class Reader:
+    """The steps of one loop over a subscription.
+
+    The shell asks for a piece with `step`, hands the messages out, and counts in `done` those after which the
+    next one was asked for. `leave` ends the loop; what is not `done` stays in the stream.
+    """
+
+    def __init__(self, core: Core, stream: Stream, timeout: float | None) -> None:
+        self.done = 0
+        self._core = core
+        self._stream = stream
+        self._timeout = timeout
+        self._claimed = False
+        self._batch: Batch | None = None
+        self._messages: Iterator[Message] | None = None
+        self._stride = 1
+        self._stepped_ms = 0
+
+    def step(self) -> Operation[Iterator[Message] | None]:
+        """The next few messages, or None at the end of the loop."""
+        self._settle()
+        self._check_fenced()
+        batch = self._batch
+        if batch is None:
+            batch = yield from self._next_batch()
+            if batch is None:
+                return None
+            self._batch, self._messages = batch, iter(batch)
+        if self._core.inbox is not None:
+            offset = batch.first_offset + self._stream.index
+            self._hand_out(batch, 1, offset + 1)
+        else:
+            self._pace()
+        assert self._messages is not None
+        return islice(self._messages, self._stride)
+
+    def step_batch(self) -> Operation[Batch | None]:
+        """The next batch, or None at the end of the loop."""
+        self._settle()
+        self._check_fenced()
+        batch = yield from self._next_batch()
+        if batch is not None:
+            if self._core.inbox is not None:
+                self._hand_out(batch, len(batch.values), batch.next_offset)
+            else:
+                self._batch = batch
+        return batch
+
+    def leave(self) -> None:
+        """Ends the loop: what was dealt with is acknowledged, the rest stays."""
+        if self._claimed:
+            self._settle()
+            self._claimed = False
+            self._stream.owner = None
+            self._batch = None
+
+    def _next_batch(self) -> Operation[Batch | None]:
+        core, stream = self._core, self._stream
+        if not self._claimed:
+            yield from claim(stream, "loop")
+            self._claimed = True
+        while not stream.closed:
+            if self._timeout is not None:
+                found = yield from fill(core, stream, core.deadline_ms(self._timeout))
+                return stream.rest() if found and not stream.closed else None
+            yield from make_ready(core, [stream])
+            if stream.ready():
+                return stream.rest()
+            check(core, stream)
+            if not stream.number:
+                core.session.now_ms = core.now_ms()
+                core.session.streams.open(stream)
+            yield Until(lambda: stream.ready() or stream.closed or stream.error is not None)
+        return None
+
+    def _settle(self) -> None:
+        """Takes note of what has been dealt with since the last step."""
+        done, self.done = self.done, 0
+        core, stream, batch = self._core, self._stream, self._batch
+        if core.inbox is None and batch is not None and not stream.holds(batch):
+            self._batch = self._messages = None  # The subscription has been ended or made anew.
+        elif core.inbox is None and batch is not None and done:
+            next_offset = batch.first_offset + stream.index + done
+            took(core, stream, batch.topic, done, next_offset)
+            core.session.now_ms = core.now_ms()
+            core.session.streams.flush(stream)
+            if next_offset == batch.next_offset:
+                self._batch = self._messages = None
+
+    def _check_fenced(self) -> None:
+        fenced = self._core.session.main.fenced
+        if fenced is not None:
+            raise Fenced(str(fenced))
+
+    def _hand_out(self, batch: Batch, count: int, next_offset: int) -> None:
+        """With an inbox what is handed out counts as dealt with."""
+        core, stream = self._core, self._stream
+        mark(core, stream, batch.topic, next_offset)
+        took(core, stream, batch.topic, count, next_offset)
+        core.session.now_ms = core.now_ms()
+        core.session.streams.flush(stream)
+        if next_offset == batch.next_offset:
+            self._batch = None
+
+    def _pace(self) -> None:
+        """Quick loops look after the connection every now and then, slow ones after each message."""
+        now_ms = self._core.session.now_ms
+        if now_ms - self._stepped_ms <= QUICK_MS:
+            self._stride = min(self._stride * 2, STRIDE_MAX)
+        elif now_ms - self._stepped_ms >= SLOW_MS:
+            self._stride = 1
+        self._stepped_ms = now_ms

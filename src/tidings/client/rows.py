@@ -1,0 +1,155 @@
+"""What callers give to put, turned into the columns of batches.
+
+Values and keys are bytes; text that is given for either is taken as UTF-8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+
+from tidings.errors import InvalidRequest, MessageTooLarge
+from tidings.message import Columns, Headers
+
+Value = bytes | bytearray | memoryview | str
+ROW_OVERHEAD_BYTES = 16
+"""Counted for each message beside its value, key and headers, so that estimates err on the safe side."""
+
+
+class Row:
+    """One message on its way out."""
+
+    __slots__ = ("headers", "id", "key", "published_us", "size_bytes", "value")
+
+    def __init__(
+        self,
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+        published_us: int = 0,
+    ) -> None:
+        self.value = value if type(value) is bytes else to_bytes(value, "value")
+        self.key = None if key is None else to_bytes(key, "key")
+        self.headers: Headers | None = None
+        self.id = id
+        self.published_us = published_us
+        self.size_bytes = len(self.value) + ROW_OVERHEAD_BYTES + (len(self.key) if self.key is not None else 0)
+        if id is not None:
+            if not isinstance(id, str) or not id:
+                raise InvalidRequest(f"A message's id is a text of at least one character, and this is {id!r}.")
+            self.size_bytes += 4 * len(id)
+        if headers:
+            self.headers = {name: to_bytes(given, f"header {name!r}") for name, given in headers.items()}
+            self.size_bytes += sum(len(name) * 4 + len(given) + 8 for name, given in self.headers.items())
+
+
+def to_bytes(given: Value, what: str) -> bytes:
+    """The bytes of a value, key or header; text becomes UTF-8."""
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, (bytearray, memoryview)):
+        return bytes(given)
+    raise InvalidRequest(f"A {what} is bytes or text, and this is {type(given).__name__}: convert it first.")
+
+
+def check_size(size_bytes: int, message_bytes_max: int) -> None:
+    """Raises MessageTooLarge for a value above the limit."""
+    if size_bytes > message_bytes_max:
+        raise MessageTooLarge(
+            f"A message of {size_bytes} bytes is above the limit of {message_bytes_max}: split it or raise the limit."
+        )
+
+
+def columns_of(publisher: str, rows: Sequence[Row]) -> Columns:
+    """The rows as columns; a column that nobody uses is left out."""
+    times = [row.published_us for row in rows]
+    first = times[0]
+    return Columns(
+        1,
+        publisher,
+        [row.value for row in rows],
+        [row.key for row in rows] if any(row.key is not None for row in rows) else None,
+        [row.headers for row in rows] if any(row.headers is not None for row in rows) else None,
+        [row.id for row in rows] if any(row.id is not None for row in rows) else None,
+        first if times.count(first) == len(times) else times,
+    )
+
+
+class Source:
+    """The values of one put_many, cut into batches as they are asked for, so that few are in memory at once."""
+
+    def __init__(self, values: Iterable[Value], keys: Iterable[Value | None] | None, now_us: Callable[[], int]) -> None:
+        if isinstance(values, (str, bytes, bytearray, memoryview)):
+            raise InvalidRequest("put_many takes many values, and this is one: use put, or give a list.")
+        self._values = _Slices(values)
+        self._keys = None if keys is None else _Slices(keys)
+        self._now_us = now_us
+
+    def take(self, publisher: str, messages_max: int, bytes_max: int, message_bytes_max: int) -> Columns | None:
+        """The next batch within these bounds (one message may break them), or None at the end."""
+        values = self._values.peek(messages_max)
+        if not values:
+            if self._keys is not None and self._keys.peek(1):
+                raise InvalidRequest("put_many was given more keys than values: give one key for each value.")
+            return None
+        values = _all_bytes(values, "value")
+        count = len(values)
+        keys = None if self._keys is None else self._keys_for(count)
+        sizes = list(map(len, values))
+        total = sum(sizes)
+        if total > message_bytes_max:  # Only a batch above the limit can hold a message above it.
+            check_size(max(sizes), message_bytes_max)
+        if keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+            total = sum(sizes)
+        if total + ROW_OVERHEAD_BYTES * count > bytes_max:
+            ends = list(accumulate(size + ROW_OVERHEAD_BYTES for size in sizes))
+            count = max(1, bisect_right(ends, bytes_max))
+            values, keys = values[:count], keys and keys[:count]
+        self._values.skip(count)
+        if self._keys is not None:
+            self._keys.skip(count)
+        return Columns(1, publisher, values, keys, None, None, self._now_us())
+
+    def _keys_for(self, count: int) -> list[bytes | None]:
+        assert self._keys is not None
+        given = self._keys.peek(count)
+        if len(given) < count:
+            raise InvalidRequest("put_many was given fewer keys than values: give one key for each value.")
+        return [None if key is None else to_bytes(key, "key") for key in given]
+
+
+def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:
+    if set(map(type, values)) == {bytes}:
+        return values if isinstance(values, list) else list(values)  # type: ignore[arg-type]
+    return [to_bytes(value, what) for value in values]
+
+
+class _Slices:
+    """Reads a sequence or any other iterable piece by piece."""
+
+    def __init__(self, given: Iterable[Value | None]) -> None:
+        self._sequence = given if isinstance(given, (list, tuple)) else None
+        self._at = 0
+        self._iterator: Iterator[Value | None] = iter(()) if self._sequence is not None else iter(given)
+        self._read: list[Value | None] = []
+
+    def peek(self, count: int) -> list:  # type: ignore[type-arg]
+        """The next `count` items, fewer at the end."""
+        if self._sequence is not None:
+            piece = self._sequence[self._at : self._at + count]
+            return piece if isinstance(piece, list) else list(piece)
+        if len(self._read) < count:
+            self._read.extend(islice(self._iterator, count - len(self._read)))
+        return self._read[:count]
+
+    def skip(self, count: int) -> None:
+        """Moves past items that were peeked at."""
+        if self._sequence is not None:
+            self._at += count
+        else:
+            del self._read[:count]

@@ -1,0 +1,88 @@
+"""Push: handlers that are called with messages as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidings.client.operations import Core, Operation, Until
+from tidings.client.reading import check, claim, make_ready, mark, took
+from tidings.client.stream import Stream
+from tidings.message import Message
+
+Handler = Callable[[Message], Any]
+
+
+class Service:
+    """The steps of `run`: whose turn is next, and what is acknowledged.
+
+    A message is acknowledged once all its handlers have returned. When one raises, the shell leaves, and the
+    message comes again.
+    """
+
+    def __init__(self, core: Core, handlers: dict[tuple[str, ...], list[Handler]], timeout: float | None) -> None:
+        self._core = core
+        self._handlers = handlers
+        self._timeout = timeout
+        self._streams: list[Stream] = []
+        self._turn = 0
+        self._in_hand: tuple[Stream, Message] | None = None
+
+    def step(self) -> Operation[tuple[Message, list[Handler]] | None]:
+        """The next message and its handlers, or None when it is time to stop."""
+        core = self._core
+        self._settle()
+        if not self._streams:
+            for topics in self._handlers:
+                stream = core.session.streams.of(topics)
+                yield from claim(stream, "loop")
+                self._streams.append(stream)
+        deadline_ms = core.deadline_ms(self._timeout)
+        while not core.stopping and self._streams:
+            yield from make_ready(core, self._streams)
+            for stream in self._streams:
+                if not stream.ready():
+                    check(core, stream)
+                    if not stream.number:
+                        core.session.now_ms = core.now_ms()
+                        core.session.streams.open(stream)
+            found = self._next()
+            if found is not None:
+                return found
+            if not (yield Until(self._stirred, deadline_ms)):
+                break
+        return None
+
+    def leave(self) -> None:
+        """Ends the service; a message whose handlers have not returned stays."""
+        self._in_hand = None
+        self._core.stopping = False
+        for stream in self._streams:
+            stream.owner = None
+        self._streams = []
+
+    def _stirred(self) -> bool:
+        return self._core.stopping or any(stream.ready() or stream.error is not None for stream in self._streams)
+
+    def _next(self) -> tuple[Message, list[Handler]] | None:
+        """Takes turns between the subscriptions that have something."""
+        for step in range(len(self._streams)):
+            stream = self._streams[(self._turn + step) % len(self._streams)]
+            message = stream.peek()
+            if message is not None:
+                self._turn = (self._turn + step + 1) % len(self._streams)
+                self._in_hand = (stream, message)
+                if self._core.inbox is not None:
+                    mark(self._core, stream, message.topic, message.offset + 1)
+                    self._settle()
+                return message, self._handlers[stream.topics]
+        return None
+
+    def _settle(self) -> None:
+        if self._in_hand is not None:
+            stream, message = self._in_hand
+            self._in_hand = None
+            if stream.peek() == message:  # Otherwise a handler has ended the subscription.
+                took(self._core, stream, message.topic, 1, message.offset + 1)
+                self._core.session.now_ms = self._core.now_ms()
+                self._core.session.streams.flush(stream)

@@ -1,0 +1,389 @@
+"""The client's half of the conversation with a broker: pure, without socket, clock or random.
+
+A shell gives it calls, received frames and the time; it says what to send (`outgoing`), when to throw the
+connection away first (`reopen`) and when to be woken next (`next_due_ms`).
+
+*Lazy Pirate.* A request that stays unanswered for `timeout_ms` makes the session ask for a new connection
+and send everything unanswered again, in the same order and with the same bytes. After `retries` tries
+everything unanswered fails as Unavailable; the next call starts afresh.
+
+*Hello first.* Requests of a name wait until the broker has given that name an epoch. The token stays the
+same, so a Hello that is sent again gets the same epoch again. Only where copies of an older request may
+still be under way somewhere (see `outbox`) does the session take a new token: the new epoch fences those
+copies, so that what the broker says next is final. Before it does, it asks in the old epoch whether that
+is still current, so that it does not push out a newer session of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from tidings.client.link import Frame
+from tidings.client.outbox import Outbox
+from tidings.client.pending import Pending
+from tidings.client.streams import Streams
+from tidings.errors import Fenced, LimitReached, ProtocolError, TidingsError, Unavailable, from_number
+from tidings.message import check_name
+from tidings.protocols.broker.messages import (
+    VERSION,
+    AnyAnswer,
+    AnyRequest,
+    Beat,
+    Delivery,
+    Failed,
+    Flow,
+    Hello,
+    Subscribe,
+    Unsubscribe,
+    Welcome,
+)
+from tidings.settings import ClientSettings
+from tidings.wire.codec import decode_answer, encode
+
+CALLS_MAX = 100_000
+"""Requests sent or held back and not yet answered; one more is LimitReached."""
+
+Make = Callable[[int, int], AnyRequest]
+"""Makes a request out of its number and the epoch that it is sent in."""
+
+
+class Identity:
+    """One name that this session speaks for, with its epoch."""
+
+    def __init__(self, session: Session, name: str, token: bytes, anonymous: bool) -> None:
+        self.name = check_name(name)
+        self.anonymous = anonymous
+        self.epoch = 0
+        """0 until the broker has given one."""
+        self.token = token
+        self.greeting: Call | None = None
+        self.held: list[Call] = []
+        self.outstanding = 0
+        self.renew = False
+        """Copies of older requests may be under way: take a new epoch before anything else is sent."""
+        self.fenced: Fenced | None = None
+        self.outbox = Outbox(session, self)
+        self._seed = token
+        self._generation = 0
+        self._new_token_sent = False
+
+    def next_token(self) -> bool:
+        """Takes the next token for a renewal; False if it has been taken and may already be known."""
+        if self._new_token_sent:
+            return False
+        self._generation += 1
+        self.token = hashlib.blake2b(self._seed + self._generation.to_bytes(4, "big"), digest_size=16).digest()
+        self._new_token_sent = True
+        return True
+
+    @property
+    def new_token_sent(self) -> bool:
+        """Whether the broker may already know the token of a renewal that is not finished."""
+        return self._new_token_sent
+
+    def welcome(self, epoch: int) -> None:
+        """The broker has given an epoch."""
+        self.epoch = epoch
+        self.renew = False
+        self._new_token_sent = False
+
+
+class Call:
+    """One request: its frames are sent again as they are until the answer comes."""
+
+    __slots__ = ("bodies", "epoch", "frames", "identity", "kind", "make", "number", "pending", "sent_ms", "tries")
+
+    def __init__(self, identity: Identity, make: Make, bodies: Sequence[bytes]) -> None:
+        self.identity = identity
+        self.make = make
+        self.bodies = bodies
+        self.pending: Pending[AnyAnswer] = Pending()
+        self.frames: list[Frame] = []
+        self.kind: type = object
+        self.number = 0
+        self.epoch = 0
+        self.sent_ms = 0
+        self.tries = 1
+
+
+class Session:
+    """One connected life of a client."""
+
+    def __init__(
+        self, client: str, token: bytes, anonymous: bool, settings: ClientSettings, address: str = "the broker"
+    ) -> None:
+        self.settings = settings
+        self.address = address
+        self.now_ms = 0
+        self.outgoing: list[list[Frame]] = []
+        self.reopen = False
+        self.limits: Welcome | None = None
+        self.failures = 0
+        """How often everything outstanding has failed as Unavailable."""
+        self._outstanding: dict[int, Call] = {}
+        self._held_count = 0
+        self._last_number = 0
+        self._failing = False
+        self._stale_subscribe = False
+        self.main = Identity(self, client, token, anonymous)
+        self.identities: dict[str, Identity] = {client: self.main}
+        self.streams = Streams(self)
+
+    # What the shell calls.
+
+    def start(self, now_ms: int) -> Pending[None]:
+        """Says Hello; done once the broker has answered."""
+        return self.greet(now_ms, self.main)
+
+    def greet(self, now_ms: int, who: Identity) -> Pending[None]:
+        """Says Hello for a name, if it has not been said."""
+        self.now_ms = now_ms
+        welcomed: Pending[None] = Pending()
+        if who.epoch:
+            welcomed.finish(None)
+            return welcomed
+        self._greet(who)
+        assert who.greeting is not None
+        who.greeting.pending.then(lambda p: welcomed.fail(p.error) if p.error else welcomed.finish(None))
+        return welcomed
+
+    def identity(self, name: str, token: bytes) -> Identity:
+        """The identity of that name in this session; a new one says its own Hello when it is first used."""
+        if name not in self.identities:
+            self.identities[name] = Identity(self, name, token, False)
+        return self.identities[name]
+
+    def request(
+        self, now_ms: int, make: Make, bodies: Sequence[bytes] = (), identity: Identity | None = None, tries: int = 1
+    ) -> Call:
+        """Asks something of the broker; the call's `pending` will have the answer."""
+        self.now_ms = now_ms
+        call = Call(identity or self.main, make, bodies)
+        call.tries = tries
+        self._submit(call)
+        return call
+
+    def repeat(self, call: Call) -> None:
+        """Sends a call again that had ended as Unavailable: the same bytes, unless the epoch is a new one."""
+        assert call.pending.done
+        assert call.number not in self._outstanding
+        call.pending = Pending()
+        call.tries = 1
+        self._submit(call)
+
+    def forget(self, call: Call) -> None:
+        """The answer to this call is not waited for any longer."""
+        who = call.identity
+        if self._outstanding.pop(call.number, None) is not None:
+            who.outstanding -= 1
+        elif call in who.held:
+            who.held.remove(call)
+            self._held_count -= 1
+
+    def receive(self, now_ms: int, frames: Sequence[Frame]) -> None:
+        """Takes a message from the broker."""
+        self.now_ms = now_ms
+        try:
+            answer = decode_answer(frames[0])
+        except ProtocolError as error:
+            text = str(error)
+            self._fail_all(lambda: ProtocolError(text))
+            return
+        if isinstance(answer, Delivery):
+            self.streams.on_delivery(answer, frames[1:])
+            return
+        call = self._outstanding.pop(answer.request, None)
+        if call is None:
+            return  # A second answer to a request that was sent twice, or one that came too late.
+        who = call.identity
+        who.outstanding -= 1
+        if isinstance(answer, Failed):
+            problem = from_number(answer.number, answer.text)
+            if isinstance(problem, Fenced):
+                self._on_fenced(who, problem)
+            call.pending.fail(problem)
+        else:
+            call.pending.finish(answer)
+        if call.tries > 1 and call.kind in (Subscribe, Unsubscribe):
+            self._stale_subscribe = True
+        if who.held and not who.outstanding:
+            self._greet(who)
+
+    def tick(self, now_ms: int) -> None:
+        """Does what is due. The shell takes in everything that has come before it calls this."""
+        self.now_ms = now_ms
+        first = next(iter(self._outstanding.values()), None)
+        if first is not None and now_ms - first.sent_ms >= self.settings.timeout_ms:
+            if first.tries >= self.settings.retries:
+                self._fail_all(self._unavailable)
+            else:
+                self._try_again()
+        self.streams.tick()
+
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether any request is unanswered."""
+        return bool(self._outstanding)
+
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next, or None."""
+        due = self.streams.beat_due_ms
+        first = next(iter(self._outstanding.values()), None)
+        if first is not None:
+            late = first.sent_ms + self.settings.timeout_ms
+            due = late if due is None else min(due, late)
+        return due
+
+    # Requests.
+
+    def _submit(self, call: Call) -> None:
+        who = call.identity
+        if who.fenced is not None:
+            call.pending.fail(Fenced(str(who.fenced)))
+        elif len(self._outstanding) + self._held_count >= CALLS_MAX:
+            call.pending.fail(
+                LimitReached(f"{CALLS_MAX} requests are waiting for their answers: wait for some of them first.")
+            )
+        elif who.epoch and not who.renew and who.greeting is None and not who.held:
+            self._send(call)
+        else:
+            who.held.append(call)
+            self._held_count += 1
+            self._greet(who)
+
+    def _send(self, call: Call) -> None:
+        who = call.identity
+        if not call.frames or call.epoch != who.epoch:
+            if not call.number:
+                self._last_number += 1
+                call.number = self._last_number
+            call.epoch = who.epoch
+            header = call.make(call.number, who.epoch)
+            call.kind = type(header)
+            call.frames = [encode(header), *call.bodies]
+        if self._stale_subscribe and call.kind in (Subscribe, Unsubscribe):
+            # An older copy of such a request may still arrive, and must not undo this one.
+            self._stale_subscribe, who.renew = False, True
+            call.frames = []
+            self._submit(call)
+            return
+        call.sent_ms = self.now_ms
+        self._outstanding[call.number] = call
+        who.outstanding += 1
+        self.outgoing.append(call.frames)
+
+    def _try_again(self) -> None:
+        """A new connection, and everything unanswered once more."""
+        self.reopen = True
+        self.outgoing.clear()
+        passing = [call for call in self._outstanding.values() if call.kind in (Flow, Beat)]
+        tries = 1
+        for call in passing:  # These speak of streams that end with the connection; new ones follow.
+            tries = max(tries, call.tries + 1)
+            if call is not call.identity.greeting:
+                self.forget(call)
+        for call in self._outstanding.values():
+            call.tries += 1
+            call.sent_ms = self.now_ms
+            self.outgoing.append(call.frames)
+        self.streams.reopen_all(tries)
+
+    def _unavailable(self) -> TidingsError:
+        tries, seconds = self.settings.retries, self.settings.timeout_ms / 1000
+        return Unavailable(
+            f"No answer from {self.address} after {tries} {'try' if tries == 1 else 'tries'} of {seconds:g} s: "
+            "check that the broker runs and can be reached there, then try again, or give a longer time-out."
+        )
+
+    def _fail_all(self, error: Callable[[], TidingsError]) -> None:
+        """Everything unanswered fails, and the connection goes with whatever it still holds."""
+        self.failures += 1
+        self.reopen = True
+        self.outgoing.clear()
+        calls = list(self._outstanding.values())
+        self._outstanding.clear()
+        for who in self.identities.values():
+            calls.extend(who.held)
+            who.held, who.greeting, who.outstanding = [], None, 0
+        self._held_count = 0
+        self._failing = True
+        self.streams.close_all(error)
+        for call in calls:
+            call.pending.fail(error())
+        for who in self.identities.values():
+            who.outbox.fail_waiting(error)
+        self._failing = False
+
+    @property
+    def failing(self) -> bool:
+        """Whether everything outstanding is being failed just now, so that nothing new may be sent."""
+        return self._failing
+
+    # Names and epochs.
+
+    def _greet(self, who: Identity) -> None:
+        if who.greeting is not None:
+            return
+        if not who.epoch or who.new_token_sent:
+            self._say_hello(who)
+        elif not who.renew:
+            self._release(who)
+        elif not who.outstanding:
+            check = Call(who, lambda number, epoch: Beat(number, who.name, epoch, ()), ())
+            who.greeting = check
+            check.pending.then(lambda p: self._on_checked(who, p))
+            self._send(check)
+
+    def _on_checked(self, who: Identity, checked: Pending[AnyAnswer]) -> None:
+        who.greeting = None
+        if checked.error is None:
+            who.next_token()
+            self._say_hello(who)
+        elif not self._failing:
+            self._fail_held(who, checked.error)
+
+    def _say_hello(self, who: Identity) -> None:
+        hello = Call(who, lambda number, _: Hello(number, VERSION, who.name, who.token, who.anonymous), ())
+        who.greeting = hello
+        hello.pending.then(lambda p: self._on_welcome(who, p))
+        self._send(hello)
+
+    def _on_welcome(self, who: Identity, greeted: Pending[AnyAnswer]) -> None:
+        who.greeting = None
+        if self._failing:
+            return
+        try:
+            answer = greeted.outcome()
+            if not isinstance(answer, Welcome):
+                raise ProtocolError(f"The answer to Hello was {type(answer).__name__}: is that a tidings broker?")
+        except TidingsError as error:
+            self._fail_held(who, error)
+            return
+        renewed = who.epoch != 0
+        who.welcome(answer.epoch)
+        self.limits = answer
+        if who is self.main and renewed:
+            self.streams.reopen_all(1)
+        self._release(who)
+        who.outbox.pump()
+
+    def _release(self, who: Identity) -> None:
+        held, who.held = who.held, []
+        self._held_count -= len(held)
+        for call in held:
+            self._submit(call)
+
+    def _fail_held(self, who: Identity, error: BaseException) -> None:
+        held, who.held = who.held, []
+        self._held_count -= len(held)
+        for call in held:
+            call.pending.fail(type(error)(str(error)))
+        if isinstance(error, TidingsError):
+            who.outbox.fail_waiting(lambda: type(error)(str(error)))
+
+    def _on_fenced(self, who: Identity, error: Fenced) -> None:
+        who.fenced = error
+        self._fail_held(who, error)
+        if who is self.main:
+            self.streams.close_all(lambda: Fenced(str(error)))

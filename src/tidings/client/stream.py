@@ -1,0 +1,227 @@
+"""What has come in on one subscription and has not been handed out yet.
+
+Two positions matter for each topic: how far deliveries have been *received* (that is where a new stream
+starts) and how far messages have been *handed out* (that is what can be acknowledged). What lies between them
+is the buffer. Bodies are decoded when they are about to be handed out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidings.client.link import Frame
+from tidings.client.parcels import Together
+from tidings.client.pending import Pending
+from tidings.errors import ProtocolError, TidingsError
+from tidings.message import Batch, Message
+from tidings.protocols.broker.messages import AnyAnswer, Delivery, Position
+from tidings.wire.codec import decode_columns
+
+if TYPE_CHECKING:
+    from tidings.client.session import Call
+
+
+class Parcel:
+    """A delivery that nobody has looked into yet; what is below `start` was had before."""
+
+    __slots__ = ("attempt", "bodies", "first_offset", "messages", "next_offset", "size_bytes", "start", "topic")
+
+    def __init__(self, delivery: Delivery, bodies: Sequence[Frame], start: int) -> None:
+        self.topic = delivery.topic
+        self.first_offset = delivery.first_offset
+        self.next_offset = delivery.next_offset
+        self.attempt = delivery.attempt
+        self.start = start
+        self.bodies = bodies
+        self.messages = delivery.next_offset - start
+        self.size_bytes = sum(map(len, bodies))
+
+    def open(self) -> list[Batch]:
+        """The batches inside."""
+        batches = []
+        offset = self.first_offset
+        for body in self.bodies:
+            batch = Batch(self.topic, offset, decode_columns(body), self.attempt)
+            offset = batch.next_offset
+            if offset > self.start:
+                batches.append(batch.after(self.start))
+        if offset != self.next_offset:
+            raise ProtocolError(
+                f"A delivery of {self.topic!r} was said to end at {self.next_offset} and ends at {offset}: "
+                "is that a tidings broker?"
+            )
+        return batches
+
+
+class Stream:
+    """The receiving end of one subscription."""
+
+    def __init__(self, topics: tuple[str, ...]) -> None:
+        self.topics = topics
+        self.number = 0
+        """The stream's number in the session; 0 while it is closed."""
+        self.received: dict[str, int] = {}
+        """How far each topic has been received; a topic is missing until the broker said where it starts."""
+        self.error: TidingsError | None = None
+        self.owner: str | None = None
+        """Who is taking from this stream: "get", "loop" or "transaction"; one at a time."""
+        self.doubt: Together | None = None
+        """A transaction on this stream of which it is not known whether it happened."""
+        self.closed = False
+        """True once somebody has ended the subscription object."""
+        self.opened = False
+        self.flows: list[Call] = []
+        self.probes: list[tuple[Call, Pending[None]]] = []
+        self.limit_messages = self.limit_bytes = 0
+        self.counted_messages = self.counted_bytes = 0
+        """What the broker has sent since the stream began, as it counts against the limits."""
+        self.buffered_messages = self.buffered_bytes = 0
+        self.heard = False
+        """Whether anything has come since the last beat."""
+        self.noted: dict[str, int] = {}
+        self.acknowledged: dict[str, int] = {}
+        self.acking: Pending[AnyAnswer] | None = None
+        self._parcels: deque[Parcel] = deque()
+        self._batches: deque[Batch] = deque()
+        self._index = 0
+        self._kept: list[Batch] | None = None
+        self._kept_index = 0
+
+    # Coming in.
+
+    def begin(self, number: int) -> None:
+        """A new stream of this number; what it brings is counted from nothing."""
+        self.number = number
+        self.counted_messages = self.counted_bytes = 0
+        self.limit_messages = self.limit_bytes = 0
+        self.error = None
+
+    def positions(self) -> tuple[Position, ...]:
+        """Where a new stream has to start; nothing for topics that are not known yet."""
+        return tuple(Position(topic, offset) for topic, offset in self.received.items())
+
+    def deliver(self, delivery: Delivery, bodies: Sequence[Frame]) -> bool:
+        """Takes a delivery of this stream; False if something before it is missing."""
+        topic = delivery.topic
+        if topic not in self.topics:
+            return True
+        at = self.received.get(topic, delivery.since)
+        if delivery.since > at:
+            return False
+        parcel = Parcel(delivery, bodies, max(at, delivery.first_offset))
+        if bodies:  # What is only passed over costs no credit.
+            self.counted_messages += delivery.next_offset - delivery.since
+            self.counted_bytes += parcel.size_bytes
+        self.heard = True
+        self.received[topic] = max(at, delivery.next_offset)
+        if parcel.messages > 0 and bodies:
+            self._parcels.append(parcel)
+            self.buffered_messages += parcel.messages
+            self.buffered_bytes += parcel.size_bytes
+        return True
+
+    def stands(self, sent: Sequence[Position]) -> bool:
+        """The broker says how far it has sent; False if some of that has not come."""
+        return all(self.received.setdefault(each.topic, each.offset) >= each.offset for each in sent)
+
+    def restart(self) -> None:
+        """Forgets everything: the subscription has been made anew."""
+        self.received.clear()
+        self.noted.clear()
+        self.acknowledged.clear()
+        self._parcels.clear()
+        self._batches.clear()
+        self._index = self.buffered_messages = self.buffered_bytes = 0
+        self._kept = None
+        self.number = 0
+        self.opened = False
+        self.doubt = None
+
+    # Going out.
+
+    def ready(self) -> bool:
+        """Whether a message can be had without waiting."""
+        return bool(self._batches or self._parcels)
+
+    def head(self) -> Batch | None:
+        """The batch that holds the next message; `index` says where in it."""
+        while not self._batches:
+            if not self._parcels:
+                return None
+            parcel = self._parcels[0]
+            self._batches.extend(parcel.open())
+            self._parcels.popleft()
+            self.buffered_bytes -= parcel.size_bytes
+            self._index = 0
+        return self._batches[0]
+
+    def holds(self, batch: Batch) -> bool:
+        """Whether this very batch is the head."""
+        return bool(self._batches) and self._batches[0] is batch
+
+    @property
+    def index(self) -> int:
+        """The place of the next message in the head."""
+        return self._index
+
+    def peek(self) -> Message | None:
+        """The next message, which stays."""
+        batch = self.head()
+        return None if batch is None else batch[self._index]
+
+    def rest(self) -> Batch | None:
+        """What is left of the head; it stays."""
+        batch = self.head()
+        if batch is None or not self._index:
+            return batch
+        batch = self._batches[0] = batch.after(batch.first_offset + self._index)
+        self._index = 0
+        return batch
+
+    def advance(self, count: int) -> None:
+        """The next `count` messages of the head have been handed out."""
+        if not count:
+            return
+        batch = self._batches[0]
+        self._index += count
+        self.buffered_messages -= count
+        assert self._index <= len(batch.values)
+        if self._index == len(batch.values):
+            self._batches.popleft()
+            self._index = 0
+            if self._kept is not None:
+                self._kept.append(batch)
+
+    def note(self, topic: str, next_offset: int) -> None:
+        """Everything of the topic below `next_offset` has been dealt with."""
+        if next_offset > self.noted.get(topic, 0):
+            self.noted[topic] = next_offset
+
+    def acknowledged_up_to(self, positions: Sequence[Position]) -> None:
+        """The broker has moved the cursor this far."""
+        for position in positions:
+            self.note(position.topic, position.offset)
+            if position.offset > self.acknowledged.get(position.topic, 0):
+                self.acknowledged[position.topic] = position.offset
+
+    # Taking back.
+
+    def keep(self) -> None:
+        """From here on what is handed out can be taken back."""
+        self.rest()
+        self._kept = []
+
+    def let_go(self) -> None:
+        """What was handed out since `keep` stays handed out."""
+        self._kept = None
+
+    def take_back(self) -> None:
+        """What was handed out since `keep` comes again, in the same order."""
+        if self._kept is None:
+            return
+        self.buffered_messages += sum(map(len, self._kept)) + self._index
+        self._batches.extendleft(reversed(self._kept))
+        self._index = 0
+        self._kept = None

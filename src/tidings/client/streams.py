@@ -1,0 +1,283 @@
+"""The streams of a session: opening, credit, gaps, beats and acknowledgements.
+
+Every stream has a number that is never used again in the session. When something is missing, or the connection
+or the epoch is a new one, the stream is opened anew under the next number at the positions received so far; what
+still comes under an old number is dropped. Nothing is taken on trust: a repeated delivery is cut to what is new,
+and one that leaves a gap is dropped and asked for again.
+
+Credit is granted so that at most `credit_messages` and `credit_bytes` lie in the buffer, and is renewed when
+half of it has been used.
+
+Acknowledgements of a loop are noted and sent without waiting, one request at a time for each subscription,
+so that many messages share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidings.client.link import Frame
+from tidings.client.pending import Pending
+from tidings.client.stream import Stream
+from tidings.errors import NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
+from tidings.protocols.broker.messages import (
+    Ack,
+    Acknowledgement,
+    AnyAnswer,
+    Beat,
+    BeatDone,
+    Delivery,
+    Flow,
+    Flowing,
+    Position,
+)
+
+if TYPE_CHECKING:
+    from tidings.client.session import Call, Session
+
+
+class Streams:
+    """All streams of the session's own name."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._streams: dict[tuple[str, ...], Stream] = {}
+        self._numbers: dict[int, Stream] = {}
+        self._last_number = 0
+        self._beat: Call | None = None
+        self.beat_due_ms: int | None = None
+
+    def of(self, topics: tuple[str, ...]) -> Stream:
+        """The stream of a subscription; it is closed until `open`."""
+        stream = self._streams.get(topics)
+        if stream is None:
+            stream = self._streams[topics] = Stream(topics)
+        return stream
+
+    def all(self) -> list[Stream]:
+        """Every stream, open or not."""
+        return list(self._streams.values())
+
+    def drop(self, topics: tuple[str, ...]) -> None:
+        """The subscription is no more, or is a new one: nothing of the old one is left."""
+        stream = self._streams.pop(topics, None)
+        if stream is not None:
+            self._close(stream)
+            stream.restart()
+            self._rest_if_empty()
+
+    # Opening and closing.
+
+    def open(self, stream: Stream, tries: int = 1) -> None:
+        """Starts the stream under a new number, at the positions received so far."""
+        self._close(stream)
+        self._last_number += 1
+        stream.begin(self._last_number)
+        stream.opened = True
+        self._numbers[stream.number] = stream
+        if self.beat_due_ms is None:
+            self.beat_due_ms = self._session.now_ms + self._session.settings.beat_ms
+        self._send_flow(stream, tries)
+
+    def probe(self, stream: Stream) -> Pending[None]:
+        """Done once everything that the broker had when it was asked has come in."""
+        asked: Pending[None] = Pending()
+        if stream.number:
+            self._send_flow(stream)
+        else:
+            self.open(stream)
+        if stream.flows:
+            stream.probes.append((stream.flows[-1], asked))
+        else:  # The request was refused on this side already, for instance because the session is fenced.
+            asked.fail(stream.error or ProtocolError("The stream could not be opened: try again."))
+        return asked
+
+    def renew(self, stream: Stream) -> None:
+        """Grants more credit if half of it has been used."""
+        if not stream.number:
+            return
+        settings = self._session.settings
+        messages, size_bytes = self._limits(stream)
+        if (
+            messages - stream.limit_messages >= settings.credit_messages // 2
+            or size_bytes - stream.limit_bytes >= settings.credit_bytes // 2
+        ):
+            self._send_flow(stream)
+
+    def reopen_all(self, tries: int) -> None:
+        """The connection or the epoch is a new one, so every open stream begins anew."""
+        if self._beat is not None:
+            self._session.forget(self._beat)
+            self._beat = None
+        for stream in list(self._numbers.values()):
+            self.open(stream, tries)
+        if self.beat_due_ms is not None:
+            self.beat_due_ms = self._session.now_ms + self._session.settings.beat_ms
+
+    def close_all(self, error: Callable[[], TidingsError]) -> None:
+        """Every open stream ends with this error; the next use opens it again."""
+        if self._beat is not None:
+            self._session.forget(self._beat)
+            self._beat = None
+        for stream in list(self._numbers.values()):
+            self._end(stream, error)
+
+    def _close(self, stream: Stream) -> None:
+        self._numbers.pop(stream.number, None)
+        stream.number = 0
+        for call in stream.flows:
+            self._session.forget(call)
+        stream.flows.clear()
+
+    def _end(self, stream: Stream, error: Callable[[], TidingsError]) -> None:
+        self._close(stream)
+        if isinstance(error(), NotSubscribed | NoSuchTopic):
+            stream.restart()
+        stream.error = error()
+        probes, stream.probes = stream.probes, []
+        for _, asked in probes:
+            asked.fail(error())
+        self._rest_if_empty()
+
+    def _rest_if_empty(self) -> None:
+        if not self._numbers:
+            self.beat_due_ms = None
+
+    # Credit.
+
+    def _limits(self, stream: Stream) -> tuple[int, int]:
+        settings = self._session.settings
+        messages = stream.counted_messages + max(0, settings.credit_messages - stream.buffered_messages)
+        size_bytes = stream.counted_bytes + max(0, settings.credit_bytes - stream.buffered_bytes)
+        return max(messages, stream.limit_messages), max(size_bytes, stream.limit_bytes)
+
+    def _send_flow(self, stream: Stream, tries: int = 1) -> None:
+        stream.limit_messages, stream.limit_bytes = messages, size_bytes = self._limits(stream)
+        name, number, positions = self._session.main.name, stream.number, stream.positions()
+        call = self._session.request(
+            self._session.now_ms,
+            lambda request, epoch: Flow(request, name, epoch, stream.topics, number, positions, messages, size_bytes),
+            tries=tries,
+        )
+        stream.flows.append(call)
+        call.pending.then(lambda p: self._on_flowing(stream, number, call, p))
+        stream.probes = [(call, asked) for _, asked in stream.probes]  # The latest answer covers the earlier ones.
+
+    def _on_flowing(self, stream: Stream, number: int, call: Call, answered: Pending[AnyAnswer]) -> None:
+        if stream.number != number:
+            return
+        stream.flows = [flow for flow in stream.flows if flow is not call]
+        error = answered.error
+        if error is None:
+            answer = answered.outcome()
+            if not isinstance(answer, Flowing):
+                error = ProtocolError("The broker's answer is not the one that was asked for: is that tidings?")
+            elif answer.stream != number:
+                return
+            elif not stream.stands(answer.sent):
+                self.open(stream)  # Something that was sent has not come.
+                return
+        if error is not None:
+            if isinstance(error, TidingsError):
+                kind, text = type(error), str(error)
+                self._end(stream, lambda: kind(text))
+            return
+        probes, stream.probes = stream.probes, []
+        for asking, asked in probes:
+            if asking.number <= call.number:
+                asked.finish(None)
+            else:
+                stream.probes.append((asking, asked))
+
+    # Coming in.
+
+    def on_delivery(self, delivery: Delivery, bodies: Sequence[Frame]) -> None:
+        """Messages have come; those of an old or unknown stream are dropped."""
+        stream = self._numbers.get(delivery.stream)
+        if stream is None:
+            return
+        if not stream.deliver(delivery, bodies):
+            self.open(stream)
+            return
+        settings = self._session.settings
+        if (
+            stream.buffered_messages > 2 * settings.credit_messages + 65_536
+            or stream.buffered_bytes > 4 * settings.credit_bytes
+        ):
+            self.open(stream)  # Far more than was granted: the broker lost count, perhaps in a restart.
+
+    # Beats.
+
+    def tick(self) -> None:
+        """Sends a beat when one is due."""
+        now_ms = self._session.now_ms
+        if self.beat_due_ms is None or now_ms < self.beat_due_ms:
+            return
+        self.beat_due_ms = now_ms + self._session.settings.beat_ms
+        if self._beat is None and self._numbers:
+            name, numbers = self._session.main.name, tuple(self._numbers)
+            beat = self._session.request(now_ms, lambda request, epoch: Beat(request, name, epoch, numbers))
+            self._beat = beat
+            beat.pending.then(lambda p: self._on_beaten(beat, p))
+
+    def _on_beaten(self, beat: Call, answered: Pending[AnyAnswer]) -> None:
+        if self._beat is not beat:
+            return
+        self._beat = None
+        if answered.error is not None:
+            return
+        answer = answered.outcome()
+        missing = answer.missing if isinstance(answer, BeatDone) else ()
+        for number, stream in list(self._numbers.items()):
+            if number in missing or self._may_have_lost_count(stream):
+                self.open(stream)
+            stream.heard = False
+
+    def _may_have_lost_count(self, stream: Stream) -> bool:
+        """Silence on a stream that has used much credit: perhaps the two sides count differently.
+
+        The broker counts a batch as it is stored, and may send less of it. A new stream counts from nothing.
+        """
+        settings = self._session.settings
+        return (
+            not (stream.heard or stream.ready())
+            and max(
+                stream.counted_messages / settings.credit_messages,
+                stream.counted_bytes / settings.credit_bytes,
+            )
+            >= 0.5
+        )
+
+    # Acknowledgements.
+
+    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Pending[AnyAnswer]:
+        """Moves the subscription's cursor; done once the broker has said that it has moved."""
+        name = self._session.main.name
+        acknowledgement = Acknowledgement(topics, positions)
+        call = self._session.request(
+            self._session.now_ms, lambda request, epoch: Ack(request, name, epoch, acknowledgement)
+        )
+        return call.pending
+
+    def flush(self, stream: Stream) -> None:
+        """Sends what has been noted, unless an acknowledgement of this subscription is in flight."""
+        if stream.acking is not None or self._session.failing:
+            return
+        positions = tuple(
+            Position(topic, offset)
+            for topic, offset in stream.noted.items()
+            if offset > stream.acknowledged.get(topic, 0)
+        )
+        if positions:
+            stream.acking = self.acknowledge(stream.topics, positions)
+            stream.acking.then(lambda p: self._on_acked(stream, positions, p))
+
+    def _on_acked(self, stream: Stream, positions: tuple[Position, ...], answered: Pending[AnyAnswer]) -> None:
+        stream.acking = None
+        error = answered.error
+        if error is None:
+            stream.acknowledged_up_to(positions)
+            self.flush(stream)
+        elif isinstance(error, TidingsError) and not isinstance(error, Unavailable):
+            stream.error = error

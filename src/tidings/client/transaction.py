@@ -1,0 +1,216 @@
+"""Get, work, put as one: everything in a transaction happens, or nothing does.
+
+What is taken and what is put inside the `with` block goes to the broker as one request at its end. An
+exception in the block sends nothing, and the messages that were taken come again. If no answer comes to the
+request (Unavailable) the transaction is in doubt: `error.resend()` brings it to its end, and so does the next
+use of the subscriptions that it read from, before anything is given out there again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tidings.client import operations
+from tidings.client.operations import Core, Operation, topics_of
+from tidings.client.parcels import Together
+from tidings.client.reading import claim, fill, make_ready
+from tidings.client.rows import Row, Value, check_size
+from tidings.client.stream import Stream
+from tidings.errors import InvalidRequest
+from tidings.message import Message, Receipt, check_topic
+from tidings.protocols.broker.messages import Acknowledgement, Position
+
+if TYPE_CHECKING:
+    from tidings.client.aio import AsyncBus
+    from tidings.client.bus import Bus
+
+
+class Parts:
+    """What a transaction has gathered, and the operations on it."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._puts: list[tuple[tuple[str, ...], list[Row]]] = []
+        self._singles: list[bool] = []
+        self._taken: dict[tuple[str, ...], dict[str, int]] = {}
+        self._streams: list[Stream] = []
+        self._ended = False
+
+    def put(
+        self,
+        topic: str | Iterable[str],
+        value: Value,
+        key: Value | None,
+        headers: Mapping[str, Value] | None,
+        id: str | None,
+    ) -> None:
+        """Adds a message."""
+        self._check_open()
+        topics = (check_topic(topic),) if isinstance(topic, str) else tuple(dict.fromkeys(map(check_topic, topic)))
+        row = Row(value, key, headers, id, self._core.now_us())
+        limits = self._core.session.limits
+        if limits is not None:
+            check_size(len(row.value), limits.message_bytes_max)
+        batch_bytes = self._core.session.settings.batch_bytes
+        if self._puts and self._puts[-1][0] == topics:
+            rows = self._puts[-1][1]
+            if len(rows) < self._core.session.settings.batch_messages and sum(r.size_bytes for r in rows) < batch_bytes:
+                rows.append(row)
+                return
+        self._puts.append((topics, [row]))
+
+    def ack(self, message: Message, topics: tuple[str, ...]) -> None:
+        """Adds an acknowledgement."""
+        self._check_open()
+        places = self._taken.setdefault(topics, {})
+        places[message.topic] = max(places.get(message.topic, 0), message.offset + 1)
+
+    def get(self, topics: tuple[str, ...], deadline_ms: int | None) -> Operation[Message | None]:
+        """Takes the next message."""
+        self._check_open()
+        stream = self._core.session.streams.of(topics)
+        if stream not in self._streams:
+            yield from claim(stream, "transaction")
+            self._streams.append(stream)
+            yield from make_ready(self._core, [stream])
+            stream.keep()
+        if not (yield from fill(self._core, stream, deadline_ms)):
+            return None
+        message = stream.peek()
+        assert message is not None
+        stream.advance(1)
+        self.ack(message, topics)
+        return message
+
+    def commit(self) -> Operation[list[list[Receipt]]]:
+        """Sends everything as one request."""
+        self._check_open()
+        self._ended = True
+        core = self._core
+        entry = Together(
+            tuple(dict.fromkeys(topic for topics, _ in self._puts for topic in topics)),
+            self._puts,
+            tuple(
+                Acknowledgement(topics, tuple(Position(topic, offset) for topic, offset in places.items()))
+                for topics, places in self._taken.items()
+            ),
+        )
+        if not (entry.parts or entry.acknowledgements):
+            self._release()
+            return []
+        # No mark in the inbox: the cursor moves with the rest, and what the broker has of it is the truth.
+        entry.streams = list(self._streams)
+        try:
+            core.session.now_ms = core.now_ms()
+            core.session.main.outbox.give(entry)
+            receipts: list[list[Receipt]] = yield from operations.conclude(core, entry)
+        finally:
+            self._release()
+        return receipts
+
+    def roll_back(self) -> None:
+        """Sends nothing; what was taken comes again."""
+        self._ended = True
+        for stream in self._streams:
+            stream.take_back()
+        self._release()
+
+    def _release(self) -> None:
+        for stream in self._streams:
+            stream.owner = None
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise InvalidRequest("This transaction is over: begin another.")
+
+
+class Transaction:
+    """`with bus.transaction() as tx:` - see `Bus.transaction`."""
+
+    def __init__(self, bus: Bus, core: Core) -> None:
+        self._bus = bus
+        self._core = core
+        self._parts = Parts(core)
+        self.receipts: list[list[Receipt]] = []
+        """After the end: for each message put, in order, a receipt for each of its topics."""
+
+    def get(self, topic: str | Iterable[str], timeout: float = 0.0) -> Message | None:
+        """The next message of a subscription, acknowledged when the transaction ends well."""
+        return self._bus.perform(self._parts.get(topics_of(topic), self._core.deadline_ms(timeout)))
+
+    def put(
+        self,
+        topic: str | Iterable[str],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> None:
+        """A message to be stored when the transaction ends well."""
+        self._parts.put(topic, value, key, headers, id)
+
+    def ack(self, message: Message, subscription: str | Iterable[str] | None = None) -> None:
+        """Acknowledges a message that came some other way, for instance to a handler.
+
+        `subscription` names the topics of the subscription if they are not just the message's own.
+        """
+        self._parts.ack(message, topics_of(message.topic if subscription is None else subscription))
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.receipts = self._bus.perform(self._parts.commit())
+        else:
+            self._bus.perform(roll_back(self._parts))
+
+
+class AsyncTransaction:
+    """`async with bus.transaction() as tx:` - the same, awaited."""
+
+    def __init__(self, bus: AsyncBus, core: Core) -> None:
+        self._bus = bus
+        self._core = core
+        self._parts = Parts(core)
+        self.receipts: list[list[Receipt]] = []
+
+    async def get(self, topic: str | Iterable[str], timeout: float = 0.0) -> Message | None:
+        """The next message of a subscription, acknowledged when the transaction ends well."""
+        return await self._bus.perform(self._parts.get(topics_of(topic), self._core.deadline_ms(timeout)))
+
+    def put(
+        self,
+        topic: str | Iterable[str],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> None:
+        """A message to be stored when the transaction ends well."""
+        self._parts.put(topic, value, key, headers, id)
+
+    def ack(self, message: Message, subscription: str | Iterable[str] | None = None) -> None:
+        """Acknowledges a message that came some other way."""
+        self._parts.ack(message, topics_of(message.topic if subscription is None else subscription))
+
+    async def __aenter__(self) -> AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.receipts = await self._bus.perform(self._parts.commit())
+        else:
+            await self._bus.perform(roll_back(self._parts))
+
+
+def roll_back(parts: Parts) -> Operation[None]:
+    """Undoes a transaction under the bus's lock."""
+    yield from ()  # Nothing to wait for; but every operation is a generator.
+    parts.roll_back()

@@ -1,0 +1,85 @@
+"""The process that the demonstration kills: publishers and subscribers on one embedded bus.
+
+Started again, every part goes on where it stopped: the shops ask for their last sequence number, the billing
+department consumes and publishes in one transaction, and the dashboard's subscription is durable.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tidings
+
+ORDERS, INVOICES = "orders", "invoices"
+SHOPS = ("paris", "porto", "prague")
+CHUNK = 25
+CHUNKS_PER_SECOND = 70
+"""How fast each shop sells, so that there is something to look at."""
+
+Report = Callable[[str, int], None]
+
+
+def sell(folder: Path, shop: str, count: int, report: Report) -> None:
+    """Publishes `count` orders; how far it came is what the bus says."""
+    with tidings.open(folder) as bus, bus.publisher(shop) as publisher:
+        sold = publisher.last_sequence(ORDERS)
+        report(shop, sold)
+        while sold < count:
+            orders = [f"{shop} order {number}" for number in range(sold + 1, min(sold + CHUNK, count) + 1)]
+            publisher.put_many(ORDERS, orders, keys=[shop] * len(orders))
+            sold += len(orders)
+            report(shop, sold)
+            time.sleep(1 / CHUNKS_PER_SECOND)
+
+
+def bill(folder: Path, count: int, report: Report) -> None:
+    """Turns each order into an invoice: the acknowledgement and the invoice are one record in the journal."""
+    with tidings.open(folder, client_id="billing") as bus:
+        billed = bus.topic(INVOICES).count if INVOICES in [topic.name for topic in bus.topics()] else 0
+        while billed < count:
+            report("billing", billed)
+            with bus.transaction() as tx:
+                while len(tx.taken) < CHUNK and (order := tx.get(ORDERS, timeout=0 if tx.taken else 0.2)):
+                    tx.put(INVOICES, f"invoice for {order.text}", key=order.key)
+                billed += len(tx.taken)
+        report("billing", billed)
+
+
+def watch(folder: Path, count: int, log: Path, report: Report) -> None:
+    """Writes down every order that it sees, with its offset and whether it may have been seen before."""
+    with tidings.open(folder, client_id="dashboard") as bus, log.open("a") as lines:
+        for batch in bus.subscribe(ORDERS).batches():
+            lines.writelines(f"{message.offset} {int(message.redelivered)}\n" for message in batch)
+            lines.flush()
+            report("dashboard", batch.next_offset)
+            if batch.next_offset == count:
+                return
+
+
+def main() -> int:
+    """Runs all parts until each has done its share. Arguments: folder, log, orders for each shop."""
+    folder, log, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    writing = threading.Lock()
+
+    def report(who: str, done: int) -> None:
+        with writing:
+            print(json.dumps([who, done]), flush=True)
+
+    total = count * len(SHOPS)
+    parts = [threading.Thread(target=sell, args=(folder, shop, count, report)) for shop in SHOPS]
+    parts.append(threading.Thread(target=bill, args=(folder, total, report)))
+    parts.append(threading.Thread(target=watch, args=(folder, total, log, report)))
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

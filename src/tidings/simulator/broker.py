@@ -1,0 +1,209 @@
+"""The broker's process: the real engine and the real journal on a simulated disk, in virtual time.
+
+A commit takes time, and requests come in meanwhile. When the process ends in the middle of one, the journal's
+write is run up to a step of the disk and cut there, so the disk holds whatever the real one might hold.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tidings.errors import StorageDamaged, TidingsError
+from tidings.journal.disk import DiskFull, SyncFailed
+from tidings.journal.journal import Commit, Journal
+from tidings.node.engine import Engine
+from tidings.protocols.broker.commands import Command
+from tidings.settings import BrokerSettings, JournalSettings
+from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
+from tidings.simulator.faults import BrokerEnd, ClockJump, End, FullDisk
+
+if TYPE_CHECKING:
+    from tidings.simulator.world import World
+
+TICK_MS = 1_000
+START_MS = 1_700_000_000_000
+"""What the broker's clock shows when the run begins."""
+WRITE_STEPS_MAX = 24
+RETRY_MS = 200
+
+
+class BrokerProcess:
+    """One broker that dies and comes back on the same disk."""
+
+    def __init__(self, world: World, settings: BrokerSettings, journal_settings: JournalSettings) -> None:
+        self._world = world
+        self._settings = settings
+        self._journal_settings = journal_settings
+        self.disk = SimulatedDisk(world.random)
+        self.engine: Engine | None = None
+        """None while there is no process."""
+        self.life = 0
+        self._commit: Commit | None = None
+        self._clock_offset_ms = START_MS
+        self._clock_ms = 0
+        self._steps_left: int | None = None
+        self._steps_how: End = "kill"
+        self._back_after_ms = 1
+        self.disk.on_step = self._on_step
+
+    # Its life.
+
+    def start(self) -> None:
+        """Recovers what the disk holds and opens the door."""
+        world = self._world
+        if self.engine is not None:
+            return
+        self.life += 1
+        self._clock_ms = 0
+        self._commit = None
+        engine = Engine(self._settings, Journal.open(self.disk, self._journal_settings))
+        try:
+            replayed = engine.recover()
+        except PowerCut:
+            self._die(self._steps_how, f"during recovery ({self._steps_how})")
+            return
+        except (DiskFull, SyncFailed) as error:
+            self._die("kill", f"during recovery: {error}")
+            return
+        except StorageDamaged as error:
+            world.watch.violate("recovery equals the acknowledged prefix", f"the broker refuses its own disk: {error}")
+        self.engine = engine
+        world.note("broker", f"life {self.life} begins at slot {engine.journal.next_slot}, {replayed} records replayed")
+        world.watch.on_recovered(engine)
+        self._watch_machine(engine)
+        life = self.life
+        world.after(0, lambda: self._tick(life))
+
+    def _watch_machine(self, engine: Engine) -> None:
+        machine, watch = engine.broker.machine, self._world.watch
+        apply = machine.apply
+
+        def watched(command: Command, time_ms: int, body_address: int) -> object:
+            try:
+                result = apply(command, time_ms, body_address)
+            except TidingsError as error:
+                watch.on_applied(machine, command, None, error)
+                raise
+            watch.on_applied(machine, command, result, None)
+            return result
+
+        machine.apply = watched  # type: ignore[method-assign]
+
+    def _die(self, how: End, why: str) -> None:
+        self._world.note("broker", f"life {self.life} ends {why}")
+        self.engine = None
+        self._steps_left = None
+        if how == "kill":
+            self.disk.kill()
+        else:
+            self.disk.crash()
+        self._world.network.disconnect_all()
+        self._world.after(self._back_after_ms, self.start)
+        self._back_after_ms = RETRY_MS
+
+    def end(self, how: End) -> None:
+        """The process ends now, wherever it is."""
+        engine = self.engine
+        if engine is None:
+            return
+        if self._commit is not None:
+            self._steps_left = self._world.random.randint(0, WRITE_STEPS_MAX)
+            with suppress(PowerCut, DiskFull):
+                engine.journal.write(self._commit)
+        self._die(how, f"({how})")
+
+    def _on_step(self, step: Step, name: str) -> None:
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._steps_left = None
+                self._world.note("disk", f"cut before {step} {name}")
+                raise PowerCut
+
+    # What is planned for it.
+
+    def on_end(self, fault: BrokerEnd) -> None:
+        self._back_after_ms = fault.back_after_ms
+        if fault.how == "sync":
+            self.disk.fail_next_sync()
+        elif fault.steps is None:
+            self.end(fault.how)
+        else:
+            self._steps_left, self._steps_how = fault.steps, fault.how
+
+    def on_full_disk(self, fault: FullDisk) -> None:
+        self._world.note("disk", f"has room for {fault.room_bytes} bytes")
+        self.disk.capacity_bytes = sum(map(self.disk.size, self.disk.names())) + fault.room_bytes
+
+    def on_free_disk(self) -> None:
+        if self.disk.capacity_bytes is not None:
+            self._world.note("disk", "has room again")
+            self.disk.capacity_bytes = None
+
+    def on_clock_jump(self, fault: ClockJump) -> None:
+        self._world.note("broker", f"its clock is set by {fault.by_ms} ms")
+        self._clock_offset_ms += fault.by_ms
+
+    def on_calm(self) -> None:
+        """Nothing that was planned and has not happened will happen any more."""
+        self._steps_left = None
+        self.on_free_disk()
+
+    def clock(self) -> int:
+        """Milliseconds since 1970 by this process, which never go back in one life."""
+        self._clock_ms = max(self._clock_ms, self._world.now_ms + self._clock_offset_ms)
+        return self._clock_ms
+
+    # Its work.
+
+    def receive(self, connection: int, frames: list[bytes]) -> None:
+        engine = self.engine
+        if engine is not None:
+            engine.receive(self.clock(), connection, frames)
+            self._go_on(engine)
+
+    def _tick(self, life: int) -> None:
+        engine = self.engine
+        if engine is not None and life == self.life:
+            engine.tick(self.clock())
+            self._go_on(engine)
+            self._world.after(TICK_MS, lambda: self._tick(life))
+
+    def _go_on(self, engine: Engine) -> None:
+        """Sends what is ready and starts the next commit."""
+        outgoing, engine.outgoing = engine.outgoing, []
+        for peer, frames in outgoing:
+            self._world.network.send_to_client(peer, frames)
+        if engine.has_staged and not engine.committing:
+            self._commit = engine.begin_commit(self.clock())
+            self._world.watch.on_begun(self._commit)
+            life = self.life
+            self._world.after(self._world.sync_delay_ms(), lambda: self._end_commit(life))
+
+    def _end_commit(self, life: int) -> None:
+        engine, commit = self.engine, self._commit
+        if engine is None or commit is None or life != self.life:
+            return
+        try:
+            try:
+                engine.journal.write(commit)
+            except DiskFull as error:
+                self._commit = None
+                self._world.note("broker", f"refuses {len(commit.records)} records: the disk is full")
+                self._world.watch.on_refused()
+                engine.refuse_commit(self.clock(), error)
+            else:
+                self._commit = None
+                first = commit.records[0].slot
+                rolled = ", a new segment" if commit.roll is not None else ""
+                self._world.note("broker", f"slots {first} to {first + len(commit.records) - 1} are durable{rolled}")
+                self._world.watch.on_durable(commit)
+                engine.finish_commit(self.clock())
+        except PowerCut:
+            self._die(self._steps_how, f"at a step of the disk ({self._steps_how})")
+            return
+        except SyncFailed:
+            self._die("sync", "because a sync failed")
+            return
+        self._go_on(engine)

@@ -1,0 +1,74 @@
+"""What exists: every durable command in its order, and what each topic holds because of them.
+
+The ledger knows nothing of the broker's indexes, snapshots and restarts. It feeds a reference machine that never
+dies, and keeps for each topic the plain list of the messages that were stored, by offset. Messages are told apart
+by the unique name with which their value begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidings.errors import TidingsError
+from tidings.journal.disk import Buffer
+from tidings.journal.record import Record
+from tidings.protocols.broker.commands import Command, Write, decode_command
+from tidings.protocols.broker.machine import Machine
+from tidings.settings import BrokerSettings
+from tidings.wire.codec import decode_columns
+
+SEPARATOR = b"|"
+
+
+def name_of(value: bytes) -> str:
+    """The unique name of a message."""
+    return value.partition(SEPARATOR)[0].decode()
+
+
+class Existing:
+    """A durable command, what the reference machine made of it, and what it stored as (topic, offset, name)."""
+
+    def __init__(self, command: Command, result: object, error: TidingsError | None) -> None:
+        self.command = command
+        self.result = result
+        self.error = error
+        self.stored: list[tuple[str, int, str]] = []
+
+
+class Ledger:
+    """The topics as they must be."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.reference = Machine(settings)
+        self.slots = 0
+        self.topics: dict[str, list[str]] = {}
+        self.intended: dict[str, tuple[str, ...]] = {}
+        """The topics that each message was meant for."""
+
+    def holds(self, topic: str, offset: int, name: str) -> bool:
+        messages = self.topics.get(topic, ())
+        return 0 <= offset < len(messages) and messages[offset] == name
+
+    def take(self, record: Record, bodies: Sequence[Buffer]) -> Existing:
+        """One more command is durable."""
+        assert record.slot == self.slots
+        self.slots += 1
+        command = decode_command(record.command)
+        try:
+            existing = Existing(command, self.reference.apply(command, record.time_ms, record.body_address), None)
+        except TidingsError as error:
+            return Existing(command, None, error)
+        if isinstance(command, Write):
+            self._store(existing, command, bodies)
+        return existing
+
+    def _store(self, existing: Existing, command: Write, bodies: Sequence[Buffer]) -> None:
+        results: Any = existing.result
+        for batch, body, places in zip(command.batches, bodies, results, strict=True):
+            names = [name_of(value) for value in decode_columns(body).values]
+            for target, place in zip(batch.targets, places, strict=True):
+                repeated = dict(place.repeated)
+                fresh = [name for index, name in enumerate(names) if index not in repeated]
+                for rank, name in enumerate(fresh):
+                    existing.stored.append((target.topic, place.first_offset + rank, name))

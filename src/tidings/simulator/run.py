@@ -1,0 +1,68 @@
+"""Runs one seed: draws the world, lets it happen, and says what came of it."""
+
+from __future__ import annotations
+
+import traceback
+from random import Random
+
+import msgspec
+
+from tidings.simulator.checkers import Violation
+from tidings.simulator.faults import draw_faults
+from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
+from tidings.simulator.world import World
+
+CALM_MS_MIN = 3_000
+CALM_MS_MAX = 12_000
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one seed led to. `invariant` is None when every rule held."""
+
+    seed: int
+    trace_hash: str
+    virtual_ms: int
+    events: int
+    restarts: int
+    invariant: str | None = None
+    text: str = ""
+    trace: tuple[str, ...] = ()
+
+
+def make_world(seed: int) -> World:
+    """The world of a seed, before anything has happened in it."""
+    random = Random(seed)
+    names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
+    plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
+    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random))
+    populate(world, names)
+    return world
+
+
+def run(seed: int, trace: bool = False) -> Result:
+    """Runs a seed to its end, or to the first broken invariant."""
+    world = make_world(seed)
+    invariant, text = None, ""
+    try:
+        world.run()
+    except Violation as violation:
+        invariant, text = violation.invariant, violation.text
+    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        invariant = "the code's own assertions hold"
+        file = where.filename.rsplit("/", 1)[-1]
+        text = f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
+        if trace:
+            world.trace.lines += traceback.format_exc().splitlines()
+    if invariant is not None:
+        world.note("world", f"BROKEN {invariant}: {text}")
+    return Result(
+        seed,
+        world.trace.hash,
+        world.now_ms,
+        world.events,
+        world.broker.life,
+        invariant,
+        text,
+        tuple(world.trace.lines) if trace else (),
+    )

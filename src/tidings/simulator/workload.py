@@ -1,0 +1,102 @@
+"""What the clients of a run do and with which settings, drawn from the seed.
+
+Settings are small, so that segments, snapshots, batches, credit and retention come to their limits in nearly
+every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from tidings.client.operations import Operation
+from tidings.protocols.broker.messages import Start
+from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
+from tidings.simulator.client import Client, MemoryInbox, Role
+from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
+from tidings.simulator.subscribers import batching, coming_and_going, getting, getting_all, looping
+from tidings.simulator.world import World
+
+SILENCE_MS = 2_500
+
+
+def draw_broker(random: Random) -> BrokerSettings:
+    return BrokerSettings(
+        session_silence_ms_max=SILENCE_MS,
+        drop_acknowledged=random.random() < 0.4,
+        retain_bytes=random.choice((None, None, random.randint(200, 3_000))),
+        retain_age_ms=random.choice((None, None, random.randint(1_000, 60_000))),
+    )
+
+
+def draw_journal(random: Random) -> JournalSettings:
+    return JournalSettings(
+        segment_bytes_max=random.choice((1_500, 4_000, 12_000)),
+        segment_records_max=random.choice((6, 20, 60)),
+        mapped_segments_max=random.choice((1, 2)),
+        recent_bytes_max=random.choice((1, 500, 20_000)),
+    )
+
+
+def draw_client(random: Random) -> ClientSettings:
+    return ClientSettings(
+        timeout_ms=random.choice((150, 400)),
+        retries=random.randint(1, 4),
+        batch_bytes=random.choice((150, 600)),
+        batch_messages=random.randint(1, 6),
+        in_flight_max=random.randint(1, 4),
+        credit_messages=random.randint(1, 20),
+        credit_bytes=random.choice((100, 1_000, 5_000)),
+        beat_ms=random.choice((200, 600)),
+    )
+
+
+def populate(world: World, names: list[str]) -> None:
+    """Makes the clients: the first publishes, the second reads, the others do either or both."""
+    random = world.random
+    topics = ["a", "b", "c"][: random.randint(1, 3)]
+    for number, name in enumerate(names):
+        roles: list[Role] = []
+        inbox = None
+        if number == 0 or (number > 1 and random.random() < 0.5):
+            roles.append(_draw_publisher(world, random, name, topics))
+        if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
+            inbox = MemoryInbox() if random.random() < 0.3 else None
+            roles.append(_draw_subscriber(world, random, name, topics, inbox))
+        world.clients[name] = Client(world, name, roles, inbox)
+
+
+def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) -> Role:
+    kind = random.choice((resuming, resuming, keyed, careless))
+    publisher = f"{name}-import" if kind is resuming and random.random() < 0.3 else name
+    items: list[Item] = []
+    for number in range(random.randint(5, 25)):
+        several = random.random() < 0.2
+        chosen = random.sample(topics, random.randint(1, len(topics)) if several else 1)
+        items.append((tuple(chosen), f"{name}{number}"))
+    script = Script(
+        publisher,
+        items,
+        window=random.randint(1, 6),
+        pace_ms=random.choice((5, 150, 500)),
+        padding_max=random.choice((10, 200)),
+    )
+    world.scripts.append(script)
+    return partial(kind, script=script)
+
+
+def _draw_subscriber(world: World, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None) -> Role:
+    kind: Callable[..., Operation[None]] = random.choice(
+        (getting, looping, looping, batching, getting_all, coming_and_going)
+    )
+    chosen = tuple(sorted(random.sample(topics, random.randint(1, len(topics)))))
+    if kind is coming_and_going:
+        chosen = chosen[:1]
+    start: Start = random.choice(("now", "earliest", "last"))
+    mode = "loop" if kind in (looping, batching) else "get"
+    if inbox is not None:
+        mode = "inbox" if mode == "loop" else "inbox-get"
+    for key in ((topic,) for topic in chosen) if kind is getting_all else [chosen]:
+        world.watch.once.modes[name, key] = mode
+    return partial(kind, topics=chosen, start=start, pace_ms=random.choice((0, 30, 300)))

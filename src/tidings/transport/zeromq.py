@@ -1,0 +1,111 @@
+"""A client's connection to a broker: one ZeroMQ DEALER socket.
+
+Nothing here promises delivery: a message is sent or lost, and the session above sends again what stays
+unanswered. `reopen` makes a new socket, and what the old one had not sent goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import zmq
+
+from tidings.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tidings.transport.curve import ClientOptions
+
+Frame = bytes | memoryview
+
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+"""A frame above this ends the connection; far above every limit that a broker could set."""
+QUEUED_MESSAGES_MAX = 100_000
+"""In each direction; the session's own limits are met long before."""
+BUFFER_BYTES = 1024 * 1024
+
+
+class DealerLink:
+    """A link over ZeroMQ; see `tidings.client.link.Link`."""
+
+    def __init__(self, address: str, curve: ClientOptions | None = None) -> None:
+        self.address = address
+        self._curve = curve
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+        try:
+            self._open()
+        except BaseException:
+            self._ear.close()
+            self._bell.close()
+            raise
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        """Sends one message without waiting; it is lost when the queue is full."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart(frames, zmq.DONTWAIT)
+
+    def receive(self, timeout_ms: int) -> list[bytes] | None:
+        """The next message, or None after `timeout_ms` or when woken."""
+        dealer = self._socket
+        if dealer.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # Cheaper than an attempt that fails.
+            return _frames(dealer)
+        if timeout_ms == 0:
+            return None
+        for ready, _ in self._poller.poll(timeout_ms):
+            if ready is dealer:
+                return _frames(dealer)
+            with contextlib.suppress(BlockingIOError):
+                self._ear.recv(4096)
+        return None
+
+    def fileno(self) -> int:
+        """Becomes readable when something may have come."""
+        return int(self._socket.fd)
+
+    def wake(self) -> None:
+        """Makes a `receive` that waits in another thread return soon."""
+        with contextlib.suppress(OSError):  # It may be full, and wakes anyway; or closed.
+            self._bell.send(b"!")
+
+    def reopen(self) -> None:
+        """A new socket; what the old one had not sent or given out is lost."""
+        self._socket.close(linger=0)
+        self._open()
+
+    def close(self) -> None:
+        """Ends the link."""
+        self._socket.close(linger=0)
+        self._ear.close()
+        self._bell.close()
+
+    def _open(self) -> None:
+        opened = self._context.socket(zmq.DEALER)
+        try:
+            opened.linger = 0
+            opened.ipv6 = "[" in self.address
+            opened.maxmsgsize = MESSAGE_BYTES_MAX
+            opened.set_hwm(QUEUED_MESSAGES_MAX)
+            opened.setsockopt(zmq.RCVBUF, BUFFER_BYTES)
+            opened.setsockopt(zmq.SNDBUF, BUFFER_BYTES)
+            opened.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            if self._curve is not None:
+                self._curve.apply(opened)
+            opened.connect(self.address)
+        except zmq.ZMQError as error:
+            opened.close(linger=0)
+            raise InvalidRequest(
+                f"The address {self.address!r} cannot be used ({error}): write tcp://HOST:PORT."
+            ) from error
+        self._socket = opened
+        self._poller = zmq.Poller()
+        self._poller.register(opened, zmq.POLLIN)
+        self._poller.register(self._ear, zmq.POLLIN)
+
+
+def _frames(dealer: zmq.Socket[bytes]) -> list[bytes]:
+    return list(dealer.recv_multipart())

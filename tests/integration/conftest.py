@@ -1,0 +1,91 @@
+"""Where the contract tests run: a broker process over ZeroMQ, and a broker embedded in the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidings
+from tests.integration.broker_process import BrokerProcess
+
+
+class House:
+    """A place with a bus. Everything that was opened is closed in the end."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._buses: list[tidings.Bus] = []
+
+    def connect(self, client_id: str | None = None, **options: Any) -> tidings.Bus:
+        bus = self._open(client_id, **options)
+        self._buses.append(bus)
+        return bus
+
+    def _open(self, client_id: str | None, **options: Any) -> tidings.Bus:
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """The broker's process ends and another one takes over its data."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for bus in self._buses:
+            bus.close()
+        self._buses.clear()
+
+
+class EmbeddedHouse(House):
+    def __init__(self, data: Path, **settings: Any) -> None:
+        super().__init__(data)
+        self._settings = settings
+
+    def _open(self, client_id: str | None, **options: Any) -> tidings.Bus:
+        return tidings.open(self.data, client_id, **self._settings, **options)
+
+    def restart(self) -> None:
+        self.close()
+
+
+class ServedHouse(House):
+    def __init__(self, data: Path, **settings: Any) -> None:
+        super().__init__(data)
+        arguments = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        self.broker = BrokerProcess(data, *arguments).start()
+
+    def _open(self, client_id: str | None, **options: Any) -> tidings.Bus:
+        return tidings.connect(self.broker.address, client_id, **options)
+
+    def restart(self) -> None:
+        self.broker.kill()
+        self.broker.start()
+
+    def close(self) -> None:
+        super().close()
+        self.broker.kill()
+
+
+HOUSES: dict[str, type[House]] = {"embedded": EmbeddedHouse, "served": ServedHouse}
+
+
+@pytest.fixture(params=sorted(HOUSES))
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., House]]:
+    """Makes houses of one kind, with settings of the broker."""
+    houses: list[House] = []
+
+    def make(**settings: Any) -> House:
+        house = HOUSES[request.param](tmp_path / f"data{len(houses)}", **settings)
+        houses.append(house)
+        return house
+
+    yield make
+    for house in houses:
+        house.close()
+
+
+@pytest.fixture
+def house(build: Callable[..., House]) -> House:
+    """A house with the default settings."""
+    return build()

@@ -1,0 +1,82 @@
+"""`tidings bench` from end to end, on counts that say nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidings
+from tidings.bench.scenarios import SCENARIOS
+
+SECONDS_MAX = 250
+
+
+def bench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    source = str(Path(tidings.__file__).resolve().parents[1])
+    return subprocess.run(
+        [sys.executable, "-m", "tidings", "bench", "--data", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=os.environ | {"PYTHONPATH": source},
+        check=False,
+    )
+
+
+def test_quick_run_measures_every_scenario(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    journals = tmp_path / "journals"
+    journals.mkdir()
+    report, picture = tmp_path / "figures.json", tmp_path / "figures.png"
+    done = bench("--quick", "--scale", "0.01", "--json", str(report), "--plot", str(picture), folder=journals)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(report.read_text())
+    assert {figure["scenario"] for figure in found["figures"]} == set(SCENARIOS)
+    for figure in found["figures"] + found["limits"]:
+        assert figure["value"] > 0, figure
+        assert math.isfinite(figure["value"])
+        assert figure["limit"] is None or figure["ratio"] > 0, figure
+        assert all(sample > 0 for sample in figure["samples"] + figure["limit_samples"]), figure
+    assert any(figure["ok"] is not None for figure in found["figures"])
+    for name in SCENARIOS:
+        assert name in done.stdout
+    assert picture.stat().st_size > 5_000
+    assert list(journals.iterdir()) == [], "what a run makes it removes"
+
+
+def test_json_on_the_output_is_nothing_but_json(tmp_path: Path) -> None:
+    done = bench("put", "--quick", "--scale", "0.01", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [figure["scenario"] for figure in found["figures"]] == ["put", "put"]
+    assert "synchronous put" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nonsense"], 2, "there is no scenario 'nonsense'"),
+        (["put", "--plot", "picture.bmp"], 1, ".png"),
+        (["put", "--scale", "0"], 1, "scale"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_measured(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    done = bench(*arguments, folder=tmp_path)
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert done.stdout == ""
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    done = bench("put", folder=tmp_path / "missing")
+    assert done.returncode == 1
+    assert "is not a folder" in done.stderr

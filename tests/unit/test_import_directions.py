@@ -1,0 +1,205 @@
+"""Imports point one way, modules stay small, and nothing that came in is ever evaluated.
+
+The rules are those of the architecture: pure cores know nothing of sockets, files, clocks or chance, and
+only the outermost layers know everybody.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "tidings"
+LINES_MAX = 600
+
+NOUNS = ("errors", "message", "settings")
+"""What everybody may import."""
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "message": ("errors",),
+    "settings": ("errors",),
+    "protocols": NOUNS,
+    "journal": NOUNS,
+    "wire": (*NOUNS, "protocols"),
+    "transport": ("errors", "settings", "wire"),
+    "node": (*NOUNS, "transport", "journal", "wire", "protocols"),
+    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages"),
+    # The engine does no input or output of its own, and the session is pure: the simulator drives both.
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
+    "gateways": (*NOUNS, "client"),
+    "spark": (*NOUNS, "client", ""),
+    "console": (*NOUNS, "client", ""),
+    "experiments": (*NOUNS, "client", "simulator", ""),
+    # The outermost layer; "" is the package itself, whose names are the public surface.
+    "bench": (*NOUNS, "client", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
+    "demo": (*NOUNS, "client", ""),
+    "cli": (*NOUNS, "client", "node", "simulator", "bench", "demo", "transport", "console", "spark", "experiments", ""),
+    "__main__": ("cli",),
+    "__init__": (*NOUNS, "client", "node"),
+}
+
+ZEROMQ = ("transport", "bench")
+"""Only the transport speaks ZeroMQ; the benchmark measures a bare echo beside it."""
+
+IMPURE = frozenset({"asyncio", "logging", "os", "secrets", "socket", "threading", "time", "uuid", "zmq"})
+"""What a pure core does not import. `random` it may import for the type of what is handed in, no more."""
+
+FORBIDDEN_MODULES = frozenset({"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle"})
+FORBIDDEN_CALLS = frozenset({"eval", "exec"})
+
+
+def inside(name: str, area: str) -> bool:
+    """Whether a dotted name (without `tidings.`) lies in an area."""
+    return name == area or (area != "" and name.startswith(f"{area}."))
+
+
+def imports(tree: ast.Module, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Every imported name with its line; `from tidings.x import y` is tidings.x.y if that is a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "." * node.level + (node.module or "")
+            for alias in node.names:
+                longer = f"{node.module}.{alias.name}"
+                yield node.lineno, longer if longer in modules else str(node.module)
+
+
+def is_only_for_types(tree: ast.Module, line: int) -> bool:
+    """Whether a line stands under `if TYPE_CHECKING:`, which no run ever executes."""
+    return any(
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        and node.lineno < line <= (node.body[-1].end_lineno or 0)
+        for node in ast.walk(tree)
+    )
+
+
+def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
+    """What is wrong with a module, given as its name without `tidings.` and its text."""
+    found = []
+    tree = ast.parse(source)
+    layer = module.partition(".")[0]
+    if layer not in ALLOWED:
+        return [f"{module}: no rule says what {layer} may import: add one"]
+    for line, name in imports(tree, modules):
+        where = f"{module}:{line}"
+        top, _, rest = name.partition(".")
+        if name.startswith("."):
+            found.append(f"{where} imports relatively")
+        elif top == "tidings":
+            allowed = (*ALLOWED[layer], *(() if layer == "__init__" else (layer,)))
+            if not any(inside(rest, area) for area in allowed):
+                found.append(f"{where} imports {name}, which {layer} must not know")
+        elif top == "zmq" and layer not in ZEROMQ:
+            found.append(f"{where} imports zmq, which only {' and '.join(ZEROMQ)} may")
+        elif top in FORBIDDEN_MODULES:
+            found.append(f"{where} imports {top}")
+        elif layer == "protocols" and top in IMPURE and not is_only_for_types(tree, line):
+            found.append(f"{where} imports {top}, and a protocol is pure")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
+            found.append(f"{module}:{node.lineno} calls {node.func.id}")
+        if layer == "protocols" and (name := use_of_shared_chance(node)):
+            found.append(f"{module}:{getattr(node, 'lineno', 0)} uses {name}, and chance is handed in")
+    lines = len(source.splitlines())
+    if lines > LINES_MAX:
+        found.append(f"{module} has {lines} lines, and {LINES_MAX} is the limit: split it by role")
+    return found
+
+
+def use_of_shared_chance(node: ast.AST) -> str | None:
+    """`random.choice` and the like; `random.Random` is only a type as long as nobody calls it."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
+        return None if node.attr == "Random" else f"random.{node.attr}"
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Random", "random.Random") and not node.args:
+        return "an unseeded Random()"
+    if isinstance(node, ast.ImportFrom) and node.module == "random":
+        names = [alias.name for alias in node.names if alias.name != "Random"]
+        return f"random.{names[0]}" if names else None
+    return None
+
+
+def sources() -> dict[str, str]:
+    """The text of every module of the package, by its name without `tidings.`."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+SOURCES = sources()
+MODULES = frozenset(f"tidings.{name}" for name in SOURCES)
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_module(module: str) -> None:
+    assert faults(module, SOURCES[module], MODULES) == []
+
+
+def test_the_package_was_found() -> None:
+    assert {"errors", "message", "settings", "cli", "__init__"} <= set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("protocols.fake", "import time"),
+        ("protocols.fake", "def late():\n    import socket"),
+        ("protocols.fake", "from os import urandom"),
+        ("protocols.fake", "import random\nrandom.shuffle([])"),
+        ("protocols.fake", "from random import choice"),
+        ("protocols.fake", "import random\nrandom.Random()"),
+        ("protocols.fake", "from tidings.wire import codec"),
+        ("protocols.fake", "from tidings import wire"),
+        ("protocols.fake", "import tidings"),
+        ("protocols.fake", "from ..wire import codec"),
+        ("wire.fake", "from tidings.journal import segment"),
+        ("journal.fake", "from tidings.protocols.broker import messages"),
+        ("transport.fake", "from tidings.protocols.broker.messages import Hello"),
+        ("node.fake", "from tidings.client import session"),
+        ("node.fake", "import zmq"),
+        ("client.fake", "from tidings.protocols.broker import machine"),
+        ("client.fake", "import tidings.node.loop"),
+        ("simulator.fake", "from tidings.node import loop"),
+        ("simulator.fake", "from tidings.node.loop import serve"),
+        ("cli.fake", "import zmq.auth"),
+        ("cli.fake", "from tidings.journal import segment"),
+        ("errors", "from tidings.message import Message"),
+        ("unheard_of.fake", ""),
+        ("cli.fake", "import pickle"),
+        ("cli.fake", "eval('1')"),
+        ("cli.fake", "exec('1')"),
+        ("cli.fake", "\n" * (LINES_MAX + 1)),
+    ],
+)
+def test_planted_fault_is_reported(module: str, source: str) -> None:
+    known = MODULES | {"tidings.wire.codec", "tidings.protocols.broker.machine", "tidings.node.loop"}
+    assert faults(module, source, frozenset(known))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("protocols.fake", "from tidings.protocols import events\nfrom tidings.errors import TidingsError"),
+        ("protocols.fake", "import random\ndef shuffle(chance: random.Random) -> None: ..."),
+        ("protocols.fake", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio"),
+        ("simulator.fake", "from tidings.node import engine\nfrom tidings.node.engine import Engine"),
+        ("client.fake", "from tidings.protocols.broker import messages"),
+        ("client.fake", "from tidings.protocols.broker.messages import Hello"),
+        ("transport.fake", "import zmq"),
+        ("cli.fake", "import tidings\nfrom tidings.node.loop import serve\nimport random, time"),
+        ("__init__", "from tidings.client.bus import Bus\nfrom tidings.errors import TidingsError"),
+    ],
+)
+def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
+    known = MODULES | {"tidings.node.engine", "tidings.protocols.broker.messages"}
+    assert faults(module, source, frozenset(known)) == []
