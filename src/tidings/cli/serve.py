@@ -85,9 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
         ready_file.unlink(missing_ok=True)
 
     def on_ready(address: str) -> None:
-        print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
         if ready_file is not None:
             write_whole(ready_file, address + "\n")
+        print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
 
     try:
         loop.serve(arguments.data, broker, journal, node, on_ready)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import tidings
@@ -44,18 +45,20 @@ def bill(folder: Path, count: int, report: Report) -> None:
         while billed < count:
             report("billing", billed)
             with bus.transaction() as tx:
-                while len(tx.taken) < CHUNK and (order := tx.get(ORDERS, timeout=0 if tx.taken else 0.2)):
+                taken = 0
+                while taken < CHUNK and (order := tx.get(ORDERS, timeout=0.0 if taken else 0.2)):
                     tx.put(INVOICES, f"invoice for {order.text}", key=order.key)
-                billed += len(tx.taken)
+                    taken += 1
+            billed += taken
         report("billing", billed)
 
 
 def watch(folder: Path, count: int, log: Path, report: Report) -> None:
     """Writes down every order that it sees, with its offset and whether it may have been seen before."""
-    with tidings.open(folder, client_id="dashboard") as bus, log.open("a") as lines:
+    with tidings.open(folder, client_id="dashboard") as bus, log.open("ab", buffering=0) as lines:
         for batch in bus.subscribe(ORDERS).batches():
-            lines.writelines(f"{message.offset} {int(message.redelivered)}\n" for message in batch)
-            lines.flush()
+            # One write for the whole batch, so that no line is cut in two when the process is killed.
+            lines.write("".join(f"{message.offset} {int(message.redelivered)}\n" for message in batch).encode())
             report("dashboard", batch.next_offset)
             if batch.next_offset == count:
                 return
@@ -71,13 +74,12 @@ def main() -> int:
             print(json.dumps([who, done]), flush=True)
 
     total = count * len(SHOPS)
-    parts = [threading.Thread(target=sell, args=(folder, shop, count, report)) for shop in SHOPS]
-    parts.append(threading.Thread(target=bill, args=(folder, total, report)))
-    parts.append(threading.Thread(target=watch, args=(folder, total, log, report)))
-    for part in parts:
-        part.start()
-    for part in parts:
-        part.join()
+    with ThreadPoolExecutor(len(SHOPS) + 2) as pool:
+        parts = [pool.submit(sell, folder, shop, count, report) for shop in SHOPS]
+        parts.append(pool.submit(bill, folder, total, report))
+        parts.append(pool.submit(watch, folder, total, log, report))
+        for part in as_completed(parts):
+            part.result()
     return 0
 
 

@@ -92,6 +92,8 @@ class EmbeddedLink:
 
     def __init__(self, node: EmbeddedNode) -> None:
         self.inbox: deque[list[Frame]] = deque()
+        self.address = str(node.folder)
+        self._woken = False
         self._node = node
         self._number = node.join(self)
 
@@ -99,13 +101,20 @@ class EmbeddedLink:
         self._node.handle(self._number, frames)
 
     def receive(self, timeout_ms: int) -> list[Frame] | None:
-        """The next answer or delivery, None when none comes in time."""
+        """The next answer or delivery, None when none comes in time or when woken."""
         if not self.inbox and timeout_ms > 0:
             deadline = time.monotonic() + timeout_ms / 1000
             with self._node.changed:
-                while not self.inbox and (left := deadline - time.monotonic()) > 0:
+                while not self.inbox and not self._woken and (left := deadline - time.monotonic()) > 0:
                     self._node.changed.wait(left)
+        self._woken = False
         return self.inbox.popleft() if self.inbox else None
+
+    def wake(self) -> None:
+        """Ends a wait of `receive`; may be called from any thread."""
+        self._woken = True
+        with self._node.changed:
+            self._node.changed.notify_all()
 
     def reopen(self) -> None:
         """A new connection: what was on its way over the old one is lost."""

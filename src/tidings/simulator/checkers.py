@@ -189,6 +189,7 @@ class FencedStayOut(Checker):
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self._newest: dict[str, tuple[int, bytes]] = {}
+        self._tokens: dict[tuple[str, bytes], int] = {}
 
     def on_existing(self, existing: Existing) -> None:
         command: Any = existing.command
@@ -199,6 +200,11 @@ class FencedStayOut(Checker):
             granted: Any = existing.result
             if granted < epoch or (granted == epoch) != (command.token == token):
                 self.broken(f"{command.client} was given epoch {granted} after {epoch}")
+            first = self._tokens.setdefault((command.client, command.token), granted)
+            if first != granted:
+                self.broken(
+                    f"a late Hello of {command.client}'s session {first} was given epoch {granted} after {epoch}"
+                )
             self._newest[command.client] = (granted, command.token)
         elif command.epoch < epoch:
             self.broken(f"a {type(command).__name__} of {command.client} in epoch {command.epoch} came after {epoch}")

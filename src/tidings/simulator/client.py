@@ -49,12 +49,18 @@ class Client:
         self.roles = roles
         self.inbox = inbox
         self.processes: list[ClientProcess] = []
+        self.waits_for: tuple[str, ...] | None = None
+        """The subscription that one of its roles reads for ever, if there is one."""
         self._back_planned = False
 
     @property
     def finished(self) -> bool:
         """Whether the newest life has done all that it had to do."""
-        return bool(self.processes) and self.processes[-1].finished
+        if not self.processes or not self.processes[-1].alive:
+            return False
+        if self.waits_for is not None and self.world.drained(self.name, self.waits_for):
+            return True
+        return self.processes[-1].finished
 
     def start(self) -> None:
         """A new process of this name begins."""
@@ -128,7 +134,7 @@ class ClientProcess:
 
     @property
     def finished(self) -> bool:
-        return self.alive and not self._tasks
+        return not self._tasks
 
     # Its life.
 

@@ -143,13 +143,18 @@ class EachOnceInOrder(Checker):
         wanted: dict[str, None] = {}
         for topic, start in reading.starts.items():
             names = self.ledger.topics.get(topic, [])
+            if reading.mode == "transaction":
+                start = acknowledged.get(topic, start)
             wanted.update(dict.fromkeys(names[start:]))
             if reading.mode in ACKNOWLEDGED_FIRST:
                 excused.update(dict.fromkeys(names[: acknowledged.get(topic, 0)]))
+        if reading.mode == "transaction":  # Handed out is not enough there: what is taken back comes again.
+            return list(wanted)
         return [name for name in wanted if name not in reading.lives and name not in excused]
 
     def on_end(self, engine: Engine) -> None:
         for key, reading in self._readings.items():
-            missing = self._not_handed(reading, reading.asked)
+            cursors = self.ledger.reference.subscriptions[key].cursors
+            missing = self._not_handed(reading, cursors if reading.mode == "transaction" else reading.asked)
             if missing:
                 self.broken(f"{key} was never handed {missing}")

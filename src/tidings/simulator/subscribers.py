@@ -1,12 +1,14 @@
-"""Roles that read: by get, in a loop, in batches, all at once, and for a while only."""
+"""Roles that read: by get, in a loop, in batches, all at once, in transactions, and for a while only."""
 
 from __future__ import annotations
 
 from tidings.client import operations, reading
 from tidings.client.operations import Operation
-from tidings.errors import NotSubscribed, Overloaded, Unavailable
+from tidings.client.transaction import Parts
+from tidings.errors import NotSubscribed, OutOfSequence, Overloaded, Unavailable
 from tidings.protocols.broker.messages import Start
 from tidings.simulator.client import ClientProcess
+from tidings.simulator.ledger import SEPARATOR
 from tidings.simulator.publishers import insist
 
 POLL_S = 0.3
@@ -48,9 +50,20 @@ def _get_one(me: ClientProcess, topics: tuple[str, ...]) -> Operation[None]:
 
 def looping(me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int) -> Operation[None]:
     """`for message in subscription`: acknowledged when the next one is asked for."""
+    yield from _loop(me, topics, start, pace_ms, POLL_S)
+
+
+def waiting(me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int) -> Operation[None]:
+    """The same without a time-out: it never asks, and has to be given what there is."""
+    yield from _loop(me, topics, start, pace_ms, None)
+
+
+def _loop(
+    me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int, timeout: float | None
+) -> Operation[None]:
     yield from _subscribe(me, topics, start)
     while not me.world.drained(me.name, topics):
-        reader = reading.Reader(me.core, me.session.streams.of(topics), POLL_S)
+        reader = reading.Reader(me.core, me.session.streams.of(topics), timeout)
         try:
             while (piece := (yield from reader.step())) is not None:
                 for message in piece:
@@ -112,3 +125,36 @@ def coming_and_going(me: ClientProcess, topics: tuple[str, ...], start: Start, p
             yield from insist(me, lambda: operations.unsubscribe(me.core, topics))
         except NotSubscribed:
             me.world.note(me.label, "finds that its unsubscribe had already happened")
+
+
+def transacting(
+    me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int, answers: str
+) -> Operation[None]:
+    """Takes some, puts an answer to each, and both happen together or not at all."""
+    random, watch = me.world.random, me.world.watch
+    yield from _subscribe(me, topics, start)
+    while not me.world.drained(me.name, topics):
+        parts = Parts(me.core)
+        try:
+            for _ in range(random.randint(1, 3)):
+                message = yield from parts.get(topics, me.core.deadline_ms(POLL_S))
+                if message is None:
+                    break
+                watch.on_handed(me, topics, message)
+                answer = f"{me.name}:{message.topic}:{message.offset}"
+                watch.on_given(me, answer, (answers,))
+                parts.put(answers, answer.encode() + SEPARATOR, None, None, None)
+                yield from _work(me, pace_ms)
+        except (Unavailable, Overloaded):
+            parts.roll_back()
+            yield from _rest(me)
+            continue
+        if random.random() < 0.1:
+            me.world.note(me.label, "changes its mind")
+            parts.roll_back()
+            continue
+        try:
+            yield from parts.commit()
+        except (Unavailable, Overloaded, OutOfSequence) as error:
+            me.world.note(me.label, f"got no commit: {error}")
+            yield from _rest(me)

@@ -15,10 +15,21 @@ from tidings.protocols.broker.messages import Start
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.client import Client, MemoryInbox, Role
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
-from tidings.simulator.subscribers import batching, coming_and_going, getting, getting_all, looping
+from tidings.simulator.subscribers import (
+    batching,
+    coming_and_going,
+    getting,
+    getting_all,
+    looping,
+    transacting,
+    waiting,
+)
 from tidings.simulator.world import World
 
 SILENCE_MS = 2_500
+
+Reading = Callable[..., Operation[None]]
+"""A role that reads, still without its topics."""
 
 
 def draw_broker(random: Random) -> BrokerSettings:
@@ -59,12 +70,16 @@ def populate(world: World, names: list[str]) -> None:
     for number, name in enumerate(names):
         roles: list[Role] = []
         inbox = None
+        kind, chosen = None, ()
         if number == 0 or (number > 1 and random.random() < 0.5):
             roles.append(_draw_publisher(world, random, name, topics))
         if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
             inbox = MemoryInbox() if random.random() < 0.3 else None
-            roles.append(_draw_subscriber(world, random, name, topics, inbox))
+            kind, chosen, role = _draw_subscriber(world, random, name, topics, inbox)
+            roles.append(role)
         world.clients[name] = Client(world, name, roles, inbox)
+        if kind is waiting:
+            world.clients[name].waits_for = chosen
 
 
 def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) -> Role:
@@ -86,17 +101,24 @@ def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) 
     return partial(kind, script=script)
 
 
-def _draw_subscriber(world: World, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None) -> Role:
-    kind: Callable[..., Operation[None]] = random.choice(
-        (getting, looping, looping, batching, getting_all, coming_and_going)
+def _draw_subscriber(
+    world: World, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None
+) -> tuple[Reading, tuple[str, ...], Role]:
+    kind: Reading = random.choice(
+        (getting, looping, looping, waiting, batching, getting_all, coming_and_going, transacting)
     )
     chosen = tuple(sorted(random.sample(topics, random.randint(1, len(topics)))))
-    if kind is coming_and_going:
+    if kind in (coming_and_going, transacting):
         chosen = chosen[:1]
     start: Start = random.choice(("now", "earliest", "last"))
-    mode = "loop" if kind in (looping, batching) else "get"
-    if inbox is not None:
+    role = partial(kind, topics=chosen, start=start, pace_ms=random.choice((0, 30, 300)))
+    mode = "loop" if kind in (looping, waiting, batching) else "get"
+    if kind is transacting:
+        mode = "transaction"
+        world.watch.together.transactions[name, chosen] = f"{name}-answers"
+        role = partial(role, answers=f"{name}-answers")
+    elif inbox is not None:
         mode = "inbox" if mode == "loop" else "inbox-get"
     for key in ((topic,) for topic in chosen) if kind is getting_all else [chosen]:
         world.watch.once.modes[name, key] = mode
-    return partial(kind, topics=chosen, start=start, pace_ms=random.choice((0, 30, 300)))
+    return kind, chosen, role

@@ -80,9 +80,7 @@ class Desk:
         positions: tuple[messages.Position, ...] = (),
         request: int = 0,
     ) -> list[tuple[Any, Any, list[Columns]]]:
-        flow = messages.Flow(
-            request, client, self.epochs[client], topics, stream, positions, messages_room, bytes_room
-        )
+        flow = messages.Flow(request, client, self.epochs[client], topics, stream, positions, messages_room, bytes_room)
         self.say([codec.encode(flow)], peer=client)
         self.commit()
         return self.heard()
