@@ -141,9 +141,12 @@ def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str
     path = Path(file)
     if path.is_file():
         try:
-            values.update(tomllib.loads(path.read_text()).get(table, {}))
-        except tomllib.TOMLDecodeError as error:
+            written = tomllib.loads(path.read_text(encoding="utf-8")).get(table, {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidRequest(f"{path} is not valid TOML ({error}): mend it or remove it.") from error
+        if not isinstance(written, dict):
+            raise InvalidRequest(f"In {path}, {table} is not a table: write [{table}] above its settings.")
+        values.update(written)
     hints = typing.get_type_hints(kind)
     for name in kind.__struct_fields__:
         text = os.environ.get(f"TIDINGS_{name.upper()}")

@@ -55,7 +55,7 @@ def test_json_on_the_output_is_nothing_but_json(tmp_path: Path) -> None:
     done = bench("put", "--quick", "--scale", "0.01", "--json", "-", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [figure["scenario"] for figure in found["figures"]] == ["put", "put"]
+    assert [figure["scenario"] for figure in found["figures"]] == ["put", "put", "put"]
     assert "synchronous put" in done.stderr
 
 

@@ -232,11 +232,16 @@ def test_a_transaction_is_all_or_nothing(house: House) -> None:
     bus = house.connect("alice")
     bus.subscribe("orders")
     bus.put_many("orders", ["one", "two"])
-    with pytest.raises(ZeroDivisionError), bus.transaction() as tx:
-        message = tx.get("orders")
-        assert message is not None
-        tx.put("invoices", message.text.upper())
-        raise ZeroDivisionError
+
+    def fail_half_way() -> None:
+        with bus.transaction() as tx:
+            message = tx.get("orders")
+            assert message is not None
+            tx.put("invoices", message.text.upper())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
     assert "invoices" not in [topic.name for topic in bus.topics()]
     with bus.transaction() as tx:
         for _ in range(2):

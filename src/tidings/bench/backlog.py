@@ -21,6 +21,7 @@ MEMORY_BYTES_MAX = 400e6
 READY_SECONDS_MAX = 5.0
 COST_RATIO_MAX = 1.3
 SINGLE_MESSAGES_MAX = 300
+WARM_BYTES = 256 * 1024 * 1024
 
 Costs = dict[str, list[float]]
 
@@ -59,6 +60,7 @@ def _stored(on: Stage) -> list[Figure]:
     memory["empty"] = msgspec.to_builtins(many.broker.memory())
     few.client.ask("publish", topic="news", count=plan.backlog_few_messages, size=size)
     on.step(f"publishing {count:,} messages")
+    on.warm(int(count * size * 1.2) + WARM_BYTES)
     began, ended = many.client.ask("publish", topic="news", count=count, size=size)
     on.raw["publish_messages_per_second"] = count / (ended - began)
     published = many.broker.memory()
@@ -102,6 +104,7 @@ def _probe_stored(on: Stage, few: _Side, many: _Side) -> dict[str, tuple[Costs, 
         side.client.ask("subscribe", topics=["news"], start="now")
     for number in range(plan.rounds):
         on.step(f"round {number + 1} of {plan.rounds}: the same work with little and with much stored")
+        on.warm(int(2 * count * size * 1.2) + WARM_BYTES)
         for side in (few, many):
             before = side.client.ask("next_offset", topic="news")
             began, ended = side.client.ask("publish", topic="probe", count=count, size=size)

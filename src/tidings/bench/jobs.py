@@ -6,7 +6,7 @@ machine's monotonic clock, which all processes share, so that jobs of several wo
 
 from __future__ import annotations
 
-import asyncio
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -18,9 +18,12 @@ import tidings
 from tidings.bench import limits
 from tidings.client.bus import Bus
 from tidings.client.subscription import Subscription
+from tidings.message import Batch
+from tidings.protocols.broker.messages import Start
 
 CHUNK_MESSAGES = 1_000_000
 WAIT_SECONDS_MAX = 60.0
+TOUCH_BYTES = 1024 * 1024
 JOIN_SECONDS_MAX = 300.0
 
 
@@ -70,8 +73,16 @@ def memory_copy(desk: Desk, count: int) -> list[float]:
     return limits.memory_copy(count)
 
 
-def echo_serve(desk: Desk) -> str:
-    desk.server = limits.EchoServer()
+def touch_memory(desk: Desk, size_bytes: int) -> None:
+    """Uses memory and gives it back, so that whoever gets it next finds it ready."""
+    block = b"\1" * TOUCH_BYTES
+    with mmap.mmap(-1, size_bytes) as memory:
+        for position in range(0, size_bytes - TOUCH_BYTES + 1, TOUCH_BYTES):
+            memory[position : position + TOUCH_BYTES] = block
+
+
+def echo_serve(desk: Desk, folder: str) -> str:
+    desk.server = limits.EchoServer(Path(folder))
     threading.Thread(target=desk.server.serve, daemon=True).start()
     return desk.server.address
 
@@ -82,9 +93,9 @@ def echo_connect(desk: Desk, address: str, callers: int = 1) -> None:
     desk.callers = limits.EchoClient(address, callers)
 
 
-def echo(desk: Desk, sizes: list[int], count: int) -> list[float]:
+def echo(desk: Desk, sizes: list[int], count: int, record_bytes: int = 0) -> list[float]:
     assert desk.callers is not None
-    return desk.callers.echo(sizes, count)
+    return desk.callers.echo(sizes, count, record_bytes)
 
 
 def echo_all(desk: Desk, sizes: list[int], seconds: float) -> int:
@@ -149,34 +160,41 @@ def put_at_once(desk: Desk, topics: list[str], count: int, size: int, at_once: i
     return began, perf_counter()
 
 
-def publish_many(desk: Desk, address: str, publishers: int, seconds: float, topic: str, size: int) -> dict[str, float]:
-    """Publishers that each put one message after another and wait for every receipt."""
+def publish_many(
+    desk: Desk, address: str, publishers: int, seconds: float, topic: str, size: int
+) -> tuple[int, float, float]:
+    """Publishers with a connection each and one put under way each: puts, began, ended.
+
+    One thread looks after all of them in turns: it waits for a publisher's receipt, has it put its next message,
+    and goes on to the next. That leaves most of the machine to the broker.
+    """
     value = os.urandom(size)
-
-    async def one(bus: Any, number: int, until: float) -> int:
+    buses = [tidings.connect(address) for _ in range(publishers)]
+    try:
+        for bus in buses:
+            bus.put(topic, value)
         count = 0
-        while perf_counter() < until:
-            await bus.put(f"{topic}-{number % 4}", value)
-            count += 1
-        return count
-
-    async def all_of_them() -> dict[str, float]:
-        buses = [await tidings.aconnect(address) for _ in range(publishers)]
-        await asyncio.gather(*(bus.put(topic, value) for bus in buses))
         began = perf_counter()
-        counts = await asyncio.gather(*(one(bus, number, began + seconds) for number, bus in enumerate(buses)))
+        until = began + seconds
+        under_way = [bus.put_soon(topic, value) for bus in buses]
+        while perf_counter() < until:
+            for number, bus in enumerate(buses):
+                under_way[number].result()
+                count += 1
+                under_way[number] = bus.put_soon(topic, value)
         ended = perf_counter()
         for bus in buses:
-            await bus.close()
-        return {"began": began, "ended": ended, "count": sum(counts)}
-
-    return asyncio.run(all_of_them())
+            bus.flush()
+    finally:
+        for bus in buses:
+            bus.close()
+    return count, began, ended
 
 
 # Consuming.
 
 
-def _counted(batches: Iterator[Any], count: int) -> int:
+def _counted(batches: Iterator[Batch], count: int) -> int:
     seen = 0
     for batch in batches:
         seen += len(batch.values)
@@ -185,9 +203,7 @@ def _counted(batches: Iterator[Any], count: int) -> int:
     return seen
 
 
-def consume_batches(
-    desk: Desk, address: str, client: str, topic: str, start: str | int, count: int
-) -> tuple[float, float]:
+def consume_batches(desk: Desk, address: str, client: str, topic: str, start: Start, count: int) -> tuple[float, float]:
     """A new subscriber reads what is there in batches: began, ended."""
     with tidings.connect(address, client_id=client) as bus:
         subscription = bus.subscribe(topic, start=start)
@@ -199,7 +215,7 @@ def consume_batches(
 
 
 def consume_messages(
-    desk: Desk, address: str, client: str, topic: str, start: str | int, count: int
+    desk: Desk, address: str, client: str, topic: str, start: Start, count: int
 ) -> tuple[float, float]:
     """A new subscriber reads what is there one by one: began, ended."""
     with tidings.connect(address, client_id=client) as bus:
@@ -228,7 +244,7 @@ def get(desk: Desk, topics: list[str], count: int) -> list[float]:
     return times
 
 
-def subscribe(desk: Desk, topics: list[str], start: str | int = "now") -> None:
+def subscribe(desk: Desk, topics: list[str], start: Start = "now") -> None:
     bus = desk.connected
     for topic in topics:
         bus.subscribe(topic, start=start)
@@ -273,6 +289,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     for job in (
         write_and_sync,
         memory_copy,
+        touch_memory,
         echo_serve,
         echo_connect,
         echo,

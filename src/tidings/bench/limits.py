@@ -63,9 +63,14 @@ def memory_copy(count: int) -> list[float]:
 
 
 class EchoServer:
-    """A ROUTER that sends back what it gets, or as many frames of a size as it is asked for."""
+    """A ROUTER that sends back what it gets.
 
-    def __init__(self) -> None:
+    A first frame `sync` has it write as many bytes as the second says, and sync them, before it answers; `stream`
+    has it answer with as many bytes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "echo.bin"
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
@@ -75,20 +80,27 @@ class EchoServer:
     def serve(self) -> None:
         """Serves until it is told to stop."""
         receive, send = self._socket.recv_multipart, self._socket.send_multipart
-        block = zmq.Frame(b"")
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        data, block = b"", zmq.Frame(b"")
         while True:
             frames = receive()
             match frames[1]:
+                case b"sync":
+                    if len(data) != int(frames[2]):
+                        data = os.urandom(int(frames[2]))
+                    os.write(descriptor, data)
+                    os.fdatasync(descriptor)
+                    send(frames)
+                case b"stream":
+                    if len(block) != int(frames[2]):
+                        block = zmq.Frame(os.urandom(int(frames[2])), copy=False)
+                    send([frames[0], block], copy=True)
                 case b"stop":
                     break
-                case b"stream":
-                    size = int(frames[2])
-                    if len(block) != size:
-                        block = zmq.Frame(os.urandom(size), copy=False)
-                    for _ in range(int(frames[3])):
-                        send([frames[0], block], copy=True)
                 case _:
                     send(frames)
+        os.close(descriptor)
+        self._file.unlink(missing_ok=True)
         self._socket.close()
         self._context.term()
 
@@ -108,10 +120,12 @@ class EchoClient:
         for socket in self._sockets:
             self._poller.register(socket, zmq.POLLIN)
 
-    def echo(self, sizes: list[int], count: int) -> list[float]:
-        """How long each round trip of frames of these sizes took, in seconds."""
+    def echo(self, sizes: list[int], count: int, record_bytes: int = 0) -> list[float]:
+        """How long each round trip of frames of these sizes took; with a record, one that is synced on the way."""
         [socket, *_] = self._sockets
         frames = [os.urandom(size) for size in sizes]
+        if record_bytes:
+            frames = [b"sync", b"%d" % record_bytes, *frames]
         times: list[float] = []
         for _ in range(count):
             started = perf_counter()
@@ -140,7 +154,7 @@ class EchoClient:
     def stream(self, block_bytes: int, count: int) -> float:
         """How many bytes a second came in, in so many frames of that size, a few asked for ahead."""
         [socket, *_] = self._sockets
-        request = [b"stream", b"%d" % block_bytes, b"1"]
+        request = [b"stream", b"%d" % block_bytes]
         started = perf_counter()
         asked = min(count, STREAM_WINDOW)
         for _ in range(asked):

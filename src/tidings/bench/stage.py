@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -51,7 +52,17 @@ class Stage:
 
     def echo_server(self) -> str:
         """The address of a bare echo in a process of its own."""
-        return str(self.worker().ask("echo_serve"))
+        return str(self.worker().ask("echo_serve", folder=str(self.folder)))
+
+    def warm(self, size_bytes: int) -> None:
+        """Has the machine make so much memory ready.
+
+        A virtual machine may get its memory from the host only at the first touch, which can take longer than
+        writing it to a disk. Journals grow into fresh memory and the bare loops do not, so without this the
+        comparison would be about the host.
+        """
+        with self.worker() as worker:
+            worker.ask("touch_memory", size_bytes=int(min(size_bytes, available_memory() // 2)))
 
 
 @contextmanager
@@ -84,6 +95,11 @@ def filesystem_of(folder: Path, mounts: str | None = None) -> str:
         if (path == point or point in path.parents) and len(point.parts) >= len(best.parts):
             best, kind = point, fields[2]
     return kind
+
+
+def available_memory() -> int:
+    """How many bytes of memory are free or could be at once."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def default_folder() -> Path:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         curve.allow(folder, name, public)
         _show("client", name, public, None, arguments.json)
     else:
-        _show("client", name, curve.create_client_keys(folder, name), folder, arguments.json)
+        _show("client", name, curve.create_client_keys(folder, name), curve.secret_file(folder, name), arguments.json)
     return 0
 
 

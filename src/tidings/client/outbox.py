@@ -149,7 +149,9 @@ class Outbox:
         self.waiting_count += entry.count
 
     def _pump_lane(self, lane: Lane) -> None:
+        moved = False
         while lane.waiting and self._may_send(lane) and self._sure(lane.topics, lane.waiting[0]):
+            moved = True
             entry = lane.waiting[0]
             if isinstance(entry, Single):
                 self._send_singles(lane)
@@ -159,6 +161,10 @@ class Outbox:
                 self._send_together(lane, entry)
             else:
                 raise AssertionError(entry)
+        if moved:  # Others may have waited for what has gone.
+            for rival in lane.rivals:
+                if rival.waiting:
+                    self._pump_lane(rival)
 
     def _may_send(self, lane: Lane) -> bool:
         if lane.rivals and lane.waiting[0].order > _oldest(lane.rivals):
@@ -218,6 +224,7 @@ class Outbox:
                     for entry in waiting:
                         self.waiting_count -= entry.count
                         entry.pending.fail(type(error)(str(error)))
+            self.pump()
 
     # Shipments.
 

@@ -44,6 +44,8 @@ from tidings.wire.codec import decode_answer, encode
 CALLS_MAX = 100_000
 """Requests sent or held back and not yet answered; one more is LimitReached."""
 
+NOT_WELCOME = "The answer to Hello was something else than Welcome: is that a tidings broker?"
+
 Make = Callable[[int, int], AnyRequest]
 """Makes a request out of its number and the epoch that it is sent in."""
 
@@ -145,7 +147,16 @@ class Session:
             return welcomed
         self._greet(who)
         assert who.greeting is not None
-        who.greeting.pending.then(lambda p: welcomed.fail(p.error) if p.error else welcomed.finish(None))
+
+        def on_greeted(greeted: Pending[AnyAnswer]) -> None:
+            if greeted.error is not None:
+                welcomed.fail(greeted.error)
+            elif not who.epoch:
+                welcomed.fail(ProtocolError(NOT_WELCOME))
+            else:
+                welcomed.finish(None)
+
+        who.greeting.pending.then(on_greeted)
         return welcomed
 
     def identity(self, name: str, token: bytes) -> Identity:
@@ -356,7 +367,7 @@ class Session:
         try:
             answer = greeted.outcome()
             if not isinstance(answer, Welcome):
-                raise ProtocolError(f"The answer to Hello was {type(answer).__name__}: is that a tidings broker?")
+                raise ProtocolError(NOT_WELCOME)
         except TidingsError as error:
             self._fail_held(who, error)
             return

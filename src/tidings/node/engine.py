@@ -11,6 +11,7 @@ that is the group commit.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from tidings.errors import Overloaded, ProtocolError, TidingsError
@@ -59,10 +60,8 @@ class Engine:
         count = 0
         for record in recovery.records:
             if record.kind == COMMAND:
-                try:
+                with contextlib.suppress(TidingsError):  # What the state refused the first time, it refuses again.
                     machine.apply(decode_command(record.command), record.time_ms, record.body_address)
-                except TidingsError:
-                    pass  # It was refused the first time too: the state says no, now as then.
             count += 1
         self.broker.dispatcher.recovered()
         return count

@@ -61,7 +61,7 @@ class Committer:
             self._journal.write(commit)
         except DiskFull as error:
             return error
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it is, no answer may follow it
             sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
             sys.stderr.flush()
             os._exit(EXIT_STORAGE_FAILED)

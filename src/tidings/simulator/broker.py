@@ -17,6 +17,7 @@ from tidings.protocols.broker.commands import Command
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
 from tidings.simulator.faults import BrokerEnd, ClockJump, End, FullDisk
+from tidings.simulator.recovery_checker import RecoveryEqualsPrefix
 
 if TYPE_CHECKING:
     from tidings.simulator.world import World
@@ -67,7 +68,9 @@ class BrokerProcess:
             self._die("kill", f"during recovery: {error}")
             return
         except StorageDamaged as error:
-            world.watch.violate("recovery equals the acknowledged prefix", f"the broker refuses its own disk: {error}")
+            world.watch.violate(RecoveryEqualsPrefix.RULE, f"the broker refuses its own disk: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no broker any more.
+            world.watch.violate(RecoveryEqualsPrefix.RULE, f"the recovery ended with {type(error).__name__}: {error}")
         self.engine = engine
         world.note("broker", f"life {self.life} begins at slot {engine.journal.next_slot}, {replayed} records replayed")
         world.watch.on_recovered(engine)
@@ -109,7 +112,7 @@ class BrokerProcess:
             return
         if self._commit is not None:
             self._steps_left = self._world.random.randint(0, WRITE_STEPS_MAX)
-            with suppress(PowerCut, DiskFull):
+            with suppress(PowerCut, DiskFull, SyncFailed):
                 engine.journal.write(self._commit)
         self._die(how, f"({how})")
 

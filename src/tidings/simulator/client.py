@@ -76,6 +76,8 @@ class Client:
             self.world.after(delay_ms, self.start)
 
     def on_end(self, fault: ClientEnd) -> None:
+        if not self.processes:
+            return
         process = self.processes[-1]
         if fault.overlap and self.inbox is None:
             self.world.note(self.name, f"life {process.life} goes on while another begins")
@@ -84,7 +86,8 @@ class Client:
         self.come_back(fault.back_after_ms)
 
     def on_pause(self, fault: Pause) -> None:
-        self.processes[-1].pause(fault.for_ms)
+        if self.processes:
+            self.processes[-1].pause(fault.for_ms)
 
     def on_calm(self) -> None:
         """Of several lives only the newest goes on."""

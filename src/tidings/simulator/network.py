@@ -3,6 +3,9 @@
 Everything that travels is bytes, as on the wire. A connection has a number, which is what the broker knows of
 its client; a connection that is made anew gets a new one, and what was on its way to the client over the old
 one is lost. Frames that the broker is to get may still arrive then: they had left.
+
+Answers and deliveries are also repeated. A request is not: no connection makes copies of what it carries. It
+comes twice because the client sent it twice, over two connections, and the older copy may be the later one.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class Network:
         elif random.random() < plan.loss:
             arrivals = []
         else:
-            count = 2 if random.random() < plan.repetition else 1
+            count = 1 if to_broker or random.random() >= plan.repetition else 2
             arrivals = [
                 now_ms + random.randint(1, plan.late_ms_max if random.random() < plan.late else plan.latency_ms_max)
                 for _ in range(count)

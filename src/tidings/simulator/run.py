@@ -9,6 +9,7 @@ import msgspec
 
 from tidings.simulator.checkers import Violation
 from tidings.simulator.faults import draw_faults
+from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
 
@@ -23,7 +24,7 @@ class Result(msgspec.Struct, frozen=True):
     trace_hash: str
     virtual_ms: int
     events: int
-    restarts: int
+    lives: int
     invariant: str | None = None
     text: str = ""
     trace: tuple[str, ...] = ()
@@ -39,8 +40,11 @@ def make_world(seed: int) -> World:
     return world
 
 
-def run(seed: int, trace: bool = False) -> Result:
-    """Runs a seed to its end, or to the first broken invariant."""
+def run(seed: int, trace: bool = False, mutant: str | None = None) -> Result:
+    """Runs a seed to its end, or to the first broken invariant; with a planted bug if one is named."""
+    if mutant is not None:
+        with MUTANTS[mutant].plant():
+            return run(seed, trace)
     world = make_world(seed)
     invariant, text = None, ""
     try:

@@ -70,7 +70,8 @@ def populate(world: World, names: list[str]) -> None:
     for number, name in enumerate(names):
         roles: list[Role] = []
         inbox = None
-        kind, chosen = None, ()
+        kind: Reading | None = None
+        chosen: tuple[str, ...] = ()
         if number == 0 or (number > 1 and random.random() < 0.5):
             roles.append(_draw_publisher(world, random, name, topics))
         if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):

@@ -102,11 +102,11 @@ def create_server_keys(folder: Path) -> bytes:
 
 def create_client_keys(folder: Path, name: str) -> bytes:
     """Makes a client's key pair in the folder, puts it on the allow-list and returns the public key."""
-    secret_file = folder / f"{_file_name(name)}.key"
-    _refuse_existing(secret_file, _public_file(folder, name))
+    path = secret_file(folder, name)
+    _refuse_existing(path, _public_file(folder, name))
     pair = generate()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _create(secret_file, pair.secret, 0o600)
+    _create(path, pair.secret, 0o600)
     allow(folder, name, pair.public)
     return pair.public
 
@@ -141,10 +141,15 @@ def client_options(folder: Path, name: str, server_key: str | None = None) -> Cl
 
     `server_key` is that key itself or a file that holds it; without it `server.pub` of the folder is read.
     """
-    pair = _load_pair(folder / f"{_file_name(name)}.key", f"make it with: tidings keys {folder} --client NAME")
+    pair = _load_pair(secret_file(folder, name), f"make it with: tidings keys {folder} --client NAME")
     if server_key is None:
         return ClientOptions(pair, _read_key(folder / "server.pub", "copy it from the broker or give --server-key"))
     return ClientOptions(pair, public_key(server_key))
+
+
+def secret_file(folder: Path, name: str) -> Path:
+    """Where a client's secret key is kept."""
+    return folder / f"{_file_name(name)}.key"
 
 
 def public_key(text: str) -> bytes:

@@ -24,7 +24,6 @@ MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 """A frame above this ends the connection; far above every limit that a broker could set."""
 QUEUED_MESSAGES_MAX = 100_000
 """In each direction; the session's own limits are met long before."""
-BUFFER_BYTES = 1024 * 1024
 
 
 class DealerLink:
@@ -90,8 +89,6 @@ class DealerLink:
             opened.ipv6 = "[" in self.address
             opened.maxmsgsize = MESSAGE_BYTES_MAX
             opened.set_hwm(QUEUED_MESSAGES_MAX)
-            opened.setsockopt(zmq.RCVBUF, BUFFER_BYTES)
-            opened.setsockopt(zmq.SNDBUF, BUFFER_BYTES)
             opened.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             if self._curve is not None:
                 self._curve.apply(opened)

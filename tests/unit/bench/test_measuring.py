@@ -90,17 +90,20 @@ def test_memory_limit() -> None:
     assert min(limits.memory_copy(2)) > 0
 
 
-def test_echo_and_stream() -> None:
-    server = limits.EchoServer()
+def test_echo_and_stream(tmp_path: Path) -> None:
+    server = limits.EchoServer(tmp_path)
     thread = threading.Thread(target=server.serve)
     thread.start()
     client = limits.EchoClient(server.address, callers=2)
     assert len(client.echo([60, 120], 5)) == 5
+    assert len(client.echo([60, 120], 5, record_bytes=200)) == 5
+    assert (tmp_path / "echo.bin").stat().st_size == 1_000
     assert client.echo_all([60, 120], 0.02) > 0
     assert client.stream(10_000, 40) > 0
     client.close(stop_server=True)
     thread.join(10)
     assert not thread.is_alive()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_put_is_larger_than_its_message() -> None:

@@ -215,8 +215,20 @@ def test_only_an_admin_may_stop_the_broker() -> None:
     assert desk.ask(messages.Shutdown(1, "alice", 1)).number == Unauthorized.number
     assert desk.ask(messages.Shutdown(1, "root", 1), user="alice").number == Unauthorized.number
     assert not desk.engine.stopping
-    assert desk.ask(messages.Shutdown(1, "alice", 1), user="root") == messages.ShutdownDone(1)
+    assert desk.ask(messages.Shutdown(1, "root", 1), user="root") == messages.ShutdownDone(1)
     assert desk.engine.stopping
+
+
+def test_with_keys_nobody_speaks_for_another(desk: Desk) -> None:
+    """The key's own name and names below it are allowed, for every request."""
+    for refused in (
+        messages.Hello(1, 1, "alice", b"x"),
+        messages.AskSubscriptions(1, "alice", 1),
+        messages.Hello(1, 1, "mallorys", b"x"),
+    ):
+        assert desk.ask(refused, user="mallory").number == Unauthorized.number
+    assert isinstance(desk.ask(messages.Hello(1, 1, "mallory/import", b"x"), user="mallory"), messages.Welcome)
+    assert isinstance(desk.ask(messages.AskTopics(1), user="mallory"), messages.Topics)
 
 
 def test_a_full_disk_refuses_cleanly_and_goes_on(desk: Desk) -> None:

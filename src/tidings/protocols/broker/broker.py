@@ -69,6 +69,8 @@ class Broker:
     def _on_received(self, event: Received) -> list[Effect]:
         message, peer = event.message, event.peer
         try:
+            if event.user is not None:
+                self._check_key(event.user, message)
             match message:
                 case messages.Put(_, client, epoch, part):
                     return self._on_commit(event, client, epoch, (part,), ())
@@ -94,6 +96,14 @@ class Broker:
                     return [Send(peer, self._on_question(message))]
         except TidingsError as error:
             return self._failed(peer, message, error)
+
+    def _check_key(self, user: str, message: Any) -> None:
+        """With keys, a name belongs to its key: nobody speaks for another."""
+        client = getattr(message, "client", user)
+        if client != user and not client.startswith(f"{user}/"):
+            raise Unauthorized(
+                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or a name like '{user}/import'."
+            )
 
     def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:
         number = error.number if isinstance(error, TidingsError) else 0
@@ -325,7 +335,7 @@ class Broker:
 
     def _on_shutdown(self, event: Received, message: messages.Shutdown) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
-        # With keys the name is the key's; without them there is only the name that the client gave itself.
+        # With keys it is the key that must be an admin's; without, there is only the name that the client gave itself.
         name = event.user if event.user is not None else message.client
         if name not in self.settings.admins:
             raise Unauthorized(f"{name!r} may not stop this broker: serve it with --admin {name}.")

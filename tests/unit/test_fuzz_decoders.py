@@ -1,0 +1,162 @@
+"""A fuzzer over every decoder: whatever comes in is read, or refused with the decoder's own error.
+
+Each decoder gets pure noise, valid bytes with some of them changed, cut off, doubled or mixed with noise. The work is
+bounded by a count; `TIDINGS_FUZZ` raises it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tidings.client.inbox import Inbox
+from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged, TidingsError
+from tidings.journal import record, segment
+from tidings.message import Columns
+from tidings.protocols.broker import messages
+from tidings.settings import BrokerSettings, load
+from tidings.wire import codec
+
+ROUNDS = int(os.environ.get("TIDINGS_FUZZ", "4000"))
+BASE = 1000
+
+
+class Decoder(NamedTuple):
+    name: str
+    samples: list[bytes]
+    decode: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]
+
+
+REQUESTS: list[messages.AnyRequest] = [
+    messages.Hello(1, 1, "alice", b"token", True),
+    messages.Put(2, "alice", 3, messages.Part((messages.Target("news", 1), messages.Target("sport", 9)), 4)),
+    messages.Commit(3, "alice", 1, (), (messages.Acknowledgement(("a",), (messages.Position("a", 4),)),)),
+    messages.Subscribe(4, "alice", 1, ("news",), 17),
+    messages.Flow(5, "alice", 1, ("news",), 2, (messages.Position("news", 3),), 100, 1000),
+    messages.Beat(6, "alice", 1, (1, 2, 3)),
+    messages.AskTopics(7),
+]
+ANSWERS: list[messages.AnyAnswer] = [
+    messages.Welcome(1, 1, 1, 100, 1000, 10),
+    messages.PutDone(2, (messages.Stored(4, ((0, 3), (1, None))),)),
+    messages.Delivery(1, "news", 3, 2, 9, 1),
+    messages.Failed(3, 6, "a gap"),
+    messages.Topics(4, ()),
+    messages.Status(5, {"topics": 1}),
+]
+BATCHES = [
+    Columns(1, "alice", [b"one", b"two"]),
+    Columns(1, "alice", [b"x"], [b"k"], [{"h": b"v"}], ["id"], [1]),
+]
+
+
+def a_record() -> bytes:
+    append = record.Append(1, b"command", (b"body" * 5,), 99)
+    described = record.Record(7, 1, 99, 0, 0, b"command", BASE + record.HEADER_SIZE + 7, 20)
+    buffers: list[record.Buffer] = []
+    record.encode(append, described, BASE, buffers)
+    return b"".join(bytes(buffer) for buffer in buffers)
+
+
+def an_envelope(encode: Callable[[segment.Envelope], list[record.Buffer]]) -> bytes:
+    envelope = segment.Envelope(9, segment.Segment(0, 0, 500, 77), b"content")
+    return b"".join(bytes(buffer) for buffer in encode(envelope))
+
+
+DECODERS = [
+    Decoder("request", [codec.encode(each) for each in REQUESTS], codec.decode_request, (ProtocolError,)),
+    Decoder("answer", [codec.encode(each) for each in ANSWERS], codec.decode_answer, (ProtocolError,)),
+    Decoder("batch", [codec.encode(each) for each in BATCHES], codec.decode_columns, (ProtocolError,)),
+    Decoder("guess", [codec.encode(each) for each in REQUESTS], codec.guess_request, ()),
+    Decoder("record", [a_record()], lambda data: record.decode(memoryview(data), 0, BASE), ()),
+    Decoder(
+        "records",
+        [a_record() * 2],
+        lambda data: list(record.scan(memoryview(data), 0, BASE, 7, "file")),
+        (StorageDamaged,),
+    ),
+    Decoder(
+        "segment header",
+        [segment.encode_header(5, 700)],
+        lambda data: segment.decode_header(memoryview(data), "file"),
+        (StorageDamaged,),
+    ),
+    Decoder(
+        "index",
+        [an_envelope(segment.encode_index)],
+        lambda data: segment.decode_index(memoryview(data), "file"),
+        (StorageDamaged,),
+    ),
+    Decoder(
+        "snapshot",
+        [an_envelope(segment.encode_snapshot)],
+        lambda data: segment.decode_snapshot(memoryview(data), "file"),
+        (StorageDamaged,),
+    ),
+]
+
+
+def mangled(chance: random.Random, sample: bytes) -> bytes:
+    data = bytearray(sample)
+    match chance.randrange(5):
+        case 0:
+            return chance.randbytes(chance.randrange(0, 120))
+        case 1:
+            for _ in range(chance.randrange(1, 6)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        case 2:
+            del data[chance.randrange(len(data)) :]
+        case 3:
+            data += data[: chance.randrange(len(data))]
+        case _:
+            where = chance.randrange(len(data))
+            data[where:where] = chance.randbytes(chance.randrange(1, 9))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
+def test_a_decoder_reads_or_refuses(decoder: Decoder) -> None:
+    chance = random.Random(decoder.name)
+    for sample in decoder.samples:
+        decoder.decode(sample)
+    for _ in range(ROUNDS):
+        data = mangled(chance, chance.choice(decoder.samples))
+        try:
+            decoder.decode(data)
+        except decoder.refusals as refusal:
+            assert isinstance(refusal, TidingsError)
+            assert len(str(refusal)) > 20, "a refusal says what was wrong"
+
+
+def test_an_inbox_reads_or_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "inbox"
+    inbox = Inbox(path, "alice")
+    for offset in range(1, 4):
+        inbox.mark(("news",), "news", offset)
+    inbox.close()
+    sample = path.read_bytes()
+    chance = random.Random(3)
+    for _ in range(ROUNDS // 10):
+        path.write_bytes(mangled(chance, sample))
+        try:
+            Inbox(path, "alice").close()
+        except (StorageDamaged, InvalidRequest) as refusal:
+            assert str(path) in str(refusal)
+
+
+def test_settings_are_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tidings.toml"
+    sample = b'[broker]\ntopics = "auto"\ntopics_max = 12\nadmins = ["root"]\n'
+    chance = random.Random(4)
+    for _ in range(ROUNDS // 10):
+        path.write_bytes(mangled(chance, sample))
+        try:
+            load(BrokerSettings, file=path)
+        except InvalidRequest as refusal:
+            assert len(str(refusal)) > 20
