@@ -209,6 +209,28 @@ class TopicInfo(msgspec.Struct, frozen=True):
         return self.next_offset - self.first_offset
 
 
+class MemberInfo(msgspec.Struct, frozen=True):
+    """One member of a group: how many lanes it works on, and what it has."""
+
+    name: str
+    lanes: int
+    in_flight: int
+    waiting: int
+    active: bool
+    slow: bool
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """What a group looks like from outside; `lag` is what nobody has settled yet."""
+
+    name: str
+    topic: str
+    lanes: int
+    lag: int
+    moved_lanes: int
+    members: tuple[MemberInfo, ...]
+
+
 def check_topic(name: str) -> str:
     """The name itself if it may name a topic, or InvalidTopic saying what is wrong with it.
 

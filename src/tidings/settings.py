@@ -53,6 +53,21 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Once a topic is larger than this its oldest messages may go; None keeps them."""
     drop_acknowledged: bool = False
     """True lets messages go that every subscription of their topic (at least one) has acknowledged."""
+    max_backlog: int | None = None
+    """Messages of a topic that somebody still waits for; a put beyond is Overloaded. None: no limit but the disk."""
+    groups_max: int = 10_000
+    members_max: int = 1_000
+    """Members of one group."""
+    room_messages_max: int = 10_000
+    """Messages that one member of a group may have in flight."""
+    lease_ms: int = 10_000
+    """A member unheard for this long is taken for gone: its work goes on with the others."""
+    deliveries_max: int = 10
+    """A message of a group that was given out so often without being settled goes to the dead-letter topic."""
+    dead_letter: str | None = None
+    """The topic for such messages; None gives them out for ever."""
+    collect_after_ms: int = 7 * 24 * 3600 * 1000
+    """Groups without members and unused topics are forgotten after this long; nothing unsettled ever is."""
     credit_messages_max: int = 1_000_000
     credit_bytes_max: int = 64 * MIB
     streams_max: int = 100_000

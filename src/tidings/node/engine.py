@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import starmap
 
 from tidings.errors import Overloaded, ProtocolError, TidingsError
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
-from tidings.message import Columns
+from tidings.message import Columns, select
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
-from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
-from tidings.protocols.events import Persisted, Received, Refused, Ticked
+from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
+from tidings.protocols.events import Examined, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -33,6 +34,9 @@ COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
 
 RETENTION_EVERY_MS = 5_000
+
+UNPACKED_MAX = 32
+"""Batches kept unpacked for groups."""
 
 
 class Engine:
@@ -50,6 +54,8 @@ class Engine:
         self._commit: Commit | None = None
         self._removable_address: int | None = None
         self._retention_at_ms = 0
+        self._now_ms = 0
+        self._unpacked: dict[int, Columns] = {}
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""
@@ -63,13 +69,14 @@ class Engine:
                 with contextlib.suppress(TidingsError):  # What the state refused the first time, it refuses again.
                     machine.apply(decode_command(record.command), record.time_ms, record.body_address)
             count += 1
-        self.broker.dispatcher.recovered()
+        self.broker.recovered()
         return count
 
     # What comes in.
 
     def receive(self, now_ms: int, peer: Peer, frames: Sequence[Frame], user: str | None = None) -> None:
         """Takes one request: a header frame and its bodies."""
+        self._now_ms = now_ms
         header = frames[0] if frames else b""
         try:
             request = codec.decode_request(header)
@@ -100,6 +107,7 @@ class Engine:
 
     def tick(self, now_ms: int) -> None:
         """To be called about once a second: silent clients, and what retention lets go."""
+        self._now_ms = now_ms
         self._run(self.broker.handle(Ticked(now_ms)))
         if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
             self._retention_at_ms = now_ms
@@ -144,6 +152,7 @@ class Engine:
 
     def finish_commit(self, now_ms: int) -> None:
         """The commit is durable: apply it, answer, and serve the streams."""
+        self._now_ms = now_ms
         assert self._commit is not None
         commit, committed = self._commit, self._committing
         self.journal.finish(commit)
@@ -154,7 +163,7 @@ class Engine:
         handle = self.broker.handle
         for persist, record in zip(committed, commit.records, strict=True):
             self._run(handle(Persisted(now_ms, persist.command, record.time_ms, record.body_address, persist.origin)))
-        self._run(self.broker.serve_streams())
+        self._run(self.broker.serve_streams(now_ms))
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
         """The disk had no room: nothing of the commit was stored, and everybody is told."""
@@ -189,8 +198,32 @@ class Engine:
                             body = bodies[place] = self._read(place)
                         frames.append(body)
                     self.outgoing.append((peer, frames))
+                case Share(peer, message, picks):
+                    self.outgoing.append((peer, [codec.encode(message), *starmap(self._pick, picks)]))
+                case Examine(places, origin):
+                    batches = tuple(self._columns(place) for place in places)
+                    self._run(self.broker.handle(Examined(self._now_ms, batches, origin)))
+                case PersistCopy(place, make, origin):
+                    copied = bytes(self._read(place))
+                    self._stage(Persist(make(len(copied)), (copied,), origin))
                 case Stop():
                     self.stopping = True
+
+    def _columns(self, place: Place) -> Columns:
+        """A stored batch, unpacked. Groups look at each at least twice: when it is shared out and when it is sent."""
+        columns = self._unpacked.get(place.address)
+        if columns is None:
+            columns = codec.decode_columns(self.journal.read(place.address, place.size_bytes))
+            if len(self._unpacked) >= UNPACKED_MAX:
+                del self._unpacked[next(iter(self._unpacked))]
+            self._unpacked[place.address] = columns
+        return columns
+
+    def _pick(self, place: Place, rows: tuple[int, ...]) -> Frame:
+        columns = self._columns(place)
+        if len(rows) == len(columns.values):
+            return self.journal.read(place.address, place.size_bytes)
+        return codec.encode(select(columns, rows))
 
     def _read(self, place: Place) -> Frame:
         body = self.journal.read(place.address, place.size_bytes)

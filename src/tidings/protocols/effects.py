@@ -39,3 +39,27 @@ class Persist(Effect, frozen=True):
 
 class Stop(Effect, frozen=True):
     """End the process in good order, once everything before this is done."""
+
+
+class Examine(Effect, frozen=True):
+    """Read stored batches; `Examined` comes back with their columns and `origin`."""
+
+    places: tuple[Any, ...]
+    origin: Any
+
+
+class Share(Effect, frozen=True):
+    """Send a message to a peer, with some rows of stored batches behind it."""
+
+    peer: Peer
+    message: msgspec.Struct
+    picks: tuple[tuple[Any, tuple[int, ...]], ...]
+    """A place, and which of its rows."""
+
+
+class PersistCopy(Effect, frozen=True):
+    """Write a command into the journal with a copy of one stored message behind it; `make` gets the copy's size."""
+
+    place: Any
+    make: Any
+    origin: Any

@@ -43,3 +43,10 @@ class Refused(Event, frozen=True):
 
 class Ticked(Event, frozen=True):
     """Some time has passed."""
+
+
+class Examined(Event, frozen=True):
+    """What `Examine` asked for: the columns of each place, in their order."""
+
+    batches: tuple[Any, ...]
+    origin: Any

@@ -16,10 +16,11 @@ from tidings.message import Columns, TopicInfo, check_name, check_topic
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.retention import Segment, trim_due
+from tidings.protocols.broker.retention import Segment, collect_due, trim_due
+from tidings.protocols.broker.sharing import Burying, Settling, Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
-from tidings.protocols.events import Event, Persisted, Received, Refused, Ticked
+from tidings.protocols.events import Event, Examined, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 
 ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
@@ -40,6 +41,7 @@ class Broker:
         self.settings = settings
         self.machine = Machine(settings)
         self.dispatcher = Dispatcher(self.machine)
+        self.sharing = Sharing(self.machine)
         self._heard_at_ms: dict[str, int] = {}
         self._touched: dict[str, None] = {}
         """Topics that have grown since the streams were last served."""
@@ -51,18 +53,30 @@ class Broker:
                 return self._on_received(event)
             case Persisted():
                 return self._on_persisted(event)
+            case Examined(now_ms, batches, origin):
+                return self.sharing.on_examined(now_ms, batches, origin)
             case Refused(_, _, Origin(peer, message), error):
                 return self._failed(peer, message, error)
+            case Refused(_, _, Settling() as settling, error):
+                self.sharing.on_refused(settling)
+                return self._failed(settling.peer, settling.message, error)
+            case Refused(_, _, Burying() as burying, _):
+                self.sharing.on_refused(burying)
             case Ticked(now_ms):
                 return self._on_tick(now_ms)
         return []
 
-    def serve_streams(self) -> list[Effect]:
+    def recovered(self) -> None:
+        """The state has been rebuilt from the journal; readers and members will come back."""
+        self.dispatcher.recovered()
+        self.sharing.recovered()
+
+    def serve_streams(self, now_ms: int) -> list[Effect]:
         """Sends out what has been stored since the last call; once for each commit, not for each record."""
         if not self._touched:
             return []
         touched, self._touched = self._touched, {}
-        return self.dispatcher.pump_topics(touched)
+        return self.dispatcher.pump_topics(touched) + self.sharing.pump_topics(now_ms, touched)
 
     # Requests.
 
@@ -80,6 +94,10 @@ class Broker:
                     return self._on_commit(event, client, epoch, parts, acknowledgements)
                 case messages.Flow():
                     return self._on_flow(event.now_ms, peer, message)
+                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend():
+                    return self._on_group_work(event.now_ms, peer, message)
+                case messages.Join() | messages.Leave():
+                    return self._on_join(event.now_ms, peer, message)
                 case messages.Get():
                     return self._on_get(event.now_ms, peer, message)
                 case messages.Hello():
@@ -102,7 +120,7 @@ class Broker:
         client = getattr(message, "client", user)
         if client != user and not client.startswith(f"{user}/"):
             raise Unauthorized(
-                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or a name like '{user}/import'."
+                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or '{user}/...'."
             )
 
     def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:
@@ -226,6 +244,34 @@ class Broker:
         positions = tuple(messages.Position(name, offset) for name, offset in subscription.cursors.items())
         return messages.SubscribeDone(message.request, positions, created)
 
+    def _on_join(self, now_ms: int, peer: Peer, message: messages.Join | messages.Leave) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        check_topic(message.topic)
+        check_name(message.group)
+        command: commands.Command
+        if isinstance(message, messages.Join):
+            command = commands.Join(
+                message.client, message.epoch, message.group, message.topic, message.start, message.lanes
+            )
+        else:
+            self.machine.find_group(message.group, message.topic, message.client, message.epoch)
+            command = commands.Leave(message.client, message.epoch, message.group, message.topic)
+        return [Persist(command, origin=Origin(peer, message))]
+
+    def _on_group_work(self, now_ms: int, peer: Peer, message: Any) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = now_ms
+        match message:
+            case messages.Work():
+                return self.sharing.on_work(now_ms, peer, message)
+            case messages.Settle():
+                return self.sharing.on_settle(now_ms, peer, message)
+            case messages.Release():
+                return self.sharing.on_release(now_ms, peer, message)
+            case _:
+                return self.sharing.on_extend(now_ms, peer, message)
+
     def _on_question(self, message: Any) -> messages.Answer:
         machine = self.machine
         match message:
@@ -240,6 +286,8 @@ class Broker:
             case messages.AskTopics(request, str(topic)):
                 machine.find_topic(check_topic(topic))
                 return messages.Topics(request, (self._topic_info(topic),))
+            case messages.AskGroups(request, topic):
+                return messages.Groups(request, self.sharing.describe(topic))
             case messages.AskStatus(request):
                 return messages.Status(request, self._status())
         raise ProtocolError(f"The request {type(message).__name__} is not known here.")
@@ -255,6 +303,7 @@ class Broker:
             "topics": len(machine.topics),
             "clients": len(machine.clients),
             "subscriptions": len(machine.subscriptions),
+            "groups": len(machine.groups),
             "streams": len(self.dispatcher.streams),
             "messages": sum(topic.next_offset - topic.first_offset for topic in machine.topics.values()),
             "size_bytes": sum(topic.size_bytes for topic in machine.topics.values()),
@@ -316,6 +365,7 @@ class Broker:
             stream = self.dispatcher.streams.get(key)
             if stream is not None and stream.epoch == message.epoch and stream.peer == peer:
                 served[stream.number] = None
+        served.update(dict.fromkeys(self.sharing.streams_of(message.client, peer)))
         missing = tuple(number for number in message.streams if number not in served)
         return [Send(peer, messages.BeatDone(message.request, missing))]
 
@@ -367,12 +417,20 @@ class Broker:
         return result
 
     def _on_persisted(self, event: Persisted) -> list[Effect]:
+        origin = event.origin
         try:
             result = self.apply(event.command, event.time_ms, event.body_address)
         except TidingsError as error:
-            return [] if event.origin is None else self._failed(event.origin.peer, event.origin.message, error)
-        if event.origin is None:
-            return []
+            if isinstance(origin, Settling | Burying):
+                self.sharing.on_refused(origin)
+            return self._failed(origin.peer, origin.message, error) if isinstance(origin, Origin | Settling) else []
+        match origin:
+            case None:
+                return []
+            case Settling():
+                return self.sharing.on_settled(event.now_ms, origin)
+            case Burying():
+                return self.sharing.on_buried(event.now_ms, origin)
         return self._answer(event, event.origin.peer, event.origin.message, result)
 
     def _answer(self, event: Persisted, peer: Peer, message: Any, result: Any) -> list[Effect]:
@@ -390,6 +448,11 @@ class Broker:
                 return [Send(peer, messages.SubscribeDone(request, positions, created))]
             case messages.Unsubscribe(request):
                 return [Send(peer, messages.UnsubscribeDone(request))]
+            case messages.Join(request):
+                return [Send(peer, messages.JoinDone(request, result))]
+            case messages.Leave(request, client, _, group, topic):
+                left = self.sharing.on_left(event.now_ms, self.machine.groups[group, topic], client)
+                return [Send(peer, messages.LeaveDone(request)), *left]
             case messages.Flow() | messages.Get():
                 return self._on_received(Received(event.now_ms, peer, message))
             case messages.Bye(request):
@@ -405,6 +468,7 @@ class Broker:
             heard_at_ms = self._heard_at_ms.setdefault(stream.subscription.client, now_ms)
             if now_ms - heard_at_ms > self.settings.session_silence_ms_max:
                 self.dispatcher.close(key)
+        effects += self.sharing.on_tick(now_ms, self._heard_at_ms)
         for client in self.machine.clients.values():
             if client.anonymous:
                 heard_at_ms = self._heard_at_ms.setdefault(client.name, now_ms)
@@ -414,5 +478,5 @@ class Broker:
 
     def retain(self, now_ms: int, segments: list[Segment]) -> list[Effect]:
         """What the retention settings let go, as a command, given the sealed segments of the journal."""
-        trim = trim_due(self.machine, now_ms, segments)
-        return [Persist(trim)] if trim is not None else []
+        due = (trim_due(self.machine, now_ms, segments), collect_due(self.machine, now_ms))
+        return [Persist(command) for command in due if command is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Target
+from tidings.protocols.broker.messages import Acknowledgement, LaneKind, Position, Start, Target
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
@@ -75,6 +75,51 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
     detached: tuple[Detach, ...]
 
 
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
+    """A client becomes a member of a group, which is made if it is missing."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    start: Start
+    lanes: LaneKind
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
+    client: str
+    epoch: int
+    group: str
+    topic: str
+
+
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
+    """A member has dealt with these messages of a group. Whether they were its to settle was judged before."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True, tag="dead-letter"):
+    """A message that failed too often goes to another topic, and counts as settled, in one step."""
+
+    group: str
+    topic: str
+    offset: int
+    to_topic: str
+    size_bytes: int
+
+
+class Collect(msgspec.Struct, frozen=True, array_like=True, tag="collect"):
+    """Groups without members and topics that nobody uses are forgotten, if that is still true."""
+
+    groups: tuple[tuple[str, str], ...]
+    topics: tuple[str, ...]
+
+
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
     """Everything of these topics below these offsets is no longer kept."""
 
@@ -93,7 +138,21 @@ class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry"):
     batches: tuple[Carried, ...]
 
 
-Command = Open | Write | Subscribe | Unsubscribe | Attach | Close | Trim | Carry
+Command = (
+    Open
+    | Write
+    | Subscribe
+    | Unsubscribe
+    | Attach
+    | Close
+    | Join
+    | Leave
+    | Settle
+    | DeadLetter
+    | Collect
+    | Trim
+    | Carry
+)
 
 _decoder = msgspec.msgpack.Decoder(Command)
 encode_command = msgspec.msgpack.Encoder().encode

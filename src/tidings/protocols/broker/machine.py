@@ -21,24 +21,30 @@ from tidings.errors import (
     LimitReached,
     NoSuchTopic,
     NotSubscribed,
-    OutOfSequence,
 )
 from tidings.protocols.broker.clients import Client, Track, TrackIndex
 from tidings.protocols.broker.commands import (
     Attach,
-    BatchWrite,
     Carry,
     Close,
+    Collect,
     Command,
+    DeadLetter,
+    Join,
+    Leave,
     Open,
+    Settle,
     Subscribe,
     Trim,
     Unsubscribe,
     Write,
 )
-from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored, Target
+from tidings.protocols.broker.groups import Group, GroupKey, GroupState
+from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored
+from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
 from tidings.protocols.broker.topics import Topic, TopicIndex
+from tidings.protocols.broker.writing import plan, store
 from tidings.settings import BrokerSettings
 
 
@@ -47,6 +53,8 @@ class TopicState(msgspec.Struct, frozen=True, array_like=True):
     first_offset: int
     next_offset: int
     ids: list[tuple[int, str, int]]
+    settled_offset: int = 0
+    used_at_ms: int = 0
 
 
 class ClientState(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +72,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     topics: list[TopicState]
     clients: list[ClientState]
     subscriptions: list[Subscription]
+    groups: list[GroupState] = []
+    retired: dict[str, int] = {}
 
 
 class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -71,22 +81,6 @@ class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
 
     topics: list[TopicIndex]
     tracks: list[TrackIndex]
-
-
-class _Plan(msgspec.Struct):
-    """What a batch will do to one topic, worked out before anything is changed."""
-
-    topic: str
-    sequence: int
-    first_offset: int
-    count: int
-    kept: tuple[int, ...] | None
-    repeated: tuple[tuple[int, int | None], ...]
-    ids: list[tuple[str, int]]
-
-    @property
-    def stored_count(self) -> int:
-        return self.count if self.kept is None else len(self.kept)
 
 
 class Machine:
@@ -101,6 +95,13 @@ class Machine:
         """topic -> its subscriptions."""
         self.owned: dict[str, dict[SubscriptionKey, Subscription]] = {}
         """client -> its subscriptions."""
+        self.groups: dict[GroupKey, Group] = {}
+        self.groups_of: dict[str, dict[GroupKey, Group]] = {}
+        """topic -> its groups."""
+        self.used_at_ms: dict[str, int] = {}
+        """topic -> when it was last put to."""
+        self.retired: dict[str, int] = {}
+        """Collected topics that had held messages -> the offset after their last."""
 
     def apply(self, command: Command, time_ms: int, body_address: int) -> object:
         """Changes the state by one command and says what came of it; a refusal raises and changes nothing."""
@@ -113,10 +114,20 @@ class Machine:
                 return self._on_subscribe(command)
             case Attach():
                 return self._on_attach(command)
+            case Join():
+                return self._on_join(command, time_ms)
+            case Settle():
+                return self._on_settle(command)
+            case Leave():
+                self._on_leave(command, time_ms)
+            case DeadLetter():
+                self._on_dead_letter(command, body_address)
+            case Collect():
+                self._on_collect(command, time_ms)
             case Unsubscribe():
                 self._on_unsubscribe(command)
             case Close():
-                self._on_close(command)
+                self._on_close(command, time_ms)
             case Trim():
                 self._on_trim(command)
             case Carry():
@@ -155,11 +166,18 @@ class Machine:
         if name not in self.topics:
             if self.settings.topics == "on-subscribe":
                 raise NoSuchTopic(f"There is no topic {name!r}, and here only a subscribe makes one: subscribe first.")
-            self._check_topics_limit(1)
+            self.check_topics_limit(1)
 
-    def _check_topics_limit(self, more: int) -> None:
+    def check_topics_limit(self, more: int) -> None:
+        """Whether so many topics more may be made."""
         if len(self.topics) + more > self.settings.topics_max:
             raise LimitReached(f"There are already {self.settings.topics_max} topics (topics_max): raise the limit.")
+
+    def make_topic(self, name: str) -> Topic:
+        """A new topic; one that was collected goes on with the offsets where it had stopped."""
+        next_offset = self.retired.pop(name, 0)
+        topic = self.topics[name] = Topic(name, next_offset, next_offset)
+        return topic
 
     # Sessions.
 
@@ -175,13 +193,15 @@ class Machine:
             client.anonymous = client.anonymous and command.anonymous
         return client.epoch
 
-    def _on_close(self, command: Close) -> None:
+    def _on_close(self, command: Close, time_ms: int) -> None:
         client = self.check_session(command.client, command.epoch)
         if client.anonymous:
             for owned in list(self.owned.get(client.name, {}).values()):
                 self._forget_subscription(owned)
             self.owned.pop(client.name, None)
             del self.clients[client.name]
+            for group in self.groups.values():
+                self._drop_member(group, client.name, time_ms)
             return
         for detached in command.detached:
             subscription = self.subscriptions.get((client.name, detached.topics))
@@ -195,11 +215,11 @@ class Machine:
         client = self.check_session(command.client, command.epoch)
         for acknowledgement in command.acknowledgements:
             self._check_acknowledgement(client, acknowledgement)
-        plans = self._plan(client, command.batches, time_ms)
+        plans = plan(self, client, command.batches, time_ms)
         address = body_address
         stored: list[tuple[Stored, ...]] = []
         for batch, targets in zip(command.batches, plans, strict=True):
-            stored.append(self._store(client, batch, targets, time_ms, address))
+            stored.append(store(self, client, batch, targets, time_ms, address))
             address += batch.size_bytes
         for acknowledgement in command.acknowledgements:
             cursors = self.subscriptions[client.name, acknowledgement.topics].cursors
@@ -217,144 +237,6 @@ class Machine:
                     f"Offset {position.offset} of {position.topic!r} cannot be acknowledged: it does not exist yet."
                 )
 
-    def _plan(self, client: Client, batches: tuple[BatchWrite, ...], time_ms: int) -> list[list[_Plan]]:
-        """What each batch will do to each of its topics; raises if any of it is refused."""
-        if len(batches) == 1 and len(batches[0].targets) == 1:  # The common case needs no picture of the future.
-            target = batches[0].targets[0]
-            return [[self._plan_one(client, batches[0], target, time_ms, {}, {}, {})]]
-        lasts: dict[str, int] = {}
-        nexts: dict[str, int] = {}
-        ids: dict[tuple[str, str], int] = {}
-        new = {target.topic: None for batch in batches for target in batch.targets if target.topic not in self.topics}
-        self._check_topics_limit(len(new))
-        return [
-            [self._plan_one(client, batch, target, time_ms, lasts, nexts, ids) for target in batch.targets]
-            for batch in batches
-        ]
-
-    def _plan_one(
-        self,
-        client: Client,
-        batch: BatchWrite,
-        target: Target,
-        time_ms: int,
-        lasts: dict[str, int],
-        nexts: dict[str, int],
-        fresh: dict[tuple[str, str], int],
-    ) -> _Plan:
-        """`lasts`, `nexts` and `fresh` are what earlier batches of the same command will have changed."""
-        name = target.topic
-        self.check_puttable(name)
-        topic = self.topics.get(name)
-        track = client.tracks.get(name)
-        last = lasts.get(name, track.last if track else 0)
-        if target.sequence > last + 1:
-            raise OutOfSequence(
-                f"{client.name!r} sent number {target.sequence} to {name!r}, and {last + 1} is the next: "
-                "ask for the last sequence number and go on from there."
-            )
-        first_offset = nexts.get(name, topic.next_offset if topic else 0)
-        taken = min(batch.count, last - target.sequence + 1)
-        repeated: list[tuple[int, int | None]] = []
-        if taken > 0:
-            # Numbers above the track's last were taken by an earlier batch of this very command.
-            before = track.last if track else 0
-            repeated = [
-                (index, track.find(number) if track and number <= before else None)
-                for index, number in enumerate(range(target.sequence, target.sequence + taken))
-            ]
-        kept: tuple[int, ...] | None = tuple(range(taken, batch.count)) if taken > 0 else None
-        taken_ids: list[tuple[str, int]] = []
-        if batch.ids is not None:
-            kept, taken_ids = self._plan_ids(name, topic, batch, max(taken, 0), first_offset, time_ms, fresh, repeated)
-        plan = _Plan(name, target.sequence, first_offset, batch.count, kept, tuple(repeated), taken_ids)
-        lasts[name] = max(last, target.sequence + batch.count - 1)
-        nexts[name] = first_offset + plan.stored_count
-        return plan
-
-    def _plan_ids(
-        self,
-        name: str,
-        topic: Topic | None,
-        batch: BatchWrite,
-        skip: int,
-        first_offset: int,
-        time_ms: int,
-        fresh: dict[tuple[str, str], int],
-        repeated: list[tuple[int, int | None]],
-    ) -> tuple[tuple[int, ...] | None, list[tuple[str, int]]]:
-        """Leaves out messages whose id the topic has already taken."""
-        assert batch.ids is not None
-        known: dict[str, int] = {}
-        if topic is not None:
-            topic.forget_ids(time_ms - self.settings.ids_age_ms)
-            known = topic.ids
-        kept: list[int] = []
-        taken: list[tuple[str, int]] = []
-        for index in range(skip, batch.count):
-            name_of_message = batch.ids[index]
-            if name_of_message is not None:
-                earlier = known.get(name_of_message)
-                if earlier is None:
-                    earlier = fresh.get((name, name_of_message))
-                if earlier is not None:
-                    repeated.append((index, earlier))
-                    continue
-                offset = first_offset + len(kept)
-                fresh[name, name_of_message] = offset
-                taken.append((name_of_message, offset))
-            kept.append(index)
-        if len(known) + len(taken) > self.settings.ids_max:
-            raise LimitReached(
-                f"The topic {name!r} already remembers {self.settings.ids_max} ids (ids_max): "
-                "raise the limit or remember them for a shorter time (ids_age_ms)."
-            )
-        return (None if len(kept) == batch.count else tuple(kept)), taken
-
-    def _store(
-        self, client: Client, batch: BatchWrite, plans: list[_Plan], time_ms: int, address: int
-    ) -> tuple[Stored, ...]:
-        shared = None
-        if len(plans) > 1:
-            shared = tuple(Position(plan.topic, plan.first_offset) for plan in plans if plan.stored_count)
-        stored: list[Stored] = []
-        for plan in plans:
-            topic = self.topics.get(plan.topic)
-            if topic is None:
-                topic = self.topics[plan.topic] = Topic(plan.topic)
-            track = client.tracks.get(plan.topic)
-            if track is None:
-                track = client.tracks[plan.topic] = Track()
-            if plan.kept is None:
-                topic.append(address, batch.size_bytes, plan.count, None, shared)
-                track.take(plan.sequence, plan.first_offset, plan.count)
-            else:
-                self._store_thinned(topic, track, plan, batch, address, shared)
-            if plan.ids:
-                topic.remember_ids(plan.ids, time_ms)
-            stored.append(Stored(plan.first_offset if plan.stored_count else None, plan.repeated))
-        return tuple(stored)
-
-    def _store_thinned(
-        self,
-        topic: Topic,
-        track: Track,
-        plan: _Plan,
-        batch: BatchWrite,
-        address: int,
-        shared: tuple[Position, ...] | None,
-    ) -> None:
-        """Some messages of this batch are repeated: the body stays whole, the index says which ones count."""
-        assert plan.kept is not None
-        if plan.kept:
-            topic.append(address, batch.size_bytes, len(plan.kept), plan.kept, shared)
-        places: dict[int, int | None] = dict(plan.repeated)
-        places.update({index: plan.first_offset + rank for rank, index in enumerate(plan.kept)})
-        for index in range(plan.count):
-            place = places[index]
-            if plan.sequence + index > track.last and place is not None:
-                track.take(plan.sequence + index, place, 1)
-
     # Subscriptions.
 
     def _on_subscribe(self, command: Subscribe) -> tuple[tuple[Position, ...], bool]:
@@ -366,7 +248,7 @@ class Machine:
             new = [name for name in command.topics if name not in self.topics]
             if new and self.settings.topics == "on-publish":
                 raise NoSuchTopic(f"There is no topic {new[0]!r}, and here only a put makes one: put to it first.")
-            self._check_topics_limit(len(new))
+            self.check_topics_limit(len(new))
             if len(self.subscriptions) >= self.settings.subscriptions_max:
                 raise LimitReached(
                     f"There are already {self.settings.subscriptions_max} subscriptions (subscriptions_max): "
@@ -374,14 +256,15 @@ class Machine:
                 )
             starts = {name: self._start_offset(name, command.start) for name in command.topics}
             for name in new:
-                self.topics[name] = Topic(name)
+                self.make_topic(name)
             subscription = Subscription(command.client, command.topics, dict(starts), starts)
             self._remember_subscription(subscription)
         return tuple(Position(name, subscription.cursors[name]) for name in command.topics), created
 
     def _start_offset(self, name: str, start: Start) -> int:
         topic = self.topics.get(name)
-        first, following = (topic.first_offset, topic.next_offset) if topic else (0, 0)
+        retired = self.retired.get(name, 0)
+        first, following = (topic.first_offset, topic.next_offset) if topic else (retired, retired)
         if start == "now":
             return following
         if start == "earliest":
@@ -407,6 +290,8 @@ class Machine:
         del self.owned[subscription.client][key]
         for name in subscription.topics:
             del self.readers[name][key]
+            topic = self.topics[name]
+            topic.settled_offset = max(topic.settled_offset, subscription.cursors[name])
 
     def _on_unsubscribe(self, command: Unsubscribe) -> None:
         self.check_session(command.client, command.epoch)
@@ -420,13 +305,111 @@ class Machine:
         subscription.sent = {position.topic: position.offset for position in command.sent}
         return subscription
 
+    # Groups.
+
+    def find_group(self, name: str, topic: str, client: str, epoch: int) -> Group:
+        """The group that a client is a member of in this session, or why not."""
+        group = self.groups.get((name, topic))
+        if group is None or client not in group.members:
+            self.find_topic(topic)
+            raise NotSubscribed(f"{client!r} is not a member of the group {name!r} on {topic!r}: subscribe first.")
+        if group.members[client] != epoch:
+            raise Fenced(f"A newer session of {client!r} has joined the group {name!r}: let one process use that name.")
+        return group
+
+    def _on_join(self, command: Join, time_ms: int) -> bool:
+        self.check_session(command.client, command.epoch)
+        group = self.groups.get((command.group, command.topic))
+        created = group is None
+        if group is None:
+            if command.topic not in self.topics:
+                if self.settings.topics == "on-publish":
+                    raise NoSuchTopic(
+                        f"There is no topic {command.topic!r}, and here only a put makes one: put to it first."
+                    )
+                self.check_topics_limit(1)
+            if len(self.groups) >= self.settings.groups_max:
+                raise LimitReached(
+                    f"There are already {self.settings.groups_max} groups (groups_max): raise the limit."
+                )
+            start = self._start_offset(command.topic, command.start)
+            if command.topic not in self.topics:
+                self.make_topic(command.topic)
+            group = Group(command.group, command.topic, command.lanes, Progress(start), time_ms)
+            self._remember_group(group)
+        elif command.client not in group.members and len(group.members) >= self.settings.members_max:
+            raise LimitReached(
+                f"The group {command.group!r} already has {self.settings.members_max} members (members_max): raise it."
+            )
+        group.members[command.client] = command.epoch
+        return created
+
+    def _remember_group(self, group: Group) -> None:
+        self.groups[group.key] = group
+        self.groups_of.setdefault(group.topic, {})[group.key] = group
+
+    def _on_leave(self, command: Leave, time_ms: int) -> None:
+        self._drop_member(
+            self.find_group(command.group, command.topic, command.client, command.epoch), command.client, time_ms
+        )
+
+    def _drop_member(self, group: Group, client: str, time_ms: int) -> None:
+        if group.members.pop(client, None) is not None and not group.members:
+            group.empty_since_ms = time_ms
+
+    def _on_settle(self, command: Settle) -> int:
+        group = self.find_group(command.group, command.topic, command.client, command.epoch)
+        limit = self.topics[command.topic].next_offset
+        return sum(group.progress.add(start, min(end, limit)) for start, end in command.ranges if start < end)
+
+    def _on_dead_letter(self, command: DeadLetter, body_address: int) -> None:
+        group = self.groups.get((command.group, command.topic))
+        if group is None or group.progress.done(command.offset):
+            return
+        topic = self.topics.get(command.to_topic) or self.make_topic(command.to_topic)
+        topic.append(body_address, command.size_bytes, 1, None, None)
+        group.progress.add(command.offset, command.offset + 1)
+
+    def is_idle(self, topic: Topic) -> bool:
+        """Whether nobody uses a topic and nobody can miss anything of it.
+
+        It has no reader, and no messages; or only such as were acknowledged and may go by the settings.
+        """
+        if self.readers.get(topic.name) or self.groups_of.get(topic.name):
+            return False
+        return not topic.offsets or (self.settings.drop_acknowledged and topic.settled_offset == topic.next_offset)
+
+    def _on_collect(self, command: Collect, time_ms: int) -> None:
+        for key in command.groups:
+            group = self.groups.get(key)
+            if group is not None and not group.members and group.progress.low == self.topics[group.topic].next_offset:
+                del self.groups[key]
+                del self.groups_of[group.topic][key]
+                self.topics[group.topic].settled_offset = group.progress.low
+        for name in command.topics:
+            topic = self.topics.get(name)
+            if topic is not None and self.is_idle(topic):
+                if topic.next_offset:
+                    self.retired[name] = topic.next_offset
+                del self.topics[name]
+                self.used_at_ms.pop(name, None)
+
     # Retention.
 
+    def waited_offset(self, topic: Topic) -> int:
+        """The first offset that somebody still waits for; without anybody, the first that there is."""
+        readers = self.readers.get(topic.name, {})
+        groups = self.groups_of.get(topic.name, {})
+        waited = [reader.cursors[topic.name] for reader in readers.values()]
+        waited += [group.progress.low for group in groups.values()]
+        return min(waited, default=topic.first_offset)
+
     def owed_offset(self, topic: Topic) -> int:
-        """The first offset that some subscription still waits for; the last message is always kept."""
-        readers = self.readers.get(topic.name)
+        """Everything from here on is kept: what somebody still waits for, and always the last message."""
         owed = max(topic.first_offset, topic.next_offset - 1)
-        return min([owed, *(reader.cursors[topic.name] for reader in readers.values())]) if readers else owed
+        if self.readers.get(topic.name) or self.groups_of.get(topic.name):
+            return min(owed, self.waited_offset(topic))
+        return owed
 
     def _on_trim(self, command: Trim) -> None:
         for position in command.positions:
@@ -444,6 +427,10 @@ class Machine:
         for batch in command.batches:
             self.topics[batch.topic].carry(batch.first_offset, address)
             address += batch.size_bytes
+        for name in dict.fromkeys(batch.topic for batch in command.batches):
+            for client in self.clients.values():
+                if name in client.tracks:
+                    client.tracks[name].seal_again()
 
     # Snapshots.
 
@@ -459,6 +446,8 @@ class Machine:
                     topic.first_offset,
                     topic.next_offset,
                     [(at_ms, name, topic.ids[name]) for at_ms, name in topic.id_times],
+                    topic.settled_offset,
+                    self.used_at_ms.get(topic.name, 0),
                 )
                 for topic in self.topics.values()
             ],
@@ -473,6 +462,8 @@ class Machine:
                 for client in self.clients.values()
             ],
             list(self.subscriptions.values()),
+            [group.state() for group in self.groups.values()],
+            self.retired,
         )
         return msgspec.msgpack.encode(SegmentIndex(pieces, runs)), msgspec.msgpack.encode(snapshot)
 
@@ -488,6 +479,8 @@ class Machine:
         state = msgspec.msgpack.decode(snapshot, type=Snapshot)
         for topic in state.topics:
             kept = self.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
+            kept.settled_offset = topic.settled_offset
+            self.used_at_ms[topic.name] = topic.used_at_ms
             for at_ms, name, offset in topic.ids:
                 kept.remember_ids([(name, offset)], at_ms)
         for known in state.clients:
@@ -495,6 +488,9 @@ class Machine:
             client.tracks = {name: Track(last) for name, last in known.lasts.items()}
         for subscription in state.subscriptions:
             self._remember_subscription(subscription)
+        self.retired = dict(state.retired)
+        for group in state.groups:
+            self._remember_group(group.restore())
         for data in indexes:
             piece = msgspec.msgpack.decode(data, type=SegmentIndex)
             for topic_piece in piece.topics:

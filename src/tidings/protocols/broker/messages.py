@@ -16,11 +16,13 @@ from typing import Literal
 
 import msgspec
 
-from tidings.message import TopicInfo
+from tidings.message import GroupInfo, TopicInfo
 
 VERSION = 1
 
 Start = Literal["now", "earliest", "last"] | int
+LaneKind = Literal["key", "publisher"]
+"""What makes a lane: the key, or the publisher and the key."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
@@ -139,6 +141,95 @@ class Beat(Request, frozen=True, tag="beat"):
     streams: tuple[int, ...]
 
 
+class Join(Request, frozen=True, tag="join"):
+    """Makes the client a member of a topic's group; the first one makes the group (`start`, `lanes` count then)."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    start: Start = "earliest"
+    lanes: LaneKind = "key"
+
+
+class Leave(Request, frozen=True, tag="leave"):
+    """The client is no longer a member; what it has not settled goes on with the others."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """Messages that a member still has in hand from an earlier stream: a parcel's attempt, and its offsets."""
+
+    attempt: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Work(Request, frozen=True, tag="work"):
+    """A member has room for so many messages in flight, in all.
+
+    A `stream` number above the last one begins anew: what the broker sent before and is not in `held` was lost.
+    """
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    room: int
+    held: tuple[Held, ...] = ()
+
+
+class Settlement(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a parcel, as ranges of offsets (end exclusive); no ranges means all that is left of it."""
+
+    parcel: int
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class Settle(Request, frozen=True, tag="settle"):
+    """These messages have been dealt with."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    settlements: tuple[Settlement, ...]
+
+
+class Release(Request, frozen=True, tag="release"):
+    """These messages could not be dealt with: give them out again, not before `delay_ms`."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    settlement: Settlement
+    delay_ms: int = 0
+
+
+class Extend(Request, frozen=True, tag="extend"):
+    """This parcel takes longer: do not send it again yet."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    parcel: int
+
+
+class AskGroups(Request, frozen=True, tag="groups"):
+    """All groups, or those of a topic; no session is needed."""
+
+    topic: str | None = None
+
+
 class AskSequence(Request, frozen=True, tag="sequence"):
     """Which sequence number of this client did the topic take last?"""
 
@@ -184,6 +275,13 @@ AnyRequest = (
     | Ack
     | Flow
     | Beat
+    | Join
+    | Leave
+    | Work
+    | Settle
+    | Release
+    | Extend
+    | AskGroups
     | AskSequence
     | AskSubscriptions
     | AskTopics
@@ -272,6 +370,56 @@ class BeatDone(Answer, frozen=True, tag="beaten"):
     missing: tuple[int, ...]
 
 
+class JoinDone(Answer, frozen=True, tag="joined"):
+    """Whether the group is new."""
+
+    created: bool
+
+
+class LeaveDone(Answer, frozen=True, tag="left"):
+    pass
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What of the messages in hand is still the member's, under a new parcel number."""
+
+    parcel: int
+    attempt: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Working(Answer, frozen=True, tag="working"):
+    """The stream stands; all parcels that there was work for were sent before this answer.
+
+    Of what the member said it had in hand, `kept` is still its own and `settled` is settled already; the rest has
+    gone to others, and what the member made of it must be dropped.
+    """
+
+    stream: int
+    kept: tuple[Kept, ...] = ()
+    settled: tuple[tuple[int, int], ...] = ()
+
+
+class SettleDone(Answer, frozen=True, tag="settled"):
+    """Settled for good, except for these parcels: they had gone to another member, so drop their results."""
+
+    stale: tuple[int, ...] = ()
+
+
+class ReleaseDone(Answer, frozen=True, tag="released"):
+    """Everything that the member must drop: what it released, and what it had behind it of the same lanes."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class ExtendDone(Answer, frozen=True, tag="extended"):
+    pass
+
+
+class Groups(Answer, frozen=True, tag="groups"):
+    groups: tuple[GroupInfo, ...]
+
+
 class Sequence(Answer, frozen=True, tag="sequence"):
     """The last sequence number taken, 0 when there was none."""
 
@@ -309,6 +457,15 @@ class Failed(Answer, frozen=True, tag="error"):
     text: str
 
 
+class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
+    """Messages for one member of a group; each body frame holds some of them, in the order of `offsets`."""
+
+    stream: int
+    parcel: int
+    attempt: int
+    offsets: tuple[int, ...]
+
+
 class Delivery(msgspec.Struct, frozen=True, array_like=True, tag="delivery"):
     """Messages of one topic on a stream; each body frame is a stored batch, untouched.
 
@@ -336,6 +493,14 @@ AnyAnswer = (
     | AckDone
     | Flowing
     | BeatDone
+    | JoinDone
+    | LeaveDone
+    | Working
+    | SettleDone
+    | ReleaseDone
+    | ExtendDone
+    | Groups
+    | Parcel
     | Sequence
     | Subscriptions
     | Topics

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidings.protocols.broker.commands import Carried, Trim
+from tidings.protocols.broker.commands import Carried, Collect, Trim
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
 from tidings.protocols.broker.topics import Place, Topic
@@ -66,6 +66,24 @@ def _droppable(machine: Machine, topic: Topic, aged_address: int) -> int:
         entry += 1
         offset = max(offset, topic.end_of(entry - 1))
     return offset
+
+
+def collect_due(machine: Machine, now_ms: int) -> Collect | None:
+    """The command that forgets groups without members and topics that nobody uses, None when there are none."""
+    before_ms = now_ms - machine.settings.collect_after_ms
+    groups = tuple(
+        key
+        for key, group in machine.groups.items()
+        if not group.members
+        and group.empty_since_ms < before_ms
+        and group.progress.low == machine.topics[group.topic].next_offset
+    )
+    topics = tuple(
+        name
+        for name, topic in machine.topics.items()
+        if machine.used_at_ms.get(name, 0) < before_ms and machine.is_idle(topic)
+    )
+    return Collect(groups, topics) if groups or topics else None
 
 
 def lowest_address(machine: Machine, end_address: int) -> int:

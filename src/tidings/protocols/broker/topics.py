@@ -56,6 +56,7 @@ class Topic:
         "offsets",
         "scattered",
         "sealed_count",
+        "settled_offset",
         "shared",
         "size_bytes",
         "sizes",
@@ -81,6 +82,8 @@ class Topic:
         self.ids: dict[str, int] = {}
         self.id_times: deque[tuple[int, str]] = deque()
         self.sealed_count = 0
+        self.settled_offset = 0
+        """Everything below had been acknowledged by a reader that has since gone."""
 
     def append(
         self,

@@ -1,0 +1,492 @@
+"""Who of a group's members works on what: offers come in, parcels go out, settlements come back.
+
+A group shares the messages of one topic. Messages of one key, a lane, are worked on in order and by one member
+at a time; messages without a key go wherever there is least to do. The caller
+
+1. asks `hunger` and offers the next messages of the topic (`offer`), those left out that are already done;
+2. sends what `pick` returns;
+3. on a member's answer calls `settle`, writes the accepted offsets to the journal, and then says `confirm`, or
+   `unsettle` if the journal refused them.
+
+Nothing here is journaled, and nothing here knows the time or draws lots. After a restart a new `Lanes` is
+offered everything that the group's `Progress` does not have; members may first `claim` what they still hold.
+
+What holds at all times, whatever members do:
+- a message is in at most one hand, and once its settlement is confirmed it is never sent again;
+- a message is sent only when every earlier one of its lane is settled, or is in flight with the same member;
+- a lane is settled for good before it changes hands: until the journal has answered it stays where it is;
+- nothing is dropped: what a member loses goes back to the front of its lanes.
+
+What a member sees twice, it is told: the attempt of a parcel counts how often its messages were sent. What a
+member has lost in the meantime it cannot settle: that is `Stale`, or is named in `Settlement.refused`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from tidings.errors import InvalidRequest, LimitReached
+from tidings.protocols.broker.claims import Claims
+from tidings.protocols.broker.members import (
+    Flight,
+    GroupState,
+    Lane,
+    LaneKey,
+    LaneSettings,
+    Member,
+    MemberInactive,
+    MemberState,
+    Notice,
+    Parcel,
+    Settlement,
+    Stale,
+)
+
+_COMPACT_MIN = 4_096
+_SPARE_MAX = 4_096
+
+
+class Lanes(Claims):
+    """The work of one group on one topic.
+
+    >>> lanes = Lanes(LaneSettings())
+    >>> lanes.join("ada", 0)
+    >>> lanes.grant("ada", 10)
+    >>> lanes.offer(0, [b"red", b"blue", b"red"])
+    >>> [parcel] = lanes.pick(0)
+    >>> parcel
+    Parcel(number=1, member='ada', offsets=[0, 1, 2], attempt=1)
+    >>> done = lanes.settle("ada", 1, None, 5)
+    >>> done.offsets
+    [0, 1, 2]
+    >>> lanes.confirm(done)
+    """
+
+    def __init__(self, settings: LaneSettings, first_number: int = 1) -> None:
+        super().__init__(settings, first_number)
+        self._finished: dict[int, tuple[str, list[int]]] = {}
+        """Parcels of which nothing is left: whose they were, and what of them was refused."""
+
+    # Members.
+
+    def join(self, member: str, now_ms: int) -> None:
+        """A new member, without room yet. One that is there already begins anew: it has nothing in hand."""
+        if member in self._members:
+            self.leave(member, now_ms)
+        self._members[member] = newcomer = Member(member)
+        newcomer.settled_ms = now_ms
+
+    def leave(self, member: str, now_ms: int) -> None:
+        """A member goes, in good order or not: what it has not settled goes back to the front of its lanes."""
+        leaving = self._member(member)
+        leaving.active = False
+        self._disown(leaving)
+        del self._members[member]
+
+    def members(self) -> list[str]:
+        return list(self._members)
+
+    def __contains__(self, member: str) -> bool:
+        return member in self._members
+
+    def is_active(self, member: str) -> bool:
+        return self._member(member).active
+
+    def activate(self, member: str) -> None:
+        """An inactive member has shown life and gets work again."""
+        found = self._member(member)
+        if not found.active:
+            found.active = True
+            found.newcomer = True
+            found.slow = False
+            found.slow_acks = []
+
+    def grant(self, member: str, room: int) -> None:
+        """The member may have so many messages in flight, in all. Without any, its waiting lanes go to others."""
+        found = self._member(member)
+        found.room = room
+        if not room and found.waiting:
+            self._give_away(found)
+
+    # Messages in.
+
+    def hunger(self) -> int:
+        """How many more messages can be used now: 0 when no active member has room or the window is full."""
+        free = 0
+        for member in self._members.values():
+            if member.active:
+                room = member.free
+                if room > 0:
+                    free += room
+        if free:
+            free -= len(self._pool_offsets) - self._pool_head
+            for lane in self._line:
+                assert lane.hold is not None
+                free -= len(lane.hold.queue)
+        return max(0, min(free, self.settings.window_messages_max - self._unsettled))
+
+    def offer(self, first_offset: int, keys: Sequence[LaneKey | None]) -> None:
+        """The next messages of the topic, none of which is done."""
+        self.offer_some(range(first_offset, first_offset + len(keys)), keys)
+
+    def offer_some(self, offsets: Sequence[int], keys: Sequence[LaneKey | None]) -> None:
+        """The next messages of the topic without those that are done; offsets rise."""
+        if not offsets:
+            return
+        if offsets[0] < self._next_offset or len(offsets) != len(keys):
+            raise InvalidRequest(f"Offset {offsets[0]} was offered already, or a key is missing: offer what is next.")
+        if self._unsettled + len(offsets) > self.settings.window_messages_max:
+            raise LimitReached(
+                f"{self._unsettled} messages are unsettled and {len(offsets)} more were offered, above "
+                f"window_messages_max ({self.settings.window_messages_max}): offer what `hunger` asks for."
+            )
+        self._next_offset = offsets[-1] + 1
+        if self._claimed:
+            claimed = self._claimed
+            pairs = [(offset, key) for offset, key in zip(offsets, keys, strict=True) if offset not in claimed]
+            self._claimed = {offset: None for offset in claimed if offset >= self._next_offset}
+            offsets = [offset for offset, _ in pairs]
+            keys = [key for _, key in pairs]
+        self._unsettled += len(offsets)
+        self._pool_offsets.extend(offsets)
+        self._pool_keys.extend(keys)
+
+    # Parcels out.
+
+    def pick(self, now_ms: int) -> list[Parcel]:
+        """What to send now. A parcel whose number went out before replaces that one."""
+        self._distribute(now_ms)
+        for member in self._members.values():
+            if member.newcomer and member.room:
+                member.newcomer = False
+                if member.active and member.free > 0:
+                    self._even_out(member, waiting_only=False)
+        parcels: list[Parcel] = []
+        for member in self._members.values():
+            if member.resend:
+                for number in member.resend:
+                    flight = member.flights.get(number)
+                    if flight is not None:
+                        parcels.append(Parcel(number, member.name, flight.unsettled_offsets, flight.attempt))
+                member.resend = {}
+            if member.active:
+                room = member.room - member.in_flight
+                if room > 0 and member.repeats:
+                    room = self._pick_repeats(member, room, now_ms, parcels)
+                if room > 0 and member.offsets:
+                    self._pick_new(member, room, now_ms, parcels)
+        return parcels
+
+    def _pick_new(self, member: Member, room: int, now_ms: int, parcels: list[Parcel]) -> None:
+        """Messages that go out for the first time."""
+        if member.waiting_mixed:
+            pairs = sorted(
+                zip(member.offsets[member.head :], member.lanes[member.head :], strict=True), key=lambda pair: pair[0]
+            )
+            member.offsets = [offset for offset, _ in pairs]
+            member.lanes = [lane for _, lane in pairs]
+            member.head = 0
+            member.waiting_mixed = False
+        largest = self.settings.parcel_messages_max
+        end = len(member.offsets)
+        while room > 0 and member.head < end:
+            head = member.head
+            size = min(room, largest, end - head)
+            if size == end:
+                offsets, lanes = member.offsets, member.lanes
+            else:
+                offsets, lanes = member.offsets[head : head + size], member.lanes[head : head + size]
+            parcels.append(self._send(member, offsets, lanes, 1, now_ms))
+            room -= size
+            member.head += size
+        if member.head == end:
+            member.offsets, member.lanes, member.head = [], [], 0
+        elif member.head > _COMPACT_MIN and member.head * 2 > end:
+            del member.offsets[: member.head], member.lanes[: member.head]
+            member.head = 0
+
+    def _pick_repeats(self, member: Member, room: int, now_ms: int, parcels: list[Parcel]) -> int:
+        """Messages that were sent before; how much room is left then."""
+        repeats = member.repeats
+        if member.repeats_mixed:
+            repeats.sort(key=lambda pair: pair[0])
+            member.repeats_mixed = False
+        largest = self.settings.parcel_messages_max
+        attempts = self._attempts
+        position = 0
+        while room > 0 and position < len(repeats):
+            attempt = attempts.get(repeats[position][0], 0)
+            limit = min(position + min(room, largest), len(repeats))
+            end = position + 1
+            while end < limit and attempts.get(repeats[end][0], 0) == attempt:
+                end += 1
+            batch = repeats[position:end]
+            offsets = [offset for offset, _ in batch]
+            parcels.append(self._send(member, offsets, [lane for _, lane in batch], attempt + 1, now_ms))
+            room -= end - position
+            position = end
+        member.repeats = repeats[position:]
+        return room if not member.repeats else 0
+
+    # Answers.
+
+    def settle(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int) -> Settlement:
+        """A member has finished messages of a parcel, or all that are left of it.
+
+        They leave its room at once, and nobody else gets them; their lanes stay with it until `confirm`. A
+        settlement repeated, because its answer was lost, comes back with nothing accepted and nothing refused.
+        """
+        found, flight = self._flight(member, number)
+        if flight is None:
+            return Settlement(found, number, 1, [], [], self._finished[number][1])
+        if now_ms - found.last_sign_ms(flight) > self.settings.slow_ack_ms:
+            self._on_slow(found, now_ms)
+        found.settled_number = number
+        found.settled_ms = now_ms
+        flight.deliveries = 1
+        if offsets is None and flight.left is None:
+            settled, lanes = flight.offsets, flight.lanes
+        else:
+            left = flight.unsettled
+            settled = list(left) if offsets is None else [offset for offset in dict.fromkeys(offsets) if offset in left]
+            lanes = [left.pop(offset) for offset in settled]
+        refused = flight.refused
+        if refused and offsets is not None:
+            refused = [offset for offset in offsets if offset in refused]
+        if not flight.left:
+            self._finish(found, flight)
+        found.in_flight -= len(settled)
+        settlement = Settlement(found, number, flight.attempt, settled, lanes, refused)
+        found.settlements[settlement] = None
+        return settlement
+
+    def _flight(self, name: str, number: int) -> tuple[Member, Flight | None]:
+        """A member's parcel; None when nothing is left of it."""
+        member = self._members.get(name)
+        flight = member.flights.get(number) if member is not None else None
+        if member is None or (flight is None and self._finished.get(number, ("",))[0] != name):
+            raise Stale(f"Parcel {number} of {name!r} was given to another member: drop the result.")
+        return member, flight
+
+    def _finish(self, member: Member, flight: Flight) -> None:
+        del member.flights[flight.number]
+        member.resend.pop(flight.number, None)
+        finished = self._finished
+        finished[flight.number] = (member.name, flight.refused)
+        if len(finished) > self.settings.finished_max:
+            del finished[next(iter(finished))]
+
+    def confirm(self, settlement: Settlement) -> None:
+        """The journal has it: these messages are history, and lanes without others are free."""
+        self._close(settlement)
+        weight = self._weight
+        lanes = self._lanes
+        spare = self._spare
+        self._unsettled -= len(settlement.offsets)
+        for lane in settlement.lanes:
+            count = lane.count - 1
+            lane.count = count
+            if not count:
+                if lane.hold is None:
+                    del lanes[lane.key]  # type: ignore[arg-type]
+                    lane.member.burden -= weight  # type: ignore[union-attr]
+                    spare.append(lane)
+                else:
+                    self._release(lane)
+        del spare[_SPARE_MAX:]
+        if self._attempts:
+            for offset in settlement.offsets:
+                self._attempts.pop(offset, None)
+
+    def _close(self, settlement: Settlement) -> None:
+        assert settlement.open, "a settlement ends once"
+        settlement.open = False
+        if settlement.holder is not None:
+            settlement.holder.settlements.pop(settlement, None)
+
+    def unsettle(self, settlement: Settlement) -> None:
+        """The journal refused it: the messages are in flight with their member again, if it is still there."""
+        self._close(settlement)
+        if not settlement.offsets:
+            return
+        messages = dict(zip(settlement.offsets, settlement.lanes, strict=True))
+        holder = settlement.holder
+        if holder is None:
+            self._spent.update(messages)
+        elif holder.active and self._members.get(holder.name) is holder:
+            flight = holder.flights.get(settlement.number)
+            if flight is None:
+                self._finished.pop(settlement.number, None)
+                flight = Flight(settlement.number, settlement.attempt, [], [], holder.settled_ms)
+                flight.refused = settlement.refused
+                holder.flights[settlement.number] = flight
+            flight.left = dict(sorted((flight.unsettled | messages).items()))
+            holder.in_flight += len(messages)
+        else:
+            touched: dict[Lane, None] = {}
+            holder.in_flight += len(messages)
+            self._take_back(holder, settlement.attempt, messages, touched, failed=True)
+            self._settle_holds(touched)
+
+    def nack(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int, delay_ms: int) -> list[int]:
+        """A member could not do these: they go back to the front of their lanes, which wait out the delay.
+
+        So that the order holds, what the member has of the same lanes behind them is taken back as well; that
+        does not count as an attempt. Returns everything taken back, rising: the member must drop it.
+        """
+        found, flight = self._flight(member, number)
+        if flight is None:
+            return []
+        found.settled_number = number
+        found.settled_ms = now_ms
+        flight.deliveries = 1
+        left = flight.unsettled
+        wanted = list(left) if offsets is None else [offset for offset in dict.fromkeys(offsets) if offset in left]
+        messages = {offset: left.pop(offset) for offset in wanted}
+        firsts: dict[Lane, int] = {}
+        for offset, lane in messages.items():
+            if lane.key is not None:
+                firsts[lane] = min(offset, firsts.get(lane, offset))
+        flight.refused += wanted
+        touched: dict[Lane, None] = {}
+        self._take_back(found, flight.attempt, messages, touched, failed=True)
+        taken = wanted
+        if any(lane.count for lane in firsts):
+            taken = wanted + self._take_followers(found, firsts, touched)
+            self._sweep(found)
+        if not left and number in found.flights:
+            self._finish(found, flight)
+        if delay_ms > 0:
+            for lane in touched:
+                if lane.hold is not None:
+                    lane.hold.ready_ms = max(lane.hold.ready_ms, now_ms + delay_ms)
+                    self._delays += 1
+                    heappush(self._delayed, (lane.hold.ready_ms, self._delays, lane, lane.hold))
+        self._settle_holds(touched)
+        return sorted(taken)
+
+    def _take_followers(self, member: Member, firsts: dict[Lane, int], touched: dict[Lane, None]) -> list[int]:
+        """Takes from a member what it has in flight of these lanes behind these offsets."""
+        taken: list[int] = []
+        for flight in list(member.flights.values()):
+            followers = {
+                offset: lane for offset, lane in flight.unsettled.items() if lane in firsts and offset > firsts[lane]
+            }
+            if followers:
+                for offset in followers:
+                    del flight.unsettled[offset]
+                flight.refused += followers
+                self._take_back(member, flight.attempt, followers, touched, failed=False)
+                taken += followers
+                if not flight.unsettled:
+                    self._finish(member, flight)
+        return taken
+
+    def extend(self, member: str, number: int, now_ms: int) -> None:
+        """A member is still at it: the parcel's time begins anew."""
+        _, flight = self._flight(member, number)
+        if flight is not None:
+            flight.since_ms = now_ms
+            flight.deliveries = 1
+
+    # Messages that failed too often.
+
+    def attempts(self, offset: int) -> int:
+        """How often an unsettled message was sent so far."""
+        for member in self._members.values():
+            for flight in member.flights.values():
+                if offset in flight.unsettled:
+                    return flight.attempt
+        return self._attempts.get(offset, 0)
+
+    def exhausted(self) -> Settlement | None:
+        """Messages that failed `attempts_max` times, to be moved elsewhere; then `confirm` or `unsettle`.
+
+        Nobody gets them, and their lanes wait, until that is decided.
+        """
+        if not self._spent:
+            return None
+        spent = dict(sorted(self._spent.items()))
+        self._spent = {}
+        return Settlement(None, 0, self.settings.attempts_max or 0, list(spent), list(spent.values()), [])
+
+    # Time.
+
+    def tick(self, now_ms: int) -> list[Notice]:
+        """Sends again what got no answer, gives up members that never answer, evens out what is uneven."""
+        settings = self.settings
+        for member in list(self._members.values()):
+            if not member.active:
+                continue
+            for number, flight in member.flights.items():
+                if now_ms - member.last_sign_ms(flight) >= settings.redelivery_ms:
+                    if flight.deliveries >= settings.deliveries_max:
+                        self._give_up(member, flight)
+                        break
+                    flight.since_ms = now_ms
+                    if number not in member.resend:
+                        member.resend[number] = None
+                        flight.deliveries += 1
+                        flight.attempt += 1
+            if member.slow_acks:
+                self._forget_slow(member, now_ms)
+            if not member.room and member.waiting:
+                self._give_away(member)
+        self._distribute(now_ms)
+        self._balance()
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _give_up(self, member: Member, flight: Flight) -> None:
+        member.active = False
+        self._notices.append(
+            MemberInactive(member.name, f"parcel {flight.number} was sent {flight.deliveries} times without an answer")
+        )
+        self._disown(member)
+
+    def _balance(self) -> None:
+        """Members with nothing to wait for take lanes from those that have more than they can be sent."""
+        if self._line or self._pool_offsets or not any(member.waiting for member in self._members.values()):
+            return
+        for member in self._members.values():
+            if member.active and not member.slow and not member.waiting and member.free * 2 > member.room:
+                self._even_out(member, waiting_only=True)
+
+    def _on_slow(self, member: Member, now_ms: int) -> None:
+        member.slow_acks.append(now_ms)
+        self._forget_slow(member, now_ms)
+        if member.slow:
+            self._offload(member)
+
+    def _forget_slow(self, member: Member, now_ms: int) -> None:
+        since_ms = now_ms - self.settings.slow_window_ms
+        member.slow_acks = [at_ms for at_ms in member.slow_acks if at_ms > since_ms][-self.settings.slow_acks_max :]
+        member.slow = len(member.slow_acks) >= self.settings.slow_acks_max
+
+    # To be looked at.
+
+    @property
+    def unsettled(self) -> int:
+        """Messages offered or claimed and not settled for good."""
+        return self._unsettled
+
+    def describe(self) -> GroupState:
+        members = [
+            MemberState(
+                member.name,
+                member.active,
+                member.slow,
+                member.room,
+                member.burden // self._weight,
+                member.in_flight,
+                member.waiting,
+            )
+            for member in self._members.values()
+        ]
+        unbound = len(self._pool_offsets) - self._pool_head
+        unbound += sum(len(lane.hold.queue) for lane in self._line if lane.hold is not None)
+        moving = sum(1 for lane in self._lanes.values() if lane.hold is not None and not lane.hold.lined_up)
+        return GroupState(
+            members, len(self._lanes), moving, unbound, self._unsettled, self._moved_lanes, self._evened_lanes
+        )

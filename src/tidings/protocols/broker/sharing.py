@@ -1,0 +1,449 @@
+"""Groups at work: their members' streams, and what goes to whom.
+
+`lanes` decides who works on what; this is where its offers come from and where its parcels go. Messages are
+offered in the order of the topic, as far as members have room. What a member settles is journaled before it is
+confirmed; until then nobody else gets it.
+
+After a restart the lanes are empty and the members are not. Each opens its stream again and says what it still has in
+hand; until all have done so, or a lease has passed, nothing new is given out, so that no lane gets two workers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import msgspec
+
+from tidings.errors import Fenced, InvalidRequest
+from tidings.message import Columns, GroupInfo, MemberInfo
+from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker.groups import Group, GroupKey
+from tidings.protocols.broker.lanes import Lanes
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.members import LaneKey, LaneSettings, Settlement, Stale
+from tidings.protocols.broker.members import Parcel as Picked
+from tidings.protocols.broker.progress import compress
+from tidings.protocols.broker.topics import Place, Topic
+from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send, Share
+
+EXAMINED_BATCHES_MAX = 16
+
+
+class Next(msgspec.Struct, frozen=True):
+    """Batches examined for the next offer: the group, and the offsets from which each is wanted."""
+
+    key: GroupKey
+    position: int
+    ends: tuple[int, ...]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Batches examined because a member says that it has messages of them in hand."""
+
+    key: GroupKey
+    peer: Peer
+    message: messages.Work
+    entries: tuple[int, ...]
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """Whom to answer when a settlement is durable."""
+
+    key: GroupKey
+    peer: Peer
+    message: messages.Settle
+    settlements: tuple[Settlement, ...]
+    stale: tuple[int, ...]
+
+
+class Burying(msgspec.Struct, frozen=True):
+    """A message that failed too often, on its way to another topic."""
+
+    key: GroupKey
+    settlement: Settlement
+
+
+class Station:
+    """A member's stream."""
+
+    __slots__ = ("epoch", "peer", "stream")
+
+    def __init__(self, peer: Peer, stream: int, epoch: int) -> None:
+        self.peer = peer
+        self.stream = stream
+        self.epoch = epoch
+
+
+class Workshop:
+    """One group at work."""
+
+    def __init__(self, group: Group, settings: LaneSettings) -> None:
+        self.group = group
+        self.lanes = Lanes(settings)
+        self.stations: dict[str, Station] = {}
+        self.position = group.progress.low
+        """The next offset to offer."""
+        self.awaited: dict[str, None] = {}
+        """Members that may still have something in hand from before a restart."""
+        self.examining = False
+
+
+class Sharing:
+    """All groups at work."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._workshops: dict[GroupKey, Workshop] = {}
+        self._grace_until_ms: int | None = None
+        limits = machine.settings
+        self._settings = LaneSettings(attempts_max=limits.deliveries_max if limits.dead_letter else None)
+
+    def recovered(self) -> None:
+        """After a restart: every member that the journal knows may have something in hand."""
+        for group in self._machine.groups.values():
+            if group.members:
+                self._workshop(group).awaited = dict.fromkeys(group.members)
+        self._grace_until_ms = None
+
+    def _workshop(self, group: Group) -> Workshop:
+        workshop = self._workshops.get(group.key)
+        if workshop is None or workshop.group is not group:
+            workshop = self._workshops[group.key] = Workshop(group, self._settings)
+        return workshop
+
+    # Members come and go.
+
+    def on_work(self, now_ms: int, peer: Peer, message: messages.Work) -> list[Effect]:
+        """A member opens its stream, or has more or less room than before."""
+        group = self._machine.find_group(message.group, message.topic, message.client, message.epoch)
+        workshop = self._workshop(group)
+        station = workshop.stations.get(message.client)
+        room = max(0, min(message.room, self._machine.settings.room_messages_max))
+        if station is not None and station.epoch == message.epoch and message.stream < station.stream:
+            return []  # A late one, of a stream that has been replaced.
+        if station is None or station.epoch != message.epoch or message.stream > station.stream:
+            workshop.lanes.join(message.client, now_ms)
+            workshop.stations[message.client] = Station(peer, message.stream, message.epoch)
+            workshop.lanes.grant(message.client, room)
+            held = [(start, end) for each in message.held for start, end in each.ranges]
+            entries = self._entries(self._machine.topics[group.topic], held)
+            if entries:
+                topic = self._machine.topics[group.topic]
+                places = tuple(topic.place(entry) for entry in entries)
+                firsts = tuple(topic.offsets[entry] for entry in entries)
+                return [Examine(places, Claim(group.key, peer, message, firsts))]
+            return self._begin_work(now_ms, workshop, peer, message, (), ())
+        station.peer = peer
+        workshop.lanes.activate(message.client)
+        workshop.lanes.grant(message.client, room)
+        effects = self.pump(now_ms, workshop)
+        if message.request:
+            effects.append(Send(peer, messages.Working(message.request, message.stream)))
+        return effects
+
+    def _entries(self, topic: Topic, ranges: list[tuple[int, int]]) -> list[int]:
+        """The batches that hold these offsets, as far as they exist."""
+        entries: dict[int, None] = {}
+        for start, end in ranges:
+            offset = max(start, topic.first_offset)
+            while offset < min(end, topic.next_offset):
+                entry = topic.find(offset)
+                entries[entry] = None
+                offset = topic.end_of(entry)
+        return sorted(entries)
+
+    def _on_claim(self, now_ms: int, claim: Claim, batches: tuple[Columns, ...]) -> list[Effect]:
+        group = self._machine.groups.get(claim.key)
+        message = claim.message
+        if group is None:
+            return []
+        workshop = self._workshop(group)
+        topic = self._machine.topics[group.topic]
+        keys: dict[int, LaneKey | None] = {}
+        for first, columns in zip(claim.entries, batches, strict=True):
+            kept = topic.thinned.get(first)
+            rows = kept if kept is not None else range(len(columns.values))
+            found = _lane_keys(group, columns, rows)
+            keys.update(zip(range(first, first + len(found)), found, strict=True))
+        kept_parcels: list[messages.Kept] = []
+        settled: list[int] = []
+        for held in message.held:
+            offsets = [offset for start, end in held.ranges for offset in range(start, end) if offset in keys]
+            settled += [offset for offset in offsets if group.progress.done(offset)]
+            open_offsets = [offset for offset in offsets if not group.progress.done(offset)]
+            parcel = workshop.lanes.claim(
+                message.client, open_offsets, [keys[offset] for offset in open_offsets], held.attempt, now_ms
+            )
+            if parcel is not None:
+                kept_parcels.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
+        return self._begin_work(
+            now_ms, workshop, claim.peer, message, tuple(kept_parcels), tuple(compress(sorted(settled)))
+        )
+
+    def _begin_work(
+        self,
+        now_ms: int,
+        workshop: Workshop,
+        peer: Peer,
+        message: messages.Work,
+        kept: tuple[messages.Kept, ...],
+        settled: tuple[tuple[int, int], ...],
+    ) -> list[Effect]:
+        workshop.awaited.pop(message.client, None)
+        working = Send(peer, messages.Working(message.request, message.stream, kept, settled))
+        return [working, *self.pump(now_ms, workshop)]
+
+    def on_left(self, now_ms: int, group: Group, client: str) -> list[Effect]:
+        """A member is no longer one: the others go on with its work."""
+        workshop = self._workshop(group)
+        workshop.awaited.pop(client, None)
+        if workshop.stations.pop(client, None) is not None:
+            workshop.lanes.leave(client, now_ms)
+        return self.pump(now_ms, workshop)
+
+    # Work goes out.
+
+    def pump_topics(self, now_ms: int, topics: dict[str, None]) -> list[Effect]:
+        """Gives out what has come to these topics."""
+        effects: list[Effect] = []
+        for name in topics:
+            for group in self._machine.groups_of.get(name, {}).values():
+                if group.members:
+                    effects += self.pump(now_ms, self._workshop(group))
+        return effects
+
+    def pump(self, now_ms: int, workshop: Workshop) -> list[Effect]:
+        """Gives a group's members what they have room for."""
+        if workshop.awaited or workshop.examining:
+            return []
+        topic = self._machine.topics[workshop.group.topic]
+        if workshop.position < topic.next_offset and (hunger := workshop.lanes.hunger()) > 0:
+            return [self._examine(workshop, topic, hunger)]
+        return [self._share(workshop, topic, picked) for picked in workshop.lanes.pick(now_ms)]
+
+    def _examine(self, workshop: Workshop, topic: Topic, hunger: int) -> Examine:
+        workshop.position = max(workshop.position, topic.first_offset)
+        entry = topic.find(workshop.position)
+        places: list[Place] = []
+        ends: list[int] = []
+        while entry < len(topic.offsets) and len(places) < EXAMINED_BATCHES_MAX:
+            places.append(topic.place(entry))
+            ends.append(topic.end_of(entry))
+            if ends[-1] - workshop.position >= hunger:
+                break
+            entry += 1
+        workshop.examining = True
+        return Examine(tuple(places), Next(workshop.group.key, workshop.position, tuple(ends)))
+
+    def on_examined(self, now_ms: int, batches: tuple[Columns, ...], origin: Any) -> list[Effect]:
+        """Stored batches have been read, for an offer or for a claim."""
+        if isinstance(origin, Claim):
+            return self._on_claim(now_ms, origin, batches)
+        group = self._machine.groups.get(origin.key)
+        if group is None:
+            return []
+        workshop = self._workshop(group)
+        workshop.examining = False
+        if workshop.position == origin.position:
+            topic = self._machine.topics[group.topic]
+            for columns, end in zip(batches, origin.ends, strict=True):
+                room = workshop.lanes.hunger()
+                if room <= 0:
+                    break
+                self._offer(workshop, topic, columns, min(end, workshop.position + room))
+        return self.pump(now_ms, workshop)
+
+    def _offer(self, workshop: Workshop, topic: Topic, columns: Columns, end: int) -> None:
+        """Offers the messages of one batch from the workshop's position to `end`."""
+        start = workshop.position
+        first = topic.offsets[topic.find(start)]
+        kept = topic.thinned.get(first)
+        rows = range(start - first, end - first) if kept is None else kept[start - first : end - first]
+        keys = _lane_keys(workshop.group, columns, rows)
+        progress = workshop.group.progress
+        if progress.high <= start:
+            workshop.lanes.offer(start, keys)
+        else:
+            for gap_start, gap_end in progress.gaps(start, end):
+                workshop.lanes.offer(gap_start, keys[gap_start - start : gap_end - start])
+        workshop.position = end
+
+    def _share(self, workshop: Workshop, topic: Topic, picked: Picked) -> Share:
+        """The frames of a parcel: which rows of which stored batches."""
+        offsets = picked.offsets
+        picks: list[tuple[Place, tuple[int, ...]]] = []
+        index = 0
+        while index < len(offsets):
+            entry = topic.find(offsets[index])
+            until = bisect_left(offsets, topic.end_of(entry), index)
+            first = topic.offsets[entry]
+            place = topic.place(entry)
+            rows = tuple([offset - first for offset in offsets[index:until]])
+            if place.kept is not None:
+                rows = tuple([place.kept[row] for row in rows])
+            picks.append((Place(place.address, place.size_bytes), rows))
+            index = until
+        station = workshop.stations[picked.member]
+        message = messages.Parcel(station.stream, picked.number, picked.attempt, tuple(offsets))
+        return Share(station.peer, message, tuple(picks))
+
+    # Work comes back.
+
+    def on_settle(self, now_ms: int, peer: Peer, message: messages.Settle) -> list[Effect]:
+        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        workshop.lanes.activate(message.client)
+        settlements: list[Settlement] = []
+        stale: list[int] = []
+        for each in message.settlements:
+            offsets = [offset for start, end in each.ranges for offset in range(start, end)] if each.ranges else None
+            try:
+                settlement = workshop.lanes.settle(message.client, each.parcel, offsets, now_ms)
+            except Stale:
+                stale.append(each.parcel)
+                continue
+            if settlement.refused:
+                stale.append(each.parcel)
+            settlements.append(settlement)
+        offsets = sorted(offset for settlement in settlements for offset in settlement.offsets)
+        origin = Settling(workshop.group.key, peer, message, tuple(settlements), tuple(dict.fromkeys(stale)))
+        if not offsets:
+            return self.on_settled(now_ms, origin)
+        command = commands.Settle(message.client, message.epoch, message.group, message.topic, tuple(compress(offsets)))
+        return [Persist(command, origin=origin)]
+
+    def _open_workshop(self, group: str, topic: str, client: str, epoch: int, stream: int) -> Workshop:
+        found = self._workshop(self._machine.find_group(group, topic, client, epoch))
+        station = found.stations.get(client)
+        if station is None or station.stream != stream or station.epoch != epoch:
+            raise Fenced(f"The stream {stream} of {client!r} is not open: open it again and say what you have in hand.")
+        return found
+
+    def on_settled(self, now_ms: int, origin: Settling) -> list[Effect]:
+        """The journal has it."""
+        answer: list[Effect] = []
+        if origin.message.request:
+            answer.append(Send(origin.peer, messages.SettleDone(origin.message.request, origin.stale)))
+        workshop = self._workshops.get(origin.key)
+        if workshop is None:
+            return answer
+        for settlement in origin.settlements:
+            if settlement.open:
+                workshop.lanes.confirm(settlement)
+        return answer + self.pump(now_ms, workshop)
+
+    def on_refused(self, origin: Settling | Burying) -> None:
+        """The journal did not take it."""
+        workshop = self._workshops.get(origin.key)
+        if workshop is None:
+            return
+        settlements = origin.settlements if isinstance(origin, Settling) else (origin.settlement,)
+        for settlement in settlements:
+            if settlement.open:
+                workshop.lanes.unsettle(settlement)
+
+    def on_release(self, now_ms: int, peer: Peer, message: messages.Release) -> list[Effect]:
+        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        if message.delay_ms < 0:
+            raise InvalidRequest(f"A delay is 0 or more, and this is {message.delay_ms} ms.")
+        ranges = message.settlement.ranges
+        offsets = [offset for start, end in ranges for offset in range(start, end)] if ranges else None
+        taken = workshop.lanes.nack(message.client, message.settlement.parcel, offsets, now_ms, message.delay_ms)
+        answer = Send(peer, messages.ReleaseDone(message.request, tuple(compress(taken))))
+        return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
+
+    def on_extend(self, now_ms: int, peer: Peer, message: messages.Extend) -> list[Effect]:
+        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        workshop.lanes.extend(message.client, message.parcel, now_ms)
+        return [Send(peer, messages.ExtendDone(message.request))]
+
+    def _bury(self, workshop: Workshop) -> list[Effect]:
+        """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""
+        to_topic = self._machine.settings.dead_letter
+        settlement = workshop.lanes.exhausted() if to_topic is not None else None
+        if settlement is None or to_topic is None:
+            return []
+        group = workshop.group
+        topic = self._machine.topics[group.topic]
+        effects: list[Effect] = []
+        for index, offset in enumerate(settlement.offsets):
+            entry = topic.find(offset)
+            place = topic.place(entry)
+            row = offset - topic.offsets[entry]
+            single = Place(place.address, place.size_bytes, (place.kept[row] if place.kept else row,))
+            alone = Settlement(None, 0, settlement.attempt, [offset], [settlement.lanes[index]], [])
+
+            def make(size_bytes: int, offset: int = offset, name: str = to_topic) -> commands.DeadLetter:
+                return commands.DeadLetter(group.name, group.topic, offset, name, size_bytes)
+
+            effects.append(PersistCopy(single, make, Burying(group.key, alone)))
+        return effects
+
+    def on_buried(self, now_ms: int, origin: Burying) -> list[Effect]:
+        workshop = self._workshops.get(origin.key)
+        if workshop is None:
+            return []
+        workshop.lanes.confirm(origin.settlement)
+        return self.pump(now_ms, workshop)
+
+    # Time.
+
+    def on_tick(self, now_ms: int, heard_at_ms: dict[str, int]) -> list[Effect]:
+        """Members whose lease has run out are taken for gone; what waits for an answer is sent again."""
+        if self._grace_until_ms is None:
+            self._grace_until_ms = now_ms + self._machine.settings.lease_ms
+        effects: list[Effect] = []
+        for key, workshop in list(self._workshops.items()):
+            if key not in self._machine.groups:
+                del self._workshops[key]
+                continue
+            if now_ms >= self._grace_until_ms:
+                workshop.awaited.clear()
+            for client in list(workshop.stations):
+                if now_ms - heard_at_ms.setdefault(client, now_ms) > self._machine.settings.lease_ms:
+                    del workshop.stations[client]
+                    workshop.lanes.leave(client, now_ms)
+            workshop.lanes.tick(now_ms)
+            effects += self._bury(workshop)
+            effects += self.pump(now_ms, workshop)
+        return effects
+
+    # Questions.
+
+    def streams_of(self, client: str, peer: Peer) -> list[int]:
+        """The numbers of the streams that this client has open here."""
+        return [
+            station.stream
+            for workshop in self._workshops.values()
+            if (station := workshop.stations.get(client)) is not None and station.peer == peer
+        ]
+
+    def describe(self, topic: str | None) -> tuple[GroupInfo, ...]:
+        """What each group looks like from outside."""
+        found = []
+        for group in self._machine.groups.values():
+            if topic is not None and group.topic != topic:
+                continue
+            workshop = self._workshop(group)
+            state = workshop.lanes.describe()
+            working = {each.member: each for each in state.members}
+            members = tuple(
+                MemberInfo(name, each.lanes, each.in_flight, each.waiting, each.active, each.slow)
+                if (each := working.get(name)) is not None
+                else MemberInfo(name, 0, 0, 0, False, False)
+                for name in group.members
+            )
+            lag = self._machine.topics[group.topic].next_offset - group.progress.count
+            found.append(GroupInfo(group.name, group.topic, state.lanes, lag, state.moved_lanes, members))
+        return tuple(found)
+
+
+def _lane_keys(group: Group, columns: Columns, rows: Any) -> list[LaneKey | None]:
+    """The lane of each of these rows."""
+    keys = columns.keys
+    if keys is None:
+        return [None] * len(rows)
+    chosen = keys if len(rows) == len(keys) else [keys[row] for row in rows]
+    if group.lanes == "publisher":
+        return [None if key is None else (columns.publisher, key) for key in chosen]
+    return list(chosen)

@@ -1,0 +1,191 @@
+"""Putting batches into topics: first worked out for all of them, then done, so that nothing happens by halves.
+
+A batch may hold messages that a topic already has: by their sequence numbers (the batch, or a part of it, was sent
+before) or by their ids. Its body is stored as it came; the index says which of its messages count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidings.errors import LimitReached, OutOfSequence, Overloaded
+from tidings.protocols.broker.clients import Client, Track
+from tidings.protocols.broker.commands import BatchWrite
+from tidings.protocols.broker.messages import Position, Stored, Target
+from tidings.protocols.broker.topics import Topic
+
+if TYPE_CHECKING:
+    from tidings.protocols.broker.machine import Machine
+
+
+class Plan(msgspec.Struct):
+    """What a batch will do to one topic, worked out before anything is changed."""
+
+    topic: str
+    sequence: int
+    first_offset: int
+    count: int
+    kept: tuple[int, ...] | None
+    repeated: tuple[tuple[int, int | None], ...]
+    ids: list[tuple[str, int]]
+
+    @property
+    def stored_count(self) -> int:
+        return self.count if self.kept is None else len(self.kept)
+
+
+def plan(machine: Machine, client: Client, batches: tuple[BatchWrite, ...], time_ms: int) -> list[list[Plan]]:
+    """What each batch will do to each of its topics; raises if any of it is refused."""
+    if len(batches) == 1 and len(batches[0].targets) == 1:  # The common case needs no picture of the future.
+        target = batches[0].targets[0]
+        return [[_plan_one(machine, client, batches[0], target, time_ms, {}, {}, {})]]
+    lasts: dict[str, int] = {}
+    nexts: dict[str, int] = {}
+    ids: dict[tuple[str, str], int] = {}
+    new = {target.topic: None for batch in batches for target in batch.targets if target.topic not in machine.topics}
+    machine.check_topics_limit(len(new))
+    return [
+        [_plan_one(machine, client, batch, target, time_ms, lasts, nexts, ids) for target in batch.targets]
+        for batch in batches
+    ]
+
+
+def _plan_one(
+    machine: Machine,
+    client: Client,
+    batch: BatchWrite,
+    target: Target,
+    time_ms: int,
+    lasts: dict[str, int],
+    nexts: dict[str, int],
+    fresh: dict[tuple[str, str], int],
+) -> Plan:
+    """`lasts`, `nexts` and `fresh` are what earlier batches of the same command will have changed."""
+    name = target.topic
+    machine.check_puttable(name)
+    topic = machine.topics.get(name)
+    track = client.tracks.get(name)
+    last = lasts.get(name, track.last if track else 0)
+    if target.sequence > last + 1:
+        raise OutOfSequence(
+            f"{client.name!r} sent number {target.sequence} to {name!r}, and {last + 1} is the next: "
+            "ask for the last sequence number and go on from there."
+        )
+    first_offset = nexts.get(name, topic.next_offset if topic else machine.retired.get(name, 0))
+    taken = min(batch.count, last - target.sequence + 1)
+    repeated: list[tuple[int, int | None]] = []
+    if taken > 0:
+        # Numbers above the track's last were taken by an earlier batch of this very command.
+        before = track.last if track else 0
+        repeated = [
+            (index, track.find(number) if track and number <= before else None)
+            for index, number in enumerate(range(target.sequence, target.sequence + taken))
+        ]
+    kept: tuple[int, ...] | None = tuple(range(taken, batch.count)) if taken > 0 else None
+    taken_ids: list[tuple[str, int]] = []
+    if batch.ids is not None:
+        kept, taken_ids = _plan_ids(machine, name, topic, batch, max(taken, 0), first_offset, time_ms, fresh, repeated)
+    plan = Plan(name, target.sequence, first_offset, batch.count, kept, tuple(repeated), taken_ids)
+    if machine.settings.max_backlog is not None and plan.stored_count:
+        _check_backlog(machine, name, topic, first_offset + plan.stored_count, machine.settings.max_backlog)
+    lasts[name] = max(last, target.sequence + batch.count - 1)
+    nexts[name] = first_offset + plan.stored_count
+    return plan
+
+
+def _check_backlog(machine: Machine, name: str, topic: Topic | None, next_offset: int, backlog_max: int) -> None:
+    """Overloaded when more would wait than may; nothing is dropped in silence."""
+    waiting = next_offset - (machine.waited_offset(topic) if topic else machine.retired.get(name, 0))
+    if waiting > backlog_max:
+        raise Overloaded(
+            f"{waiting} messages would wait in {name!r}, and {backlog_max} may (max_backlog): "
+            "put again when its subscribers have caught up."
+        )
+
+
+def _plan_ids(
+    machine: Machine,
+    name: str,
+    topic: Topic | None,
+    batch: BatchWrite,
+    skip: int,
+    first_offset: int,
+    time_ms: int,
+    fresh: dict[tuple[str, str], int],
+    repeated: list[tuple[int, int | None]],
+) -> tuple[tuple[int, ...] | None, list[tuple[str, int]]]:
+    """Leaves out messages whose id the topic has already taken."""
+    assert batch.ids is not None
+    known: dict[str, int] = {}
+    if topic is not None:
+        topic.forget_ids(time_ms - machine.settings.ids_age_ms)
+        known = topic.ids
+    kept: list[int] = []
+    taken: list[tuple[str, int]] = []
+    for index in range(skip, batch.count):
+        name_of_message = batch.ids[index]
+        if name_of_message is not None:
+            earlier = known.get(name_of_message)
+            if earlier is None:
+                earlier = fresh.get((name, name_of_message))
+            if earlier is not None:
+                repeated.append((index, earlier))
+                continue
+            offset = first_offset + len(kept)
+            fresh[name, name_of_message] = offset
+            taken.append((name_of_message, offset))
+        kept.append(index)
+    if len(known) + len(taken) > machine.settings.ids_max:
+        raise LimitReached(
+            f"The topic {name!r} already remembers {machine.settings.ids_max} ids (ids_max): "
+            "raise the limit or remember them for a shorter time (ids_age_ms)."
+        )
+    return (None if len(kept) == batch.count else tuple(kept)), taken
+
+
+def store(
+    machine: Machine, client: Client, batch: BatchWrite, plans: list[Plan], time_ms: int, address: int
+) -> tuple[Stored, ...]:
+    shared = None
+    if len(plans) > 1:
+        shared = tuple(Position(plan.topic, plan.first_offset) for plan in plans if plan.stored_count)
+    stored: list[Stored] = []
+    for plan in plans:
+        topic = machine.topics.get(plan.topic)
+        if topic is None:
+            topic = machine.make_topic(plan.topic)
+        track = client.tracks.get(plan.topic)
+        if track is None:
+            track = client.tracks[plan.topic] = Track()
+        if plan.kept is None:
+            topic.append(address, batch.size_bytes, plan.count, None, shared)
+            track.take(plan.sequence, plan.first_offset, plan.count)
+        else:
+            _store_thinned(topic, track, plan, batch, address, shared)
+        if plan.ids:
+            topic.remember_ids(plan.ids, time_ms)
+        machine.used_at_ms[plan.topic] = time_ms
+        stored.append(Stored(plan.first_offset if plan.stored_count else None, plan.repeated))
+    return tuple(stored)
+
+
+def _store_thinned(
+    topic: Topic,
+    track: Track,
+    plan: Plan,
+    batch: BatchWrite,
+    address: int,
+    shared: tuple[Position, ...] | None,
+) -> None:
+    """Some messages of this batch are repeated: the body stays whole, the index says which ones count."""
+    assert plan.kept is not None
+    if plan.kept:
+        topic.append(address, batch.size_bytes, len(plan.kept), plan.kept, shared)
+    places: dict[int, int | None] = dict(plan.repeated)
+    places.update({index: plan.first_offset + rank for rank, index in enumerate(plan.kept)})
+    for index in range(plan.count):
+        place = places[index]
+        if plan.sequence + index > track.last and place is not None:
+            track.take(plan.sequence + index, place, 1)

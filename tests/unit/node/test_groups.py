@@ -1,0 +1,315 @@
+"""Groups on the broker and the journal, request by request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.node.desk import Desk
+from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, Overloaded
+from tidings.message import Columns
+from tidings.protocols.broker import messages
+from tidings.settings import BrokerSettings, JournalSettings
+from tidings.wire import codec
+
+SMALL = JournalSettings(segment_bytes_max=2_000, segment_records_max=20)
+
+
+class Shop(Desk):
+    """A desk with a group on the topic `jobs`."""
+
+    def __init__(self, *members: str, settings: BrokerSettings | None = None) -> None:
+        super().__init__(settings or BrokerSettings(), SMALL)
+        self.streams: dict[str, int] = {}
+        self.got: dict[str, list[tuple[int, int, list[tuple[int, bytes]]]]] = {}
+        self.hello("publisher")
+        self.sequence = 0
+        for member in members:
+            self.join(member)
+            self.work(member)
+
+    def join(self, member: str, token: bytes = b"t", **options: Any) -> Any:
+        self.hello(member, token)
+        return self.ask(messages.Join(1, member, self.epochs[member], "workers", "jobs", **options))
+
+    def work(self, member: str, room: int = 100, held: tuple[messages.Held, ...] = (), new: bool = True) -> Any:
+        self.streams[member] = self.streams.get(member, 0) + new
+        request = messages.Work(5, member, self.epochs[member], "workers", "jobs", self.streams[member], room, held)
+        self.say([codec.encode(request)], peer=member)
+        self.commit()
+        return self.listen()
+
+    def listen(self) -> Any:
+        """Files away the parcels; the last answer of another kind."""
+        last = None
+        for peer, message, batches in self.heard():
+            if isinstance(message, messages.Parcel):
+                values = [value for columns in batches for value in columns.values]
+                rows = list(zip(message.offsets, values, strict=True))
+                self.got.setdefault(peer, []).append((message.parcel, message.attempt, rows))
+            else:
+                last = message
+        return last
+
+    def publish(self, *keyed: tuple[str, str]) -> Any:
+        values, keys = [value.encode() for _, value in keyed], [key.encode() or None for key, _ in keyed]
+        part = messages.Part((messages.Target("jobs", self.sequence + 1),), len(values))
+        request = messages.Put(2, "publisher", self.epochs["publisher"], part)
+        self.say([codec.encode(request), codec.encode(Columns(1, "publisher", values, keys))])
+        self.commit()
+        answer = self.listen()
+        if isinstance(answer, messages.PutDone):
+            self.sequence += len(values)
+        return answer
+
+    def settle(self, member: str, parcel: int, *ranges: tuple[int, int]) -> Any:
+        request = messages.Settle(
+            6,
+            member,
+            self.epochs[member],
+            "workers",
+            "jobs",
+            self.streams[member],
+            (messages.Settlement(parcel, ranges),),
+        )
+        self.say([codec.encode(request)], peer=member)
+        self.commit()
+        return self.listen()
+
+    def values(self, member: str) -> list[str]:
+        return [value.decode() for _, _, rows in self.got.get(member, []) for _, value in rows]
+
+
+TWO_LANES = [(f"p{number % 2}", f"p{number % 2}-{number // 2}") for number in range(10)]
+
+
+def test_two_lanes_go_whole_to_two_members() -> None:
+    """C3, C4, table 3: 10 messages in 2 partitions, 2 subscribers."""
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    lanes = sorted(tuple(shop.values(member)) for member in ("ann", "bob"))
+    assert lanes == [tuple(f"p{lane}-{number}" for number in range(5)) for lane in range(2)]
+
+
+def test_publishing_first_loses_nothing() -> None:
+    """C5, table 1: nobody is there, and the first who comes gets everything."""
+    shop = Shop()
+    shop.publish(*TWO_LANES)
+    shop.join("ann")
+    shop.work("ann")
+    assert len(shop.values("ann")) == 10
+
+
+def test_a_member_that_leaves_hands_on_only_what_it_has_not_settled() -> None:
+    """C7, C9, table 6: the 4th and 5th message go to the other member, in order."""
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    parcel, _, rows = shop.got["bob"][0]
+    shop.settle("bob", parcel, *[(offset, offset + 1) for offset, _ in rows[:3]])
+    before = shop.values("ann")
+    shop.ask(messages.Leave(7, "bob", shop.epochs["bob"], "workers", "jobs"))
+    shop.work("ann", room=100, new=False)
+    late = shop.values("ann")[len(before) :]
+    assert late == [value.decode() for _, value in rows[3:]] or shop.values("ann") == before
+
+
+def test_a_silent_member_loses_its_lease_and_its_late_settlement_is_refused() -> None:
+    """C9: noticed by its lease; what it settles afterwards counts no more."""
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    parcel, _, rows = shop.got["bob"][0]
+    shop.now_ms += shop.settings.lease_ms + 1
+    shop.ask(messages.Beat(9, "ann", shop.epochs["ann"], ()))
+    shop.engine.tick(shop.now_ms)
+    shop.commit()
+    shop.listen()
+    assert shop.values("ann")[-5:] == [value.decode() for _, value in rows]
+    assert shop.got["ann"][-1][1] == 2, "sent before, so it is another attempt"
+    refused = shop.settle("bob", parcel)
+    assert refused.number == Fenced.number
+    assert "again" in refused.text
+    working = shop.work("bob", held=(messages.Held(1, ((0, 10),)),))
+    assert working.kept == ()
+
+
+def test_settled_work_stays_settled_over_a_restart() -> None:
+    """C8: the queues are rebuilt from the journal: exactly what was not settled, in order."""
+    shop = Shop("ann")
+    shop.publish(*TWO_LANES)
+    [(parcel, _, _)] = shop.got["ann"]
+    shop.settle("ann", parcel, (0, 3), (7, 8))
+    shop.restart()
+    shop.got.clear()
+    shop.join("ann", b"second")
+    shop.work("ann")
+    offsets = [offset for _, _, rows in shop.got["ann"] for offset, _ in rows]
+    assert offsets == [3, 4, 5, 6, 8, 9]
+
+
+def test_after_a_restart_nothing_is_given_out_before_all_members_are_back() -> None:
+    """C8: a member in the middle of its work keeps it; no lane gets two workers."""
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    held = {member: [offset for offset, _ in shop.got[member][0][2]] for member in ("ann", "bob")}
+    shop.restart()
+    shop.got.clear()
+    for member in ("ann", "bob"):
+        ranges = tuple((offset, offset + 1) for offset in held[member])
+        working = shop.work(member, held=(messages.Held(1, ranges),))
+        kept = [offset for each in working.kept for start, end in each.ranges for offset in range(start, end)]
+        assert kept == held[member]
+    assert shop.got == {}
+    shop.publish(("p0", "p0-5"), ("p1", "p1-5"))
+    for member in ("ann", "bob"):
+        lane = held[member][0] % 2
+        assert shop.values(member) == [f"p{lane}-5"]
+
+
+def test_after_a_restart_a_member_that_stays_away_is_waited_for_as_long_as_its_lease() -> None:
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    shop.restart()
+    shop.got.clear()
+    shop.engine.tick(shop.now_ms)
+    shop.work("ann")
+    assert shop.got == {}
+    shop.now_ms += shop.settings.lease_ms + 1
+    shop.work("ann", new=False)
+    shop.engine.tick(shop.now_ms)
+    shop.listen()
+    assert len(shop.values("ann")) == 10
+
+
+def test_a_settlement_whose_answer_was_lost_is_not_lost() -> None:
+    """C11: said again in the same life it is accepted; after a restart the member is told that it is settled."""
+    shop = Shop("ann")
+    shop.publish(("k", "one"), ("k", "two"))
+    [(parcel, _, _)] = shop.got["ann"]
+    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6)
+    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6)
+    shop.restart()
+    working = shop.work("ann", held=(messages.Held(1, ((0, 2),)),))
+    assert working.settled == ((0, 1),)
+    assert [each.ranges for each in working.kept] == [((1, 2),)]
+
+
+def test_a_released_message_comes_again_after_its_delay_and_in_order() -> None:
+    shop = Shop("ann")
+    shop.publish(("k", "one"), ("k", "two"), ("other", "three"))
+    [(parcel, _, _)] = shop.got["ann"]
+    request = messages.Release(
+        6,
+        "ann",
+        shop.epochs["ann"],
+        "workers",
+        "jobs",
+        shop.streams["ann"],
+        messages.Settlement(parcel, ((0, 1),)),
+        5_000,
+    )
+    shop.say([codec.encode(request)], peer="ann")
+    answer = shop.listen()
+    assert answer == messages.ReleaseDone(6, ((0, 2),)), "what follows in the lane is taken back as well"
+    shop.got.clear()
+    shop.engine.tick(shop.now_ms + 4_000)
+    assert shop.listen() is None
+    assert shop.got == {}
+    shop.engine.tick(shop.now_ms + 5_001)
+    shop.listen()
+    assert shop.values("ann") == ["one", "two"]
+
+
+def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
+    shop = Shop("ann", settings=BrokerSettings(dead_letter="dead", deliveries_max=2))
+    shop.publish(("k", "poison"), ("k", "fine"))
+    for _ in range(2):
+        parcel = next(number for number, _, rows in reversed(shop.got["ann"]) if rows[0][0] == 0)
+        request = messages.Release(
+            6,
+            "ann",
+            shop.epochs["ann"],
+            "workers",
+            "jobs",
+            shop.streams["ann"],
+            messages.Settlement(parcel, ((0, 1),)),
+            0,
+        )
+        shop.say([codec.encode(request)], peer="ann")
+        shop.commit()
+        shop.listen()
+    assert shop.values("ann")[-1] == "fine"
+    shop.hello("reader")
+    shop.subscribe("reader", "dead", start="earliest")
+    [(_, _, [columns]), *_] = shop.flow("reader", "dead")
+    assert columns.values == [b"poison"]
+    parcel, _, _ = shop.got["ann"][-1]
+    assert shop.settle("ann", parcel) == messages.SettleDone(6)
+    assert shop.ask(messages.AskGroups(1)).groups[0].lag == 0
+
+
+def test_a_full_backlog_refuses_the_1001st_message() -> None:
+    """C6, table 1: nothing is dropped in silence, and settled messages make room."""
+    shop = Shop("ann", settings=BrokerSettings(max_backlog=1_000))
+    for number in range(100):
+        assert isinstance(shop.publish(*[(f"k{index}", str(number)) for index in range(10)]), messages.PutDone)
+    refused = shop.publish(("k", "one too many"))
+    assert refused.number == Overloaded.number
+    assert "max_backlog" in refused.text
+    shop.settle("ann", shop.got["ann"][0][0])
+    assert isinstance(shop.publish(("k", "now there is room")), messages.PutDone)
+
+
+def test_groups_and_topics_that_nobody_uses_are_collected_and_nothing_owed_is() -> None:
+    """C14."""
+    shop = Shop("ann", settings=BrokerSettings(collect_after_ms=60_000, drop_acknowledged=True))
+    shop.publish(("k", "one"))
+    shop.hello("bob")
+    shop.subscribe("bob", "empty")
+    shop.ask(messages.Unsubscribe(1, "bob", shop.epochs["bob"], ("empty",)))
+    shop.ask(messages.Leave(7, "ann", shop.epochs["ann"], "workers", "jobs"))
+
+    def later() -> tuple[int, list[str]]:
+        shop.now_ms += 61_000
+        shop.engine.tick(shop.now_ms)
+        shop.commit()
+        return len(shop.ask(messages.AskGroups(1)).groups), [
+            each.name for each in shop.ask(messages.AskTopics(1)).topics
+        ]
+
+    assert later() == (1, ["jobs"]), "one message is still owed"
+    shop.join("ann", b"second")
+    shop.work("ann")
+    shop.settle("ann", shop.got["ann"][-1][0])
+    shop.ask(messages.Leave(7, "ann", shop.epochs["ann"], "workers", "jobs"))
+    assert later()[0] == 0
+    assert later() == (0, [])
+    shop.restart()
+    assert shop.publish(("k", "two")).stored[0].first_offset == 1, "offsets go on where they had stopped"
+
+
+def test_what_a_stranger_asks_of_a_group_is_refused() -> None:
+    shop = Shop("ann")
+    shop.hello("eve")
+    shop.streams["eve"] = 1
+    assert shop.work("eve").number == NotSubscribed.number
+    request = messages.Leave(1, "eve", shop.epochs["eve"], "workers", "nowhere")
+    assert shop.ask(request).number == NoSuchTopic.number
+
+
+@pytest.mark.parametrize("lanes", ["key", "publisher"])
+def test_what_makes_a_lane(lanes: Any) -> None:
+    """C3: the key, or the publisher and the key."""
+    shop = Shop()
+    shop.join("ann", lanes=lanes)
+    shop.join("bob")
+    shop.work("ann")
+    shop.work("bob")
+    shop.publish(("k", "one"))
+    shop.hello("second")
+    part = messages.Part((messages.Target("jobs", 1),), 1)
+    shop.say([codec.encode(messages.Put(2, "second", 1, part)), codec.encode(Columns(1, "second", [b"two"], [b"k"]))])
+    shop.commit()
+    shop.listen()
+    counts = sorted(len(shop.values(member)) for member in ("ann", "bob"))
+    assert counts == ([0, 2] if lanes == "key" else [1, 1])

@@ -1,0 +1,81 @@
+"""What a group has dealt with, against a plain set."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidings.protocols.broker.progress import Progress, compress
+
+Ranges = list[tuple[int, int]]
+
+starts = st.integers(0, 60)
+ranges = st.lists(st.tuples(starts, st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=30)
+
+
+def filled(pieces: Ranges, low: int = 0) -> Progress:
+    progress = Progress(low)
+    for start, end in pieces:
+        progress.add(start, end)
+    return progress
+
+
+@given(ranges, st.integers(0, 20))
+def test_it_is_the_set_of_what_was_added(pieces: Ranges, low: int) -> None:
+    progress = Progress(low)
+    known = set(range(low))
+    for start, end in pieces:
+        new = set(range(start, end)) - known
+        assert progress.add(start, end) == len(new)
+        known |= new
+        assert progress.count == len(known)
+        assert progress.high == max(known, default=-1) + 1
+    assert [offset for offset in range(100) if progress.done(offset)] == sorted(known)
+    assert progress.low == next(offset for offset in range(101) if offset not in known)
+
+
+@given(ranges)
+def test_its_intervals_rise_and_do_not_touch(pieces: Ranges) -> None:
+    progress = filled(pieces)
+    position = progress.low
+    for start, end in progress.ranges:
+        assert position < start < end
+        position = end
+
+
+@given(ranges, starts, st.integers(0, 30))
+def test_gaps_are_what_is_not_done(pieces: Ranges, start: int, size: int) -> None:
+    progress = filled(pieces)
+    gaps = list(progress.gaps(start, start + size))
+    inside = [offset for first, end in gaps for offset in range(first, end)]
+    assert inside == [offset for offset in range(start, start + size) if not progress.done(offset)]
+    assert all(first < end for first, end in gaps)
+    assert gaps == compress(inside)
+
+
+@given(ranges)
+def test_a_snapshot_gives_the_same_progress(pieces: Ranges) -> None:
+    """C8"""
+    progress = filled(pieces)
+    restored = Progress.decode(progress.encode())
+    assert restored == progress
+    assert (restored.low, restored.ranges, restored.count) == (progress.low, progress.ranges, progress.count)
+
+
+@given(st.lists(st.integers(0, 40), max_size=40))
+def test_compressed_offsets_are_the_same_offsets(offsets: list[int]) -> None:
+    found = compress(offsets)
+    assert [offset for start, end in found for offset in range(start, end)] == sorted(set(offsets))
+    assert all(end < start for (_, end), (start, _) in zip(found, found[1:], strict=False))
+
+
+@given(st.permutations(range(30)))
+def test_any_order_of_single_offsets_ends_in_one_mark(offsets: list[int]) -> None:
+    progress = Progress()
+    assert sum(progress.add(offset, offset + 1) for offset in offsets) == 30
+    assert progress.encode() == (30, ())
+
+
+def test_several_intervals_at_once() -> None:
+    progress = Progress()
+    assert progress.add_all([(0, 2), (4, 6), (1, 5)]) == 6
+    assert repr(progress) == "Progress(6, [])"
+    assert progress != 6
