@@ -102,7 +102,7 @@ class Broker:
         client = getattr(message, "client", user)
         if client != user and not client.startswith(f"{user}/"):
             raise Unauthorized(
-                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or a name like '{user}/import'."
+                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or '{user}/...'."
             )
 
     def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:

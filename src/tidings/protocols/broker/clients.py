@@ -8,7 +8,7 @@ went, as runs in which both advance together: a lone publisher needs one run for
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 import msgspec
 
@@ -34,8 +34,12 @@ class Track:
         self.sealed_count = 0
 
     def take(self, sequence: int, offset: int, count: int) -> None:
-        """`count` messages from `sequence` on lie at `offset` and behind it."""
-        if not self.sequences or offset - self.offsets[-1] != sequence - self.sequences[-1]:
+        """`count` messages from `sequence` on lie at `offset` and behind it.
+
+        The first one after a seal begins a run of its own, so that the piece of each segment says where the
+        messages in it are, also when the pieces before it are gone.
+        """
+        if len(self.sequences) == self.sealed_count or offset - self.offsets[-1] != sequence - self.sequences[-1]:
             self.sequences.append(sequence)
             self.offsets.append(offset)
         self.last = max(self.last, sequence + count - 1)
@@ -58,7 +62,15 @@ class Track:
             del self.sequences[:count], self.offsets[:count]
             self.sealed_count = max(0, self.sealed_count - count)
 
+    def seal_again(self) -> None:
+        """Old messages have been carried into this segment, so its piece has to say where all of them are."""
+        self.sealed_count = 0
+
     def load(self, piece: TrackIndex) -> None:
+        """Adds a piece that `Client.seal` made; what it says again replaces what was said before."""
+        [first] = array("Q", piece.sequences[:8])
+        count = bisect_left(self.sequences, first)
+        del self.sequences[count:], self.offsets[count:]
         self.sequences.frombytes(piece.sequences)
         self.offsets.frombytes(piece.offsets)
         self.sealed_count = len(self.sequences)

@@ -444,6 +444,10 @@ class Machine:
         for batch in command.batches:
             self.topics[batch.topic].carry(batch.first_offset, address)
             address += batch.size_bytes
+        for name in dict.fromkeys(batch.topic for batch in command.batches):
+            for client in self.clients.values():
+                if name in client.tracks:
+                    client.tracks[name].seal_again()
 
     # Snapshots.
 

@@ -38,6 +38,38 @@ def test_trimming_forgets_places_and_never_numbers() -> None:
     assert track.find(7) == 11
 
 
+def test_each_piece_knows_the_places_of_its_own_segment() -> None:
+    """The pieces of removed segments are gone; what lies in later ones is still found."""
+    client = Client("alice", b"t", False)
+    track = client.tracks["news"] = Track()
+    track.take(1, 0, 5)
+    client.seal()
+    client.mark_sealed()
+    track.take(6, 5, 5)
+    [piece] = client.seal()
+    loaded = Track(10)
+    loaded.load(piece)
+    assert [loaded.find(number) for number in (5, 6, 10)] == [None, 5, 9]
+
+
+def test_a_piece_that_says_it_all_again_replaces_what_was_there() -> None:
+    client = Client("alice", b"t", False)
+    track = client.tracks["news"] = Track()
+    track.take(1, 0, 5)
+    track.take(6, 10, 5)
+    [first] = client.seal()
+    client.mark_sealed()
+    track.seal_again()
+    track.take(11, 40, 1)
+    [second] = client.seal()
+    for pieces in ((first, second), (second,)):
+        loaded = Track(11)
+        for piece in pieces:
+            loaded.load(piece)
+        assert list(loaded.sequences) == [1, 6, 11]
+        assert list(loaded.offsets) == [0, 10, 40]
+
+
 def test_runs_survive_sealing_and_loading() -> None:
     client = Client("alice", b"t", False)
     track = client.tracks["news"] = Track()
