@@ -20,8 +20,10 @@ from rich.text import Text
 from tidings.bench.figures import Figure, fields_of, quantity, target_text
 from tidings.bench.plan import Plan
 from tidings.bench.stage import Notice
+from tidings.errors import InvalidRequest
 
 WIDTH_WITHOUT_TERMINAL = 150
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 def table_of(figures: Sequence[Figure]) -> Table:
@@ -90,12 +92,38 @@ def print_report(figures: Sequence[Figure], limits: Sequence[Figure], file: IO[s
     console.print(closing_line(figures))
 
 
+def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure]) -> str:
+    """The same as tables of Markdown."""
+    lines = ["| Scenario | Figure | Measured | Limit | Ratio | Target | |", "|---|---|---:|---|---:|---|---|"]
+    for figure in figures:
+        limit = f"{quantity(figure.limit.value, figure.unit)} ({figure.limit.name})" if figure.limit else ""
+        ratio = f"{figure.ratio:.2f}" if figure.ratio is not None else ""
+        cells = [figure.scenario, figure.name, quantity(figure.value, figure.unit), limit, ratio, target_text(figure)]
+        lines.append(f"| {' | '.join(cells)} | {_verdict(figure.ok).plain} |")
+    lines += ["", "| The machine itself, in the same run | |", "|---|---:|"]
+    lines += [f"| {limit.name} | {quantity(limit.value, limit.unit)} |" for limit in limits]
+    return "\n".join([*lines, "", closing_line(figures)])
+
+
+def put_between_marks(page: str, text: str) -> str:
+    """A page of Markdown with the text between its two marks; InvalidRequest when it has none.
+
+    >>> put_between_marks(f"before\\n{BEGIN}\\nold\\n{END}\\nafter", "new")
+    'before\\n<!-- bench: begin -->\\nnew\\n<!-- bench: end -->\\nafter'
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InvalidRequest(f"The page has no place for the figures: give it the lines {BEGIN} and {END}.")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
 def as_json(
     figures: Sequence[Figure],
     limits: Sequence[Figure],
     plan: Plan,
     raw: Mapping[str, Any],
-    filesystem: str,
+    machine: Mapping[str, Any],
     version: str,
 ) -> str:
     """Everything that was measured, in base units: seconds, bytes, things per second."""
@@ -106,7 +134,7 @@ def as_json(
             "libzmq": zmq.zmq_version(),
             "system": f"{platform.system()} {platform.release()}",
             "processors": os.cpu_count(),
-            "filesystem": filesystem,
+            **machine,
         },
         "plan": msgspec.to_builtins(plan),
         "figures": [fields_of(figure) for figure in figures],

@@ -23,11 +23,18 @@ EXAMPLES = """\
 """
 
 
+BUSY_SECONDS = 0.5
+BUSY_SHARE_MAX = 0.2
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure (default: everything)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a million messages instead of ten")
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured as JSON; - is the output")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw figures against targets: .png, .svg or .pdf")
+    parser.add_argument(
+        "--page", metavar="FILE", type=Path, help="put the figures into a page of Markdown, between its bench marks"
+    )
     parser.add_argument("--data", metavar="DIR", type=Path, help="where the journals go, on the disk to be measured")
     parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument(
@@ -39,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings import __version__
     from tidings.bench import plot, report, scenarios
     from tidings.bench.plan import plan as make_plan
-    from tidings.bench.stage import IN_MEMORY, default_folder, filesystem_of
+    from tidings.bench.stage import IN_MEMORY, busy_share, default_folder, filesystem_of
 
     names = list(dict.fromkeys(arguments.scenarios)) or list(scenarios.SCENARIOS)
     for name in names:
@@ -48,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(arguments.quick, arguments.scale)
     if arguments.plot is not None:
         plot.check_target(arguments.plot)
+    if arguments.page is not None:
+        report.put_between_marks(arguments.page.read_text(), "")
     folder: Path = arguments.data if arguments.data is not None else default_folder()
     if not folder.is_dir():
         raise InvalidRequest(f"{folder} is not a folder: make it first, or name another with --data.")
@@ -57,14 +66,25 @@ def run(arguments: argparse.Namespace) -> int:
             f"{folder} is memory and not a disk ({filesystem}), so syncs cost nothing there: name one with --data.",
             file=sys.stderr,
         )
+    busy = busy_share(BUSY_SECONDS)
+    if busy > BUSY_SHARE_MAX:
+        print(
+            f"Others use {busy:.0%} of this machine's processors now: wait until they have finished, or do not "
+            "trust the figures.",
+            file=sys.stderr,
+        )
     steps = {"machine": 1} | {name: scenarios.SCENARIOS[name].steps(plan) for name in names}
     with report.progress(steps, sys.stderr) as notice:
         results = scenarios.run(names, plan, folder, notice)
     # Whoever takes the JSON from the output gets nothing else there.
     report.print_report(results.figures, results.limits, sys.stderr if arguments.json == "-" else sys.stdout)
     if arguments.json is not None:
-        text = report.as_json(results.figures, results.limits, plan, results.raw, filesystem, __version__)
+        machine = {"filesystem": filesystem, "busy_before": busy}
+        text = report.as_json(results.figures, results.limits, plan, results.raw, machine, __version__)
         report.write_json(arguments.json, text, sys.stdout)
+    if arguments.page is not None:
+        figures = report.as_markdown(results.figures, results.limits)
+        arguments.page.write_text(report.put_between_marks(arguments.page.read_text(), figures))
     if arguments.plot is not None:
         plot.draw(results.figures, arguments.plot)
     missed = any(figure.ok is False for figure in results.figures)

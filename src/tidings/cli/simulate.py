@@ -45,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
     parser.add_argument("--all", action="store_true", help="go on after a failure")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object for each failure, and one at the end"
-    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each failure, and one at the end")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -111,7 +111,8 @@ class AsyncDriver:
                     future.set_exception(InvalidRequest("The bus was closed meanwhile: connect again."))
 
     async def _wait(self, wait: Wait) -> bool:
-        self.pump()
+        self._send()
+        self.pump_soon()
         if self.closed:
             raise InvalidRequest("The bus was closed meanwhile: connect again.")
         future: asyncio.Future[bool] = self._loop.create_future()
@@ -183,7 +184,11 @@ class AsyncBus:
             settings or ClientSettings(),
             str(getattr(link, "address", "the broker")),
         )
-        opened = None if inbox is None else Inbox(inbox, client_id)
+        try:
+            opened = None if inbox is None else Inbox(inbox, client_id)
+        except BaseException:
+            link.close()
+            raise
         self._session = session
         self._driver = AsyncDriver(link, session, clock)
         self._core = Core(session, opened, clock, self._driver.perform)

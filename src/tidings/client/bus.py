@@ -82,7 +82,11 @@ class Bus:
             settings or ClientSettings(),
             str(getattr(link, "address", "the broker")),
         )
-        opened = None if inbox is None else Inbox(inbox, client_id)
+        try:
+            opened = None if inbox is None else Inbox(inbox, client_id)
+        except BaseException:
+            link.close()
+            raise
         self._session = session
         self._driver = Driver(link, session, clock)
         self._core = Core(session, opened, clock, self._driver.perform)

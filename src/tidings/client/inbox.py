@@ -42,7 +42,12 @@ class Inbox:
         self._client = client
         self._compact_bytes = compact_bytes
         self._marks: dict[tuple[str, ...], dict[str, int]] = {}
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InvalidRequest(
+                f"The inbox {self.path} cannot be opened ({error.strerror}): name a file in a folder of yours."
+            ) from error
         try:
             self._lock(self._file)
             self._size_bytes = self._load()

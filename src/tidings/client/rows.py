@@ -16,6 +16,8 @@ Value = bytes | bytearray | memoryview | str
 ROW_OVERHEAD_BYTES = 16
 """Counted for each message beside its value, key and headers, so that estimates err on the safe side."""
 
+LIKELY_COUNT = 1024
+
 
 class Row:
     """One message on its way out."""
@@ -88,26 +90,28 @@ class Source:
         self._values = _Slices(values)
         self._keys = None if keys is None else _Slices(keys)
         self._now_us = now_us
+        self._likely_count = LIKELY_COUNT
+        """How many messages fill a batch, judged by the last one; looking at more would be wasted."""
 
     def take(self, publisher: str, messages_max: int, bytes_max: int, message_bytes_max: int) -> Columns | None:
         """The next batch within these bounds (one message may break them), or None at the end."""
-        values = self._values.peek(messages_max)
-        if not values:
+        given = self._values.peek(min(messages_max, self._likely_count))
+        if not given:
             if self._keys is not None and self._keys.peek(1):
                 raise InvalidRequest("put_many was given more keys than values: give one key for each value.")
             return None
-        values = _all_bytes(values, "value")
+        values = _all_bytes(given, "value")
         count = len(values)
         keys = None if self._keys is None else self._keys_for(count)
-        sizes = list(map(len, values))
-        total = sum(sizes)
+        total = sum(map(len, values))
         if total > message_bytes_max:  # Only a batch above the limit can hold a message above it.
-            check_size(max(sizes), message_bytes_max)
+            check_size(max(map(len, values)), message_bytes_max)
         if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-            total = sum(sizes)
-        if total + ROW_OVERHEAD_BYTES * count > bytes_max:
-            ends = list(accumulate(size + ROW_OVERHEAD_BYTES for size in sizes))
+            total += sum(len(key) for key in keys if key is not None)
+        total += ROW_OVERHEAD_BYTES * count
+        self._likely_count = max(1, bytes_max * count // total)
+        if total > bytes_max:
+            ends = list(accumulate(_sizes(values, keys)))
             count = max(1, bisect_right(ends, bytes_max))
             values, keys = values[:count], keys and keys[:count]
         self._values.skip(count)
@@ -121,6 +125,12 @@ class Source:
         if len(given) < count:
             raise InvalidRequest("put_many was given fewer keys than values: give one key for each value.")
         return [None if key is None else to_bytes(key, "key") for key in given]
+
+
+def _sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Iterator[int]:
+    if keys is None:
+        return (len(value) + ROW_OVERHEAD_BYTES for value in values)
+    return (len(value) + len(key or b"") + ROW_OVERHEAD_BYTES for value, key in zip(values, keys, strict=True))
 
 
 def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:

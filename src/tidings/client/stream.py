@@ -98,6 +98,11 @@ class Stream:
         self.limit_messages = self.limit_bytes = 0
         self.error = None
 
+    @property
+    def started(self) -> bool:
+        """Whether it is known where every topic starts."""
+        return len(self.received) == len(self.topics)
+
     def positions(self) -> tuple[Position, ...]:
         """Where a new stream has to start; nothing for topics that are not known yet."""
         return tuple(Position(topic, offset) for topic, offset in self.received.items())
@@ -105,9 +110,9 @@ class Stream:
     def deliver(self, delivery: Delivery, bodies: Sequence[Frame]) -> bool:
         """Takes a delivery of this stream; False if something before it is missing."""
         topic = delivery.topic
-        if topic not in self.topics:
-            return True
-        at = self.received.get(topic, delivery.since)
+        at = self.received.get(topic)
+        if at is None:
+            return True  # Nothing was granted before the start was known, so this cannot be meant for us.
         if delivery.since > at:
             return False
         parcel = Parcel(delivery, bodies, max(at, delivery.first_offset))
@@ -123,8 +128,14 @@ class Stream:
         return True
 
     def stands(self, sent: Sequence[Position]) -> bool:
-        """The broker says how far it has sent; False if some of that has not come."""
-        return all(self.received.setdefault(each.topic, each.offset) >= each.offset for each in sent)
+        """The broker says how far it has sent; False if some of that has not come.
+
+        Before the start is known nothing has been granted, so how far it has sent is the start.
+        """
+        for position in sent:
+            if position.topic in self.topics:
+                self.received.setdefault(position.topic, position.offset)
+        return all(self.received.get(each.topic, each.offset) >= each.offset for each in sent)
 
     def restart(self) -> None:
         """Forgets everything: the subscription has been made anew."""

@@ -5,6 +5,7 @@ or the epoch is a new one, the stream is opened anew under the next number at th
 still comes under an old number is dropped. Nothing is taken on trust: a repeated delivery is cut to what is new,
 and one that leaves a gap is dropped and asked for again.
 
+The first time, nothing is granted until the broker has said where the stream starts.
 Credit is granted so that at most `credit_messages` and `credit_bytes` lie in the buffer, and is renewed when
 half of it has been used.
 
@@ -147,6 +148,9 @@ class Streams:
     # Credit.
 
     def _limits(self, stream: Stream) -> tuple[int, int]:
+        if not stream.started:
+            # A first delivery that got lost could not be told from a later start: ask for the start alone.
+            return 0, 0
         settings = self._session.settings
         messages = stream.counted_messages + max(0, settings.credit_messages - stream.buffered_messages)
         size_bytes = stream.counted_bytes + max(0, settings.credit_bytes - stream.buffered_bytes)
@@ -175,6 +179,12 @@ class Streams:
                 error = ProtocolError("The broker's answer is not the one that was asked for: is that tidings?")
             elif answer.stream != number:
                 return
+            elif not stream.started:
+                stream.stands(answer.sent)
+                if stream.started:
+                    self._send_flow(stream)
+                    return
+                error = ProtocolError("The broker did not say where the stream starts: is that a tidings broker?")
             elif not stream.stands(answer.sent):
                 self.open(stream)  # Something that was sent has not come.
                 return

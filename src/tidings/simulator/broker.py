@@ -111,7 +111,9 @@ class BrokerProcess:
         if engine is None:
             return
         if self._commit is not None:
-            self._steps_left = self._world.random.randint(0, WRITE_STEPS_MAX)
+            # Most commits take two steps, a write and a sync; one that begins a segment takes many.
+            random = self._world.random
+            self._steps_left = random.randint(0, random.choice((2, 2, WRITE_STEPS_MAX)))
             with suppress(PowerCut, DiskFull, SyncFailed):
                 engine.journal.write(self._commit)
         self._die(how, f"({how})")

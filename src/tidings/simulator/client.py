@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from tidings.client import operations
 from tidings.client.inbox import Inbox
 from tidings.client.operations import Core, Operation, Until, Wait
 from tidings.client.pending import Pending
@@ -79,7 +80,9 @@ class Client:
         if not self.processes:
             return
         process = self.processes[-1]
-        if fault.overlap and self.inbox is None:
+        if fault.how == "close":
+            process.close()
+        elif fault.how == "overlap" and self.inbox is None:
             self.world.note(self.name, f"life {process.life} goes on while another begins")
         else:
             process.kill("is killed")
@@ -125,6 +128,7 @@ class ClientProcess:
         self.label = f"{client.name}.{life}"
         self.alive = True
         self.connection = 0
+        self._closing = False
         self._paused_until_ms = 0
         self._waiting_frames: list[list[bytes]] = []
         self._wake_ms: int | None = None
@@ -157,6 +161,16 @@ class ClientProcess:
                 task.steps.close()
             self._tasks = []
             self.world.network.disconnect(self)
+
+    def close(self) -> None:
+        """The process ends in good order: what is under way is finished, as far as that is possible."""
+        if self.alive:
+            self.world.note(self.label, "closes")
+            for task in self._tasks:
+                task.steps.close()
+            self._tasks = [_Task(operations.finish(self.core))]
+            self._closing = True
+            self.go_on()
 
     def pause(self, for_ms: int) -> None:
         if self.alive:
@@ -216,6 +230,9 @@ class ClientProcess:
             task.waits_for = next(task.steps) if task.waits_for is None else task.steps.send(value)
         except StopIteration:
             self._tasks.remove(task)
+            if self._closing:
+                self._flush()
+                self.kill("has closed")
         except Fenced:
             newest = self.client.processes[-1] is self
             self.kill("ends: it is fenced")

@@ -33,6 +33,8 @@ class _Reading:
         self.mode = mode
         self.lives: dict[str, int] = {}
         """message -> the first life that was handed it."""
+        self.handed: dict[tuple[int, str], None] = {}
+        """(life, message) for all that was handed out."""
         self.last: dict[tuple[int, str], int] = {}
         """(life, topic) -> the last offset that this life was handed."""
         self.asked: dict[str, int] = {}
@@ -50,6 +52,8 @@ class EachOnceInOrder(Checker):
         """How each subscription is read; set by the workload."""
         self._readings: dict[SubscriptionKey, _Reading] = {}
         self._newest: dict[str, int] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+        """(client, epoch) -> the life that has subscribed in it."""
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
@@ -61,7 +65,7 @@ class EachOnceInOrder(Checker):
             positions, created = existing.result
             if created:
                 starts = {each.topic: each.offset for each in positions}
-                self._readings[key] = _Reading(starts, self.modes[key], self._newest[key[0]])
+                self._readings[key] = _Reading(starts, self.modes[key], self._lives[command.client, command.epoch])
         elif isinstance(command, commands.Unsubscribe):
             self._readings.pop((command.client, command.topics), None)
 
@@ -72,7 +76,9 @@ class EachOnceInOrder(Checker):
                 reading.floors[process.life] = dict(self.ledger.reference.subscriptions[key].cursors)
 
     def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
-        if isinstance(request, messages.Ack):
+        if isinstance(request, messages.Subscribe):
+            self._lives[process.name, request.epoch] = process.life
+        elif isinstance(request, messages.Ack):
             reading = self._readings.get((process.name, canonical(request.acknowledgement.topics)))
             if reading is not None:
                 for position in request.acknowledgement.positions:
@@ -122,6 +128,9 @@ class EachOnceInOrder(Checker):
         if message.offset < floor:
             self.broken(f"{where}, and the cursor was at {floor} before that process began")
         name = name_of(message.value)
+        if (life, name) in reading.handed:
+            self.broken(f"{where}, and it had that through another topic already")
+        reading.handed[life, name] = None
         first = reading.lives.setdefault(name, life)
         if life != first and reading.mode in NEVER_TWICE:
             self.broken(f"{where}, which life {first} had been handed already")

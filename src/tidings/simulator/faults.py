@@ -14,6 +14,8 @@ import msgspec
 End = Literal["kill", "power", "sync"]
 """kill: the process dies, the machine goes on. power: what was not synced is torn. sync: an fdatasync fails."""
 
+Leave = Literal["kill", "close", "overlap"]
+
 
 class BrokerEnd(msgspec.Struct, frozen=True):
     """The broker's process ends at a time, or at the disk's step number `steps` after it; and comes back."""
@@ -25,12 +27,15 @@ class BrokerEnd(msgspec.Struct, frozen=True):
 
 
 class ClientEnd(msgspec.Struct, frozen=True):
-    """A client's process dies and another one of the same name begins; with `overlap` the old one lives on."""
+    """A client's process ends and another one of the same name begins.
+
+    kill: it dies. close: it ends in good order. overlap: it lives on beside the new one.
+    """
 
     at_ms: int
     client: str
     back_after_ms: int
-    overlap: bool
+    how: Leave
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -107,6 +112,8 @@ def draw_faults(random: Random, clients: list[str], calm_ms: int, silence_ms: in
     def until(at_ms: int, most_ms: int) -> int:
         return min(calm_ms, at_ms + random.randint(1, most_ms))
 
+    broker_ends = tuple(_draw_end(random, at_ms) for at_ms in times(5))
+    client_ends = tuple(_draw_leave(random, at_ms, clients, broker_ends) for at_ms in times(3))
     orderly = random.random() < 0.5
     return FaultPlan(
         calm_ms=calm_ms,
@@ -117,11 +124,8 @@ def draw_faults(random: Random, clients: list[str], calm_ms: int, silence_ms: in
         latency_ms_max=random.choice((2, 10, 60)),
         late_ms_max=random.choice((200, 1_000, 4_000)),
         sync_ms_max=random.choice((1, 10, 80)),
-        broker_ends=tuple(_draw_end(random, at_ms) for at_ms in times(5)),
-        client_ends=tuple(
-            ClientEnd(at_ms, random.choice(clients), random.randint(0, 1_500), random.random() < 0.4)
-            for at_ms in times(3)
-        ),
+        broker_ends=broker_ends,
+        client_ends=client_ends,
         pauses=tuple(
             Pause(at_ms, random.choice(clients), random.choice((300, silence_ms + 500))) for at_ms in times(1)
         ),
@@ -137,6 +141,7 @@ def draw_faults(random: Random, clients: list[str], calm_ms: int, silence_ms: in
     )
 
 
+_LEAVES: tuple[Leave, ...] = ("kill", "kill", "close", "overlap", "overlap")
 _DIRECTIONS = ((True, False), (False, True), (True, True))
 
 
@@ -144,3 +149,10 @@ def _draw_end(random: Random, at_ms: int) -> BrokerEnd:
     how: End = random.choice(("kill", "power", "power", "sync"))
     steps = random.randint(0, 25) if random.random() < 0.5 else None
     return BrokerEnd(at_ms, how, steps, random.choice((1, random.randint(1, 1_000))))
+
+
+def _draw_leave(random: Random, at_ms: int, clients: list[str], broker_ends: tuple[BrokerEnd, ...]) -> ClientEnd:
+    back_after_ms = random.randint(0, 1_500)
+    if broker_ends and random.random() < 0.4:  # The broker ends when the client has just come back.
+        at_ms = max(0, random.choice(broker_ends).at_ms - back_after_ms - random.randint(0, 400))
+    return ClientEnd(at_ms, random.choice(clients), back_after_ms, random.choice(_LEAVES))

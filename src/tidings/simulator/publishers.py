@@ -91,8 +91,8 @@ def resuming(me: ClientProcess, script: Script) -> Operation[None]:
             break
         try:
             yield from _publish_from(me, script, position, who)
-        except (Overloaded, OutOfSequence) as error:
-            me.world.note(me.label, f"was refused: {error}")
+        except (Overloaded, OutOfSequence, Unavailable) as error:
+            me.world.note(me.label, f"asks where it stands after {type(error).__name__}: {error}")
             yield from me.sleep(me.world.random.randint(10, 200))
     script.done = True
 

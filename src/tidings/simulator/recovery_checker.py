@@ -59,7 +59,11 @@ class RecoveryEqualsPrefix(Checker):
         if unfinished is None:
             return []
         bodies: list[Sequence[Buffer]] = [append.bodies for append in unfinished.appends]
-        return list(zip(records, bodies, strict=True))[: found - least]
+        survivors = list(zip(records, bodies, strict=True))[: found - least]
+        for record, whole in survivors:
+            if bytes(engine.journal.read(record.body_address, record.bodies_size)) != b"".join(whole):
+                self.broken(f"slot {record.slot} was torn and is accepted")
+        return survivors
 
     def compare(self, engine: Engine) -> None:
         """The recovered state against the reference."""

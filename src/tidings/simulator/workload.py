@@ -37,6 +37,7 @@ def draw_broker(random: Random) -> BrokerSettings:
         session_silence_ms_max=SILENCE_MS,
         drop_acknowledged=random.random() < 0.4,
         retain_bytes=random.choice((None, None, random.randint(200, 3_000))),
+        credit_messages_max=random.choice((5, 1_000, 1_000, 1_000)),
         retain_age_ms=random.choice((None, None, random.randint(1_000, 60_000))),
     )
 
@@ -96,7 +97,7 @@ def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) 
         items,
         window=random.randint(1, 6),
         pace_ms=random.choice((5, 150, 500)),
-        padding_max=random.choice((10, 200)),
+        padding_max=random.choice((10, 200, 1_500)),
     )
     world.scripts.append(script)
     return partial(kind, script=script)

@@ -51,7 +51,7 @@ class DealerLink:
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
-        if dealer.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # Cheaper than an attempt that fails.
+        if int(dealer.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # Cheaper than an attempt that fails.
             return _frames(dealer)
         if timeout_ms == 0:
             return None

@@ -12,7 +12,7 @@ from tidings.bench.backlog import scattered
 from tidings.bench.commits import commits_since
 from tidings.bench.plan import QUICK, Plan, plan
 from tidings.bench.scenarios import put_sizes
-from tidings.bench.stage import filesystem_of
+from tidings.bench.stage import busy_share, filesystem_of, share_used
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
@@ -125,3 +125,9 @@ def test_filesystem_of_the_nearest_mount() -> None:
     assert filesystem_of(Path("/run/x"), mounts) == "tmpfs"
     assert filesystem_of(Path("/run/user 1/x"), mounts) == "xfs"
     assert filesystem_of(Path("/runaway"), mounts) == "ext4"
+
+
+def test_share_of_the_processors_that_is_used() -> None:
+    assert share_used([0] * 8, [0] * 8) == 0.0
+    assert share_used([5, 0, 0, 5, 0], [10, 0, 0, 5, 0]) == 1.0
+    assert 0.0 <= busy_share(0.02) <= 1.0

@@ -65,7 +65,7 @@ def test_closing_line_without_targets() -> None:
 
 
 def test_json_is_complete() -> None:
-    text = report.as_json(FIGURES, LIMITS, QUICK, {"put": {"p50": [1.0]}}, "ext4", "0.1.0")
+    text = report.as_json(FIGURES, LIMITS, QUICK, {"put": {"p50": [1.0]}}, {"filesystem": "ext4"}, "0.1.0")
     found = json.loads(text)
     assert [each["name"] for each in found["figures"]] == ["put_many", "p50", "p99", "memory"]
     assert [each["ok"] for each in found["figures"]] == [True, False, None, True]
@@ -80,6 +80,19 @@ def test_json_goes_to_the_output_or_into_a_file(tmp_path: Path) -> None:
     report.write_json(str(tmp_path / "figures.json"), "{}\n", output)
     assert output.getvalue() == "{}\n"
     assert (tmp_path / "figures.json").read_text() == "{}\n"
+
+
+def test_page_gets_the_figures_between_its_marks() -> None:
+    text = report.as_markdown(FIGURES, LIMITS)
+    page = f"# Title\n{report.BEGIN}\nold\n{report.END}\nThe end.\n"
+    once = report.put_between_marks(page, text)
+    assert report.put_between_marks(once, text) == once
+    assert "old" not in once
+    assert once.startswith("# Title\n")
+    assert once.endswith("The end.\n")
+    assert "| put | p50 | 400 us | 200 us (echo + fdatasync) | 2.00 | at most 1.6 x limit | below |" in once
+    with pytest.raises(InvalidRequest, match="no place"):
+        report.put_between_marks("# Title", text)
 
 
 def test_progress_without_a_terminal_names_each_scenario_once() -> None:

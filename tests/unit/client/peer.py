@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tidings.client.parcels import Bulk, Single
 from tidings.client.pending import Pending
 from tidings.client.rows import Row, Source
-from tidings.client.parcels import Bulk, Single
 from tidings.client.session import Identity, Session
 from tidings.errors import NoSuchTopic, NotSubscribed, TidingsError
 from tidings.message import Columns, TopicInfo
@@ -135,7 +134,6 @@ class SmallBroker:
         self.reopened = 0
         self.closed = False
         self._answers: deque[list[bytes]] = deque()
-        self._ear, self._bell = socket.socketpair()
 
     # The link.
 
@@ -155,7 +153,7 @@ class SmallBroker:
                 self._answers.pop()
             return
         self._answers.append([codec.encode(answer)])
-        self._bell.send(b"!")
+        self._ring()
 
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         if self._answers:
@@ -163,8 +161,8 @@ class SmallBroker:
         self.clock.now_ms += timeout_ms
         return None
 
-    def fileno(self) -> int:
-        return self._ear.fileno()
+    def _ring(self) -> None:
+        """Something has come."""
 
     def reopen(self) -> None:
         self.reopened += 1
@@ -173,8 +171,6 @@ class SmallBroker:
 
     def close(self) -> None:
         self.closed = True
-        self._ear.close()
-        self._bell.close()
 
     # The broker.
 
@@ -272,7 +268,7 @@ class SmallBroker:
             positions[topic] = len(values)
             header = m.Delivery(number, topic, since, since, len(values), 1)
             self._answers.append([codec.encode(header), batch(*values[since:])])
-            self._bell.send(b"!")
+            self._ring()
 
     def asked(self, kind: type) -> list[Any]:
         """The requests of one kind that have come."""

@@ -1,0 +1,82 @@
+"""Planted bugs of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tidings.client import reading
+from tidings.client.outbox import Outbox
+from tidings.client.parcels import Entry, Single
+from tidings.client.pending import Pending
+from tidings.client.stream import Stream
+from tidings.client.streams import Streams
+from tidings.protocols.broker import messages
+from tidings.simulator.planting import ONCE, TWICE, mutant, patched
+
+
+@mutant("client-keeps-repetitions", "a delivery that comes twice is handed out twice", ONCE)
+def _client_keeps_repetitions() -> Iterator[None]:
+    def make(deliver: Any) -> Any:
+        def planted(self: Stream, delivery: messages.Delivery, bodies: Any) -> bool:
+            if delivery.topic in self.received:
+                self.received[delivery.topic] = min(self.received[delivery.topic], delivery.since)
+            return bool(deliver(self, delivery, bodies))
+
+        return planted
+
+    with patched(Stream, "deliver", make):
+        yield
+
+
+@mutant("client-ignores-gaps", "a delivery that leaves a gap is taken", ONCE)
+def _client_ignores_gaps() -> Iterator[None]:
+    def make(deliver: Any) -> Any:
+        def planted(self: Stream, delivery: messages.Delivery, bodies: Any) -> bool:
+            if delivery.topic in self.received:
+                self.received[delivery.topic] = max(self.received[delivery.topic], delivery.since)
+            return bool(deliver(self, delivery, bodies))
+
+        return planted
+
+    with patched(Stream, "deliver", make):
+        yield
+
+
+@mutant("resend-renumbered", "a put in doubt is sent again under a new sequence number", TWICE)
+def _resend_renumbered() -> Iterator[None]:
+    def make(resend: Any) -> Any:
+        def planted(self: Outbox, entry: Entry) -> Any:
+            if not isinstance(entry, Single):
+                return resend(self, entry)
+            self._doubt = [each for each in self._doubt if entry not in each.entries]
+            self._unsent = [each for each in self._unsent if each is not entry]
+            entry.pending = Pending()
+            self.give(entry)
+            return entry.pending
+
+        return planted
+
+    with patched(Outbox, "resend", make):
+        yield
+
+
+@mutant("get-before-ack", "get hands a message out before its acknowledgement is durable", ONCE)
+def _get_before_ack() -> Iterator[None]:
+    def make(acknowledge: Any) -> Any:
+        def planted(self: Streams, *arguments: Any) -> Pending[Any]:
+            acknowledge(self, *arguments)
+            at_once: Pending[Any] = Pending()
+            at_once.finish(messages.AckDone(0))
+            return at_once
+
+        return planted
+
+    with patched(Streams, "acknowledge", make):
+        yield
+
+
+@mutant("inbox-without-marks", "the inbox does not write down what was handed out", ONCE)
+def _inbox_without_marks() -> Iterator[None]:
+    with patched(reading, "mark", lambda _: lambda core, stream, topic, next_offset: None):
+        yield

@@ -1,0 +1,51 @@
+"""`tidings simulate`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidings.cli import main
+
+
+def test_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "3", "--jobs", "1"]) == 0
+    output = capsys.readouterr()
+    assert "3 seeds in" in output.out
+    assert "seeds/s" in output.out
+    assert output.err == ""
+
+
+def test_a_failure_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "20", "--jobs", "1", "--mutant", "skip-sync"]) == 1
+    error = capsys.readouterr().err
+    assert "recovery equals the acknowledged prefix" in error
+    command = error.partition("replay: tidings ")[2].split()
+    assert main(command) == 1
+    replayed = capsys.readouterr()
+    assert "BROKEN recovery equals the acknowledged prefix" in replayed.out
+    assert "life 1 begins" in replayed.out
+
+
+def test_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.startswith("Seed 1 holds: ")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "5", "--jobs", "1", "--mutant", "same-epoch", "--json"]) == 1
+    failure, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert failure["invariant"] == "fenced sessions change nothing"
+    assert summary["failed"] == 1
+
+
+def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--mutants"]) == 0
+    assert "skip-sync" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--trace"], ["--seeds", "0"], ["--mutant", "unheard-of"]])
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *arguments]) == 2
+    assert "tidings simulate" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""Planted bugs: the checkers have to find each of them, and by the invariant that it breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidings.simulator import checkers, delivery_checkers, planting, recovery_checker
+from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.run import run
+
+SEEDS_MAX = 500
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_caught(name: str) -> None:
+    for seed in range(SEEDS_MAX):
+        result = run(seed, mutant=name)
+        if result.invariant is not None:
+            break
+    assert result.invariant in MUTANTS[name].rules, f"seed {result.seed}: {result.invariant}: {result.text}"
+    assert run(result.seed).invariant is None, "the seed fails without the planted bug too"
+
+
+def test_there_are_enough() -> None:
+    assert len(MUTANTS) >= 10
+
+
+def test_a_planted_bug_is_taken_out_again() -> None:
+    before = run(3)
+    for name in MUTANTS:
+        with MUTANTS[name].plant():
+            pass
+    assert run(3) == before
+
+
+def test_the_rules_are_those_of_the_checkers() -> None:
+    rules = {
+        checker.RULE
+        for module in (checkers, delivery_checkers, recovery_checker)
+        for checker in vars(module).values()
+        if isinstance(checker, type) and issubclass(checker, checkers.Checker) and checker.RULE
+    }
+    assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {planting.ASSERTIONS} <= rules

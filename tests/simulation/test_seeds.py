@@ -1,0 +1,104 @@
+"""Made-up worlds in which everything goes wrong, and every invariant has to hold.
+
+`tidings simulate --seed S --trace` replays a seed that fails here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidings
+from tidings.simulator.many import run_many
+from tidings.simulator.run import make_world, run
+
+SEEDS = 500
+SEEDS_SOAK = 20_000
+KEPT = Path(__file__).with_name("kept_seeds.txt")
+
+
+def kept_seeds() -> list[int]:
+    """The seeds that have found something once: the first word of each line that is not a comment."""
+    lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
+    return [int(words[0]) for words in lines if words]
+
+
+def check(first_seed: int, count: int, jobs: int) -> None:
+    for result in run_many(first_seed, count, jobs):
+        assert result.invariant is None, (
+            f"seed {result.seed}: {result.invariant}: {result.text}\n"
+            f"replay: tidings simulate --seed {result.seed} --trace"
+        )
+
+
+def test_seeds() -> None:
+    check(0, SEEDS, jobs=2)
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    check(0, SEEDS_SOAK, jobs=os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("seed", kept_seeds())
+def test_kept_seed(seed: int) -> None:
+    check(seed, 1, jobs=1)
+
+
+def test_a_seed_is_the_same_run_again() -> None:
+    for seed in range(5):
+        assert run(seed).trace_hash == run(seed).trace_hash
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    def hashes(hash_seed: str) -> str:
+        program = "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed).trace_hash)"
+        environment = os.environ | {
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": str(Path(tidings.__file__).parents[1]),
+        }
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = hashes("1")
+    assert len(set(first.split())) == 12
+    assert hashes("2") == first
+
+
+def test_results_do_not_depend_on_the_number_of_processes() -> None:
+    assert list(run_many(0, 24, jobs=1)) == list(run_many(0, 24, jobs=2))
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    plans = [make_world(seed).plan for seed in range(100)]
+    assert {plan.orderly for plan in plans} == {True, False}
+    for rate in ("loss", "repetition", "late"):
+        assert any(getattr(plan, rate) > 0 for plan in plans), rate
+    for kind in ("broker_ends", "client_ends", "pauses", "partitions", "breaks", "full_disks", "clock_jumps"):
+        assert any(getattr(plan, kind) for plan in plans), kind
+    assert {end.how for plan in plans for end in plan.broker_ends} == {"kill", "power", "sync"}
+    assert {end.how for plan in plans for end in plan.client_ends} == {"kill", "close", "overlap"}
+
+
+def test_a_run_is_not_idle() -> None:
+    """Restarts, new segments, redelivery, refusals and retention all happen within a few seeds."""
+    lines = [line for seed in range(30) for line in run(seed, trace=True).trace]
+    for wanted in (
+        "a new segment",
+        "ends at a step of the disk",
+        "because a sync failed",
+        "refuses",
+        "again of",
+        "sends again what is in doubt",
+        "it is fenced",
+        "Commit(",
+        "first_offset=",
+        "stands still",
+        "breaks",
+    ):
+        assert any(wanted in line for line in lines), wanted
