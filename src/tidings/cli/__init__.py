@@ -29,6 +29,7 @@ COMMANDS = {
     "subscribe": "make a durable subscription",
     "unsubscribe": "end a subscription",
     "topics": "list the topics",
+    "groups": "list the groups, their members and their lanes",
     "shell": "all of these at a prompt",
     "demo": "see publishers, subscribers, a crash and a recovery",
     "doctor": "check this machine and say what to do",

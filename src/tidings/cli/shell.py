@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidings.cli import connection
+from tidings.cli import connection, watching
 from tidings.cli.connection import open_bus
 from tidings.cli.output import harmless, print_value, receipt_line
 from tidings.cli.subscribe import start
-from tidings.cli.topics import print_table
+from tidings.cli.topics import topic_table
 from tidings.errors import TidingsError
 from tidings.message import Receipt
 
@@ -157,7 +157,7 @@ class Shell:
         print(f"no longer subscribed to {harmless(topic)}", flush=True)
 
     def _topics(self, _rest: str) -> None:
-        print_table(self._bus.topics())
+        watching.show(lambda: topic_table(self._bus.topics()), False, "There are no topics yet.")
         sys.stdout.flush()
 
     def _help(self, _rest: str) -> None:

@@ -7,6 +7,7 @@ far as the order inside the lanes allows, it counts as in flight with that membe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from tidings.errors import InvalidRequest, LimitReached
@@ -49,36 +50,39 @@ class Claims(Assignment):
         wanted: dict[LaneKey | None, list[int]] = {}
         for offset, key in sorted(zip(offsets, keys, strict=True), key=lambda pair: pair[0]):
             wanted.setdefault(key, []).append(offset)
-        pooled = self._drain_pool(wanted)
+        pooled = self._find_pooled(wanted)
         taken: dict[int, Lane] = {}
         for key, claimed in wanted.items():
-            if key is None:
-                for offset in claimed:
-                    if self._claim_keyless(claimant, offset, attempt, pooled[None]):
-                        taken[offset] = claimant.keyless
-                for offset in pooled[None]:  # Claimed, hence out of the pool, but not given: it waits on.
-                    self._release(self._loose(offset, None))
-            else:
+            if key is not None:
                 taken.update(self._claim_lane(claimant, key, claimed, attempt, pooled[key]))
+                continue
+            for offset in claimed:
+                if self._claim_keyless(claimant, offset, attempt, pooled[None]):
+                    taken[offset] = claimant.keyless
         if not taken:
             return None
+        self._drop_pooled(taken, pooled)
         taken = dict(sorted(taken.items()))
         return self._send(claimant, list(taken), list(taken.values()), attempt, now_ms)
 
-    def _drain_pool(self, wanted: dict[LaneKey | None, list[int]]) -> dict[LaneKey | None, list[int]]:
-        """Takes the claimed keyless messages and all messages of the claimed lanes out of the pool."""
-        pooled: dict[LaneKey | None, list[int]] = {key: [] for key in wanted}
-        keyless = dict.fromkeys(wanted.get(None, ()))
-        offsets: list[int] = []
-        keys: list[LaneKey | None] = []
-        for offset, key in zip(self._pool_offsets[self._pool_head :], self._pool_keys[self._pool_head :], strict=True):
-            if key in pooled and (key is not None or offset in keyless):
-                pooled[key].append(offset)
-            else:
-                offsets.append(offset)
-                keys.append(key)
-        self._pool_offsets, self._pool_keys, self._pool_head = offsets, keys, 0
+    def _find_pooled(self, wanted: dict[LaneKey | None, list[int]]) -> dict[LaneKey | None, dict[int, None]]:
+        """The messages in the pool of each claimed lane."""
+        pooled: dict[LaneKey | None, dict[int, None]] = {key: {} for key in wanted}
+        head = self._pool_head
+        for offset, key in zip(self._pool_offsets[head:], self._pool_keys[head:], strict=True):
+            if key in pooled:
+                pooled[key][offset] = None
         return pooled
+
+    def _drop_pooled(self, taken: dict[int, Lane], pooled: dict[LaneKey | None, dict[int, None]]) -> None:
+        """Takes claimed messages out of the pool."""
+        if any(offset in taken for offsets in pooled.values() for offset in offsets):
+            head = self._pool_head
+            pairs = zip(self._pool_offsets[head:], self._pool_keys[head:], strict=True)
+            kept = [pair for pair in pairs if pair[0] not in taken]
+            self._pool_offsets = [offset for offset, _ in kept]
+            self._pool_keys = [key for _, key in kept]
+            self._pool_head = 0
 
     def _is_new(self, offset: int) -> bool:
         """Whether this message has not been offered or claimed yet; then it counts from now on."""
@@ -95,11 +99,8 @@ class Claims(Assignment):
                     return member, flight
         return None
 
-    def _claim_keyless(self, claimant: Member, offset: int, attempt: int, pooled: list[int]) -> bool:
-        if offset in pooled:
-            pooled.remove(offset)
-            return True
-        if self._is_new(offset):
+    def _claim_keyless(self, claimant: Member, offset: int, attempt: int, pooled: dict[int, None]) -> bool:
+        if offset in pooled or self._is_new(offset):
             return True
         found = self._find_flight(offset)
         if found is not None:
@@ -119,7 +120,7 @@ class Claims(Assignment):
         return False  # Settled, or another member is next to get it.
 
     def _claim_lane(
-        self, claimant: Member, key: LaneKey, claimed: list[int], attempt: int, pooled: list[int]
+        self, claimant: Member, key: LaneKey, claimed: list[int], attempt: int, pooled: dict[int, None]
     ) -> dict[int, Lane]:
         """The claimed messages of one lane that are at its front, or behind what the claimant has of it."""
         lane = self._lanes.get(key)
@@ -129,8 +130,7 @@ class Claims(Assignment):
             lane.hold = Hold(None)
         elif lane.member is not None and lane.member is not claimant:
             self._oust(lane, lane.member, claimed, attempt)
-            if lane.count:  # It stays there, with what waited in the pool.
-                self._await_turn(lane, pooled)
+            if lane.count:  # It stays there.
                 return {}
         elif lane.hold is None:
             was_bound = True
@@ -138,15 +138,14 @@ class Claims(Assignment):
             self._sweep(claimant)
         hold = lane.hold
         assert hold is not None
-        queue = hold.queue
-        queue += pooled
-        queue.sort()
+        waiting = deque(hold.queue)
+        waiting.extend(pooled)
         taken: dict[int, Lane] = {}
         for offset in claimed:
-            if queue and queue[0] < offset:
+            if waiting and waiting[0] < offset:
                 break
-            if queue and queue[0] == offset:
-                del queue[0]
+            if waiting and waiting[0] == offset:
+                waiting.popleft()
                 taken[offset] = lane
             elif self._is_new(offset):
                 taken[offset] = lane
@@ -156,6 +155,7 @@ class Claims(Assignment):
             self._discharge(hold)
             lane.hold = None
             lane.member = claimant
+            queue = [offset for offset in hold.queue if offset not in taken]
             lane.count += len(taken) + len(queue)
             claimant.burden += self._weight
             self._push(claimant, lane, queue)
@@ -188,16 +188,5 @@ class Claims(Assignment):
         for number in [number for number, flight in owner.flights.items() if not flight.unsettled]:
             del owner.flights[number]
         self._sweep(owner)
-
-    def _await_turn(self, lane: Lane, offsets: list[int]) -> None:
-        """Messages from the pool join a lane that somebody has."""
-        if not offsets:
-            return
-        if lane.hold is not None:
-            lane.hold.queue += offsets
-            return
-        assert lane.member is not None
-        lane.count += len(offsets)
-        lane.member.offsets += offsets
-        lane.member.lanes += [lane] * len(offsets)
-        lane.member.waiting_mixed = True
+        assert lane.hold is not None
+        lane.hold.queue.sort()

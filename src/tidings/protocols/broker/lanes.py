@@ -305,29 +305,43 @@ class Lanes(Claims):
         if settlement.holder is not None:
             settlement.holder.settlements.pop(settlement, None)
 
-    def unsettle(self, settlement: Settlement) -> None:
-        """The journal refused it: the messages are in flight with their member again, if it is still there."""
+    def unsettle(self, settlement: Settlement) -> list[int]:
+        """The journal refused it. Returns which messages are in flight with their member again, if it is still there.
+
+        All of them, but for those that stand behind others in their lane that were taken back meanwhile.
+        """
         self._close(settlement)
         if not settlement.offsets:
-            return
-        messages = dict(zip(settlement.offsets, settlement.lanes, strict=True))
+            return []
+        messages = dict(sorted(zip(settlement.offsets, settlement.lanes, strict=True), key=lambda pair: pair[0]))
         holder = settlement.holder
         if holder is None:
             self._spent.update(messages)
-        elif holder.active and self._members.get(holder.name) is holder:
+            return []
+        holder.in_flight += len(messages)
+        touched: dict[Lane, None] = {}
+        if not holder.active or self._members.get(holder.name) is not holder:
+            self._take_back(holder, settlement.attempt, messages, touched, failed=True)
+            self._settle_holds(touched)
+            return []
+        behind = {
+            offset: lane
+            for offset, lane in messages.items()
+            if lane.hold is not None and lane.hold.queue and lane.hold.queue[0] < offset
+        }
+        if behind:
+            messages = {offset: lane for offset, lane in messages.items() if offset not in behind}
+            self._take_back(holder, settlement.attempt, behind, touched, failed=False)
+            self._settle_holds(touched)
+        if messages:
             flight = holder.flights.get(settlement.number)
             if flight is None:
                 self._finished.pop(settlement.number, None)
                 flight = Flight(settlement.number, settlement.attempt, [], [], holder.settled_ms)
                 flight.refused = settlement.refused
                 holder.flights[settlement.number] = flight
-            flight.left = dict(sorted((flight.unsettled | messages).items()))
-            holder.in_flight += len(messages)
-        else:
-            touched: dict[Lane, None] = {}
-            holder.in_flight += len(messages)
-            self._take_back(holder, settlement.attempt, messages, touched, failed=True)
-            self._settle_holds(touched)
+            flight.left = dict(sorted((flight.unsettled | messages).items(), key=lambda pair: pair[0]))
+        return list(messages)
 
     def nack(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int, delay_ms: int) -> list[int]:
         """A member could not do these: they go back to the front of their lanes, which wait out the delay.

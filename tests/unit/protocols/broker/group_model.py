@@ -107,13 +107,11 @@ class World:
                 self.order_of_ends.append(offset)
             self.lanes.confirm(settlement)
             return
-        self.lanes.unsettle(settlement)
-        back = self.hands.get(member)
-        if settlement.holder is not None and self.lanes._members.get(member) is settlement.holder:
-            if settlement.holder.active and settlement.offsets:
-                assert back is not None
-                hand = back.setdefault(settlement.number, Hand(settlement.number, settlement.attempt, []))
-                hand.offsets = dict.fromkeys(sorted([*hand.offsets, *settlement.offsets]))
+        back = self.lanes.unsettle(settlement)
+        assert set(back) <= set(settlement.offsets)
+        if back:
+            hand = self.hands[member].setdefault(settlement.number, Hand(settlement.number, settlement.attempt, []))
+            hand.offsets = dict.fromkeys(sorted([*hand.offsets, *back]))
 
     def nack(self, member: str, number: int, offsets: list[int], delay_ms: int) -> None:
         taken = self.lanes.nack(member, number, offsets, self.now_ms, delay_ms)
@@ -175,11 +173,9 @@ class World:
                 for offset in settlement.offsets:
                     self.progress.add(offset, offset + 1)
                     self.order_of_ends.append(offset)
-            elif member in self.hands and self.lanes._members.get(member) is settlement.holder:
-                hand = self.hands[member].setdefault(
-                    settlement.number, Hand(settlement.number, settlement.attempt, [])
-                )
-                hand.offsets = dict.fromkeys(sorted([*hand.offsets, *settlement.offsets]))
+            else:  # A member has its work in hand until it hears of the journal.
+                self.journal_silence(member, settlement)
+        self._drop_behind()
         self.first_number = self.lanes._next_number + 10
         rooms = {name: member.room for name, member in self.lanes._members.items()}
         self.lanes = self.kind(self.settings, self.first_number)
@@ -187,6 +183,24 @@ class World:
         claims = self.hands
         self.hands = {}
         self.waiting_claims = [(member, rooms[member], list(hands.values())) for member, hands in claims.items()]
+
+    def journal_silence(self, member: str, settlement: Settlement) -> None:
+        if self.lanes._members.get(member) is settlement.holder and self.lanes.is_active(member):
+            hand = self.hands[member].setdefault(settlement.number, Hand(settlement.number, settlement.attempt, []))
+            hand.offsets = dict.fromkeys(sorted([*hand.offsets, *settlement.offsets]))
+
+    def _drop_behind(self) -> None:
+        """A member that gave a message back does not go on with those behind it in its lane."""
+        for hands in self.hands.values():
+            mine = {offset: hand for hand in hands.values() for offset in hand.offsets}
+            for offset, hand in sorted(mine.items(), key=lambda pair: pair[0]):
+                key = self.keys[offset]
+                if key is not None and any(
+                    self.keys[earlier] == key and not self.progress.done(earlier) and earlier not in mine
+                    for earlier in range(self.progress.low, offset)
+                ):
+                    del hand.offsets[offset]
+                    del mine[offset]
 
     waiting_claims: list[tuple[str, int, list[Hand]]] = []
 
@@ -374,7 +388,9 @@ def step(world: World, chance: random.Random) -> None:
         world.journal(chance.choice(list(world.settling)), accepted=kind == "journal")
     elif kind == "join":
         waiting = [member for member, _, _ in world.waiting_claims]
-        world.join(chance.choice([name for name in (*NAMES, "eli") if name not in waiting]), chance.choice([1, 3, 10]))
+        free = [name for name in NAMES if name not in waiting]
+        if free:
+            world.join(chance.choice(free), chance.choice([1, 3, 10]))
     elif kind == "leave" and members:
         world.leave(chance.choice(members))
     elif kind == "tick":

@@ -1,0 +1,63 @@
+"""`tidings groups`: who shares which work."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from tidings.cli import connection, watching
+from tidings.cli.connection import open_bus
+from tidings.cli.output import harmless, print_json
+from tidings.message import GroupInfo, MemberInfo
+
+HELP = """\
+Lists the groups of a bus with their members: how many lanes each works on, what it has in flight, what waits for it.
+The lag of a group is what nobody has settled yet.
+"""
+
+EXAMPLES = """\
+  tidings groups
+  tidings groups jobs --watch
+  tidings groups --json | jq .lag
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only the groups of this one")
+    parser.add_argument("--json", action="store_true", help="print groups as JSON, one a line")
+    watching.add_arguments(parser)
+    connection.add_arguments(parser, named=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with open_bus(arguments) as bus:
+        if arguments.json:
+            for info in bus.groups(arguments.topic):
+                print_json(msgspec.to_builtins(info))
+        else:
+            watching.show(lambda: group_table(bus.groups(arguments.topic)), arguments.watch, "There are no groups yet.")
+    return 0
+
+
+def group_table(groups: Iterable[GroupInfo]) -> Table:
+    """The groups as an aligned table, each followed by its members."""
+    table = watching.plain_table(
+        ("group", "topic", "member", "state"), ("lanes", "in flight", "waiting", "lag", "moved lanes")
+    )
+    for group in groups:
+        names = (Text(harmless(group.name)), Text(harmless(group.topic)))
+        table.add_row(*names, "", "", f"{group.lanes:,}", "", "", f"{group.lag:,}", f"{group.moved_lanes:,}")
+        for member in group.members:
+            numbers = (f"{number:,}" for number in (member.lanes, member.in_flight, member.waiting))
+            table.add_row("", "", Text(harmless(member.name)), _state(member), *numbers, "", "")
+    return table
+
+
+def _state(member: MemberInfo) -> str:
+    if not member.active:
+        return "[red]away[/]"
+    return "[yellow]slow[/]" if member.slow else "[green]works[/]"
