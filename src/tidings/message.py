@@ -146,6 +146,70 @@ class Batch(Sequence[Message]):
         return f"Batch({self.topic!r}, {self.first_offset}..{self.next_offset - 1})"
 
 
+class Share(Batch):
+    """Messages of one topic and one publisher whose offsets rise and need not follow each other.
+
+    >>> share = Share("jobs", (3, 7), Columns(1, "alice", [b"a", b"b"]))
+    >>> [message.offset for message in share], share.first_offset, share.next_offset
+    ([3, 7], 3, 8)
+    """
+
+    __slots__ = ("offsets",)
+
+    def __init__(self, topic: str, offsets: Sequence[int], columns: Columns, attempt: int = 1) -> None:
+        super().__init__(topic, offsets[0], columns, attempt)
+        self.offsets = offsets
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last message of this share."""
+        return self.offsets[-1] + 1
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self.values)))]
+        columns, times = self.columns, self.columns.published_us
+        return Message(
+            self.topic,
+            self.offsets[index],
+            self.values[index],
+            None if columns.keys is None else columns.keys[index],
+            None if columns.headers is None else columns.headers[index],
+            None if columns.ids is None else columns.ids[index],
+            columns.publisher,
+            (times if isinstance(times, int) else times[index]) / 1e6,
+            self.attempt,
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        columns, attempt = self.columns, self.attempt
+        topic, publisher, times = self.topic, columns.publisher, columns.published_us
+        if columns.headers is None and columns.ids is None and isinstance(times, int):
+            at = times / 1e6
+            for offset, value, key in zip(self.offsets, self.values, self.keys, strict=True):
+                yield Message(topic, offset, value, key, None, None, publisher, at, attempt)
+        else:
+            for index in range(len(self.values)):
+                yield self[index]
+
+    def select(self, rows: Sequence[int], attempt: int | None = None) -> Share:
+        """The same share with only these rows."""
+        offsets = tuple([self.offsets[row] for row in rows])
+        return Share(self.topic, offsets, select(self.columns, rows), self.attempt if attempt is None else attempt)
+
+    def after(self, offset: int) -> Share:
+        """What is left of this share from `offset` on."""
+        rows = [row for row, each in enumerate(self.offsets) if each >= offset]
+        return self if len(rows) == len(self.offsets) else self.select(rows)
+
+    def __repr__(self) -> str:
+        return f"Share({self.topic!r}, {len(self.values)} messages of {self.first_offset}..{self.next_offset - 1})"
+
+
 def cut(columns: Columns, where: slice) -> Columns:
     """The same columns with only the rows that `where` selects."""
     times = columns.published_us

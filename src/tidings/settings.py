@@ -134,10 +134,15 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credit_bytes: int = 8 * MIB
     beat_ms: int = 2_000
     """How often a client that waits for messages asks whether the broker still serves its streams."""
+    room_messages: int = 1_000
+    """Messages of a group that a member has in flight at most."""
+    overload_wait_ms: int = 0
+    """For how long a put that is refused as Overloaded is tried again; 0 raises at once."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            _require(getattr(self, name) > 0, f"The client setting {name} must be above 0.")
+            least = 0 if name == "overload_wait_ms" else 1
+            _require(getattr(self, name) >= least, f"The client setting {name} must be {least} or more.")
 
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
-from tidings.client import operations, reading
+from tidings.client import operations, reading, working
 from tidings.client.driver import Driver
+from tidings.client.group import GroupSubscription
+from tidings.client.heartbeat import Heartbeat
 from tidings.client.inbox import Inbox
 from tidings.client.link import Link
 from tidings.client.operations import Core, Operation, topics_of
@@ -21,8 +23,8 @@ from tidings.client.session import Session
 from tidings.client.subscription import Subscription
 from tidings.client.transaction import Transaction
 from tidings.errors import TidingsError
-from tidings.message import Message, Receipt, Receipts, TopicInfo
-from tidings.protocols.broker.messages import Start
+from tidings.message import GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
 T = TypeVar("T")
@@ -91,6 +93,9 @@ class Bus:
         self._driver = Driver(link, session, clock)
         self._core = Core(session, opened, clock, self._driver.perform)
         self._handlers: dict[tuple[str, ...], list[Handler]] = {}
+        self._workers: dict[tuple[str, str], list[Handler]] = {}
+        self._link = link
+        self._heartbeat: Heartbeat | None = None
         self._soon: deque[Soon[Any]] = deque()
 
     @property
@@ -112,6 +117,7 @@ class Bus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> Receipt: ...
     @overload
     def put(
@@ -121,6 +127,7 @@ class Bus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> list[Receipt]: ...
     def put(
         self,
@@ -129,6 +136,7 @@ class Bus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> Receipt | list[Receipt]:
         """Stores a message in a topic, or in several topics at once (all or none), exactly once.
 
@@ -136,8 +144,13 @@ class Bus:
         error's `resend()` then sends the very same request again and returns the receipt, with `duplicate`
         True if it had been stored. That works until something else is put to the same topic; after that it
         raises OutOfSequence.
+
+        A put that the broker refuses as Overloaded is tried again for `wait` seconds (the setting
+        overload_wait_ms), and raises Overloaded after that: it is never dropped in silence.
         """
-        found: Receipt | list[Receipt] = self.perform(operations.put(self._core, topic, value, key, headers, id))
+        found: Receipt | list[Receipt] = self.perform(
+            operations.put(self._core, topic, value, key, headers, id, wait=wait)
+        )
         return found
 
     def put_many(self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None) -> Receipts:
@@ -201,13 +214,41 @@ class Bus:
 
     # Subscribing.
 
-    def subscribe(self, topic: str | Iterable[str], start: Start = "now") -> Subscription:
-        """Makes a durable subscription, or finds the one that is there (`start` is then ignored)."""
-        return Subscription(self, self._core, self.perform(operations.subscribe(self._core, topic, start)))
+    @overload
+    def subscribe(
+        self, topic: str | Iterable[str], start: Start | None = None, group: None = None, lanes: LaneKind = "key"
+    ) -> Subscription: ...
+    @overload
+    def subscribe(
+        self, topic: str, start: Start | None = None, *, group: str, lanes: LaneKind = "key"
+    ) -> GroupSubscription: ...
+    def subscribe(
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: str | None = None,
+        lanes: LaneKind = "key",
+    ) -> Subscription | GroupSubscription:
+        """Makes a durable subscription, or finds the one that is there (`start` is then ignored).
 
-    def unsubscribe(self, topic: str | Iterable[str]) -> None:
-        """Ends a subscription; NotSubscribed or NoSuchTopic when there is none."""
-        self.perform(operations.unsubscribe(self._core, topic))
+        It begins with what is put from now on, unless `start` says otherwise. With a `group` the client becomes one
+        of the members that share the topic's messages; a group begins with the earliest message, and its first
+        member decides about `start` and about what makes a lane: the key, or (`"publisher"`) publisher and key.
+        """
+        if group is None:
+            topics = self.perform(operations.subscribe(self._core, topic, "now" if start is None else start))
+            return Subscription(self, self._core, topics)
+        member = self.perform(working.join(self._core, group, topic, start, lanes))
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat.beside(self._link, self._session)
+        return GroupSubscription(self, self._core, member)
+
+    def unsubscribe(self, topic: str | Iterable[str], group: str | None = None) -> None:
+        """Ends a subscription, or a membership; NotSubscribed or NoSuchTopic when there is none."""
+        if group is None:
+            self.perform(operations.unsubscribe(self._core, topic))
+        else:
+            self.perform(working.leave(self._core, group, topic))
 
     def subscriptions(self) -> list[tuple[str, ...]]:
         """The subscriptions of this client, each as its topics."""
@@ -225,16 +266,27 @@ class Bus:
         """One message of each topic that this client has subscribed and that has something new."""
         return self.perform(reading.get_all(self._core))
 
-    def on(self, topic: str | Iterable[str], start: Start = "now") -> Callable[[H], H]:
+    def on(
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: str | None = None,
+        lanes: LaneKind = "key",
+    ) -> Callable[[H], H]:
         """Makes a function the handler of a topic's messages, and subscribes; `run` then calls it.
 
         @bus.on("news")
         def show(message): ...
         """
-        topics = self.subscribe(topic, start).topics
+        handlers: list[Handler]
+        if group is None:
+            handlers = self._handlers.setdefault(self.subscribe(topic, start).topics, [])
+        else:
+            member = self.subscribe(topic, start, group=group, lanes=lanes)  # type: ignore[arg-type]
+            handlers = self._workers.setdefault((group, member.topic), [])
 
         def register(handler: H) -> H:
-            self._handlers.setdefault(topics, []).append(handler)
+            handlers.append(handler)
             return handler
 
         return register
@@ -243,9 +295,9 @@ class Bus:
         """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds.
 
         A message is acknowledged after its handlers have returned. When one raises, the error comes out of here,
-        and the message comes again with the next run.
+        and the message comes again with the next run; a group's message is given back, for whichever member is next.
         """
-        service = Service(self._core, self._handlers, timeout)
+        service = Service(self._core, self._handlers, timeout, self._workers)
         try:
             while (found := self.perform(service.step())) is not None:
                 message, handlers = found
@@ -268,6 +320,10 @@ class Bus:
     def topic(self, name: str) -> TopicInfo:
         """One topic; NoSuchTopic when there is none of that name."""
         return self.perform(operations.topic(self._core, name))
+
+    def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """All groups, or those of a topic, with their members."""
+        return self.perform(working.groups(self._core, topic))
 
     def status(self) -> dict[str, int]:
         """Plain numbers about the broker, by name."""
@@ -298,6 +354,8 @@ class Bus:
         try:
             self._driver.perform(operations.finish(self._core))
         finally:
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
             self._driver.close()
             if self._core.inbox is not None:
                 self._core.inbox.close()

@@ -15,7 +15,7 @@ from tidings.client.parcels import Bulk, Entry, Single, Together
 from tidings.client.pending import Pending
 from tidings.client.rows import Row, Source, Value, check_size
 from tidings.client.session import Identity, Session
-from tidings.errors import InvalidRequest, NoSuchTopic, ProtocolError, TidingsError, Unavailable
+from tidings.errors import InvalidRequest, NoSuchTopic, Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.message import Receipt, Receipts, TopicInfo, check_topic
 from tidings.protocols.broker.messages import (
     AnyAnswer,
@@ -38,6 +38,10 @@ from tidings.protocols.broker.messages import (
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+OVERLOAD_PAUSE_MS = 5
+OVERLOAD_PAUSE_MS_MAX = 500
+"""How long a put that was refused as Overloaded waits before its next try, at first and at most."""
 
 
 class Until:
@@ -135,6 +139,8 @@ def finish(core: Core) -> Operation[None]:
     deadline = core.now_ms() + session.settings.timeout_ms
     for stream in session.streams.all():
         session.streams.flush(stream)
+    for member in session.members.all():
+        session.members.flush(member)
     yield Until(lambda: _all_quiet(session), deadline)
     pendings = []
     for who in session.identities.values():
@@ -150,8 +156,10 @@ def say_bye(core: Core, who: Identity) -> Pending[AnyAnswer]:
 
 
 def _all_quiet(session: Session) -> bool:
-    return all(who.outbox.idle for who in session.identities.values()) and not any(
-        stream.acking for stream in session.streams.all()
+    return (
+        all(who.outbox.idle for who in session.identities.values())
+        and not any(stream.acking for stream in session.streams.all())
+        and not any(member.settle_call for member in session.members.all())
     )
 
 
@@ -213,11 +221,27 @@ def put(
     id: str | None = None,
     sequence: int | None = None,
     identity: Identity | None = None,
+    wait: float | None = None,
 ) -> Operation[Any]:
-    """Stores one message and waits for the receipt: one for a topic, a list for several."""
-    entry = give(core, topic, value, key, headers, id, sequence, identity)
-    found: list[Receipt] = yield from receipts(core, entry, identity)
-    return found[0] if isinstance(topic, str) else found
+    """Stores one message and waits for the receipt: one for a topic, a list for several.
+
+    What is refused as Overloaded is tried again, with growing pauses, for `wait` seconds.
+    """
+    until_ms = core.deadline_ms(core.session.settings.overload_wait_ms / 1000 if wait is None else wait)
+    pause_ms = OVERLOAD_PAUSE_MS
+    while True:
+        entry = give(core, topic, value, key, headers, id, sequence, identity)
+        try:
+            found: list[Receipt] = yield from receipts(core, entry, identity)
+        except Overloaded:
+            now_ms = core.now_ms()
+            assert until_ms is not None
+            if now_ms >= until_ms:
+                raise
+            yield Until(lambda: False, min(now_ms + pause_ms, until_ms))
+            pause_ms = min(2 * pause_ms, OVERLOAD_PAUSE_MS_MAX)
+        else:
+            return found[0] if isinstance(topic, str) else found
 
 
 def put_soon(

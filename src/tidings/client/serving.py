@@ -8,6 +8,7 @@ from typing import Any
 from tidings.client.operations import Core, Operation, Until
 from tidings.client.reading import check, claim, make_ready, mark, took
 from tidings.client.stream import Stream
+from tidings.client.working import Bench
 from tidings.message import Message
 
 Handler = Callable[[Message], Any]
@@ -20,9 +21,17 @@ class Service:
     message comes again.
     """
 
-    def __init__(self, core: Core, handlers: dict[tuple[str, ...], list[Handler]], timeout: float | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        handlers: dict[tuple[str, ...], list[Handler]],
+        timeout: float | None,
+        workers: dict[tuple[str, str], list[Handler]] | None = None,
+    ) -> None:
         self._core = core
         self._handlers = handlers
+        self._workers = workers or {}
+        self._bench = Bench(core, [core.session.members.of(*each) for each in self._workers])
         self._timeout = timeout
         self._streams: list[Stream] = []
         self._turn = 0
@@ -32,13 +41,15 @@ class Service:
         """The next message and its handlers, or None when it is time to stop."""
         core = self._core
         self._settle()
+        self._bench.claim()
         if not self._streams:
             for topics in self._handlers:
                 stream = core.session.streams.of(topics)
                 yield from claim(stream, "loop")
                 self._streams.append(stream)
         deadline_ms = core.deadline_ms(self._timeout)
-        while not core.stopping and self._streams:
+        while not core.stopping and (self._streams or self._workers):
+            self._bench.look_after()
             yield from make_ready(core, self._streams)
             for stream in self._streams:
                 if not stream.ready():
@@ -56,13 +67,18 @@ class Service:
     def leave(self) -> None:
         """Ends the service; a message whose handlers have not returned stays."""
         self._in_hand = None
+        self._bench.leave()
         self._core.stopping = False
         for stream in self._streams:
             stream.owner = None
         self._streams = []
 
     def _stirred(self) -> bool:
-        return self._core.stopping or any(stream.ready() or stream.error is not None for stream in self._streams)
+        return (
+            self._core.stopping
+            or any(stream.ready() or stream.error is not None for stream in self._streams)
+            or self._bench.stirred()
+        )
 
     def _next(self) -> tuple[Message, list[Handler]] | None:
         """Takes turns between the subscriptions that have something."""
@@ -76,9 +92,11 @@ class Service:
                     mark(self._core, stream, message.topic, message.offset + 1)
                     self._settle()
                 return message, self._handlers[stream.topics]
-        return None
+        work = self._bench.next()
+        return None if work is None else (work[1], self._workers[work[0].group, work[0].topic])
 
     def _settle(self) -> None:
+        self._bench.settle()
         if self._in_hand is not None:
             stream, message = self._in_hand
             self._in_hand = None

@@ -20,6 +20,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from tidings.client.link import Frame
+from tidings.client.members import OF_A_STREAM, Members
 from tidings.client.outbox import Outbox
 from tidings.client.pending import Pending
 from tidings.client.streams import Streams
@@ -34,6 +35,9 @@ from tidings.protocols.broker.messages import (
     Failed,
     Flow,
     Hello,
+    Join,
+    Leave,
+    Parcel,
     Subscribe,
     Unsubscribe,
     Welcome,
@@ -45,6 +49,9 @@ CALLS_MAX = 100_000
 """Requests sent or held back and not yet answered; one more is LimitReached."""
 
 NOT_WELCOME = "The answer to Hello was something else than Welcome: is that a tidings broker?"
+
+COMING_AND_GOING = (Subscribe, Unsubscribe, Join, Leave)
+"""Requests of which an old copy must not undo a newer one."""
 
 Make = Callable[[int, int], AnyRequest]
 """Makes a request out of its number and the epoch that it is sent in."""
@@ -131,6 +138,7 @@ class Session:
         self.main = Identity(self, client, token, anonymous)
         self.identities: dict[str, Identity] = {client: self.main}
         self.streams = Streams(self)
+        self.members = Members(self)
 
     # What the shell calls.
 
@@ -204,6 +212,9 @@ class Session:
         if isinstance(answer, Delivery):
             self.streams.on_delivery(answer, frames[1:])
             return
+        if isinstance(answer, Parcel):
+            self.members.on_parcel(answer, frames[1:])
+            return
         call = self._outstanding.pop(answer.request, None)
         if call is None:
             return  # A second answer to a request that was sent twice, or one that came too late.
@@ -211,12 +222,12 @@ class Session:
         who.outstanding -= 1
         if isinstance(answer, Failed):
             problem = from_number(answer.number, answer.text)
-            if isinstance(problem, Fenced):
+            if isinstance(problem, Fenced) and call.kind not in OF_A_STREAM:
                 self._on_fenced(who, problem)
             call.pending.fail(problem)
         else:
             call.pending.finish(answer)
-        if call.tries > 1 and call.kind in (Subscribe, Unsubscribe):
+        if call.tries > 1 and call.kind in COMING_AND_GOING:
             self._stale_subscribe = True
         if who.held and not who.outstanding:
             self._greet(who)
@@ -273,7 +284,7 @@ class Session:
             header = call.make(call.number, who.epoch)
             call.kind = type(header)
             call.frames = [encode(header), *call.bodies]
-        if self._stale_subscribe and call.kind in (Subscribe, Unsubscribe):
+        if self._stale_subscribe and call.kind in COMING_AND_GOING:
             # An older copy of such a request may still arrive, and must not undo this one.
             self._stale_subscribe, who.renew = False, True
             call.frames = []
@@ -288,7 +299,7 @@ class Session:
         """A new connection, and everything unanswered once more."""
         self.reopen = True
         self.outgoing.clear()
-        passing = [call for call in self._outstanding.values() if call.kind in (Flow, Beat)]
+        passing = [call for call in self._outstanding.values() if call.kind in (Flow, Beat, *OF_A_STREAM)]
         tries = 1
         for call in passing:  # These speak of streams that end with the connection; new ones follow.
             tries = max(tries, call.tries + 1)
@@ -299,6 +310,7 @@ class Session:
             call.sent_ms = self.now_ms
             self.outgoing.append(call.frames)
         self.streams.reopen_all(tries)
+        self.members.reopen_all(tries)
 
     def _unavailable(self) -> TidingsError:
         tries, seconds = self.settings.retries, self.settings.timeout_ms / 1000
@@ -320,6 +332,7 @@ class Session:
         self._held_count = 0
         self._failing = True
         self.streams.close_all(error)
+        self.members.close_all(error)
         for call in calls:
             call.pending.fail(error())
         for who in self.identities.values():
@@ -376,6 +389,7 @@ class Session:
         self.limits = answer
         if who is self.main and renewed:
             self.streams.reopen_all(1)
+            self.members.reopen_all(1)
         self._release(who)
         who.outbox.pump()
 
@@ -398,3 +412,4 @@ class Session:
         self._fail_held(who, error)
         if who is self.main:
             self.streams.close_all(lambda: Fenced(str(error)))
+            self.members.close_all(lambda: Fenced(str(error)))

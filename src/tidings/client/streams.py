@@ -73,13 +73,21 @@ class Streams:
     def open(self, stream: Stream, tries: int = 1) -> None:
         """Starts the stream under a new number, at the positions received so far."""
         self._close(stream)
-        self._last_number += 1
-        stream.begin(self._last_number)
+        stream.begin(self.next_number())
         stream.opened = True
         self._numbers[stream.number] = stream
+        self.keep_beating()
+        self._send_flow(stream, tries)
+
+    def next_number(self) -> int:
+        """A number for a stream, of a subscription or of a group's member."""
+        self._last_number += 1
+        return self._last_number
+
+    def keep_beating(self) -> None:
+        """A stream is open: the next beat is due in a while, if none is."""
         if self.beat_due_ms is None:
             self.beat_due_ms = self._session.now_ms + self._session.settings.beat_ms
-        self._send_flow(stream, tries)
 
     def probe(self, stream: Stream) -> Pending[None]:
         """Done once everything that the broker had when it was asked has come in."""
@@ -142,7 +150,7 @@ class Streams:
         self._rest_if_empty()
 
     def _rest_if_empty(self) -> None:
-        if not self._numbers:
+        if not self._numbers and not self._session.members.numbers():
             self.beat_due_ms = None
 
     # Credit.
@@ -225,8 +233,8 @@ class Streams:
         if self.beat_due_ms is None or now_ms < self.beat_due_ms:
             return
         self.beat_due_ms = now_ms + self._session.settings.beat_ms
-        if self._beat is None and self._numbers:
-            name, numbers = self._session.main.name, tuple(self._numbers)
+        name, numbers = self._session.main.name, (*self._numbers, *self._session.members.numbers())
+        if self._beat is None and numbers:
             beat = self._session.request(now_ms, lambda request, epoch: Beat(request, name, epoch, numbers))
             self._beat = beat
             beat.pending.then(lambda p: self._on_beaten(beat, p))
@@ -243,6 +251,7 @@ class Streams:
             if number in missing or self._may_have_lost_count(stream):
                 self.open(stream)
             stream.heard = False
+        self._session.members.on_missing(missing)
 
     def _may_have_lost_count(self, stream: Stream) -> bool:
         """Silence on a stream that has used much credit: perhaps the two sides count differently.

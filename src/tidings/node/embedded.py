@@ -116,6 +116,13 @@ class EmbeddedLink:
         with self._node.changed:
             self._node.changed.notify_all()
 
+    def sibling(self) -> EmbeddedLink:
+        """Another connection to the same broker."""
+        with _nodes_lock:
+            node, users = _nodes[self._node.folder]
+            _nodes[self._node.folder] = (node, users + 1)
+        return EmbeddedLink(node)
+
     def reopen(self) -> None:
         """A new connection: what was on its way over the old one is lost."""
         self._node.leave(self._number)

@@ -71,6 +71,10 @@ class DealerLink:
         with contextlib.suppress(OSError):  # It may be full, and wakes anyway; or closed.
             self._bell.send(b"!")
 
+    def sibling(self) -> DealerLink:
+        """Another connection to the same broker, for another thread."""
+        return DealerLink(self.address, self._curve)
+
     def reopen(self) -> None:
         """A new socket; what the old one had not sent or given out is lost."""
         self._socket.close(linger=0)

@@ -174,7 +174,7 @@ class World:
                     self.progress.add(offset, offset + 1)
                     self.order_of_ends.append(offset)
             else:  # A member has its work in hand until it hears of the journal.
-                self.journal_silence(member, settlement)
+                self._keep_in_hand(member, settlement)
         self._drop_behind()
         self.first_number = self.lanes._next_number + 10
         rooms = {name: member.room for name, member in self.lanes._members.items()}
@@ -184,7 +184,7 @@ class World:
         self.hands = {}
         self.waiting_claims = [(member, rooms[member], list(hands.values())) for member, hands in claims.items()]
 
-    def journal_silence(self, member: str, settlement: Settlement) -> None:
+    def _keep_in_hand(self, member: str, settlement: Settlement) -> None:
         if self.lanes._members.get(member) is settlement.holder and self.lanes.is_active(member):
             hand = self.hands[member].setdefault(settlement.number, Hand(settlement.number, settlement.attempt, []))
             hand.offsets = dict.fromkeys(sorted([*hand.offsets, *settlement.offsets]))
@@ -247,14 +247,14 @@ class World:
 
     # What must hold.
 
-    def _held(self) -> dict[int, str]:
+    def _held(self, *, settling: bool = True) -> dict[int, str]:
         held: dict[int, str] = {}
         for member, hands in self.hands.items():
             for hand in hands.values():
                 for offset in hand.offsets:
                     assert offset not in held, "each message is in one hand at most"
                     held[offset] = member
-        for settlement, member in self.settling.items():
+        for settlement, member in self.settling.items() if settling else ():
             for offset in settlement.offsets:
                 assert offset not in held, "a message that is being settled is in nobody's hand"
                 held[offset] = member
@@ -283,6 +283,16 @@ class World:
                 if self.keys[earlier] == key and not self.progress.done(earlier):
                     assert earlier in here or held.get(earlier) == parcel.member, "a lane keeps its order"
         self.hands[parcel.member][parcel.number] = Hand(parcel.number, parcel.attempt, parcel.offsets)
+
+    def check_order(self) -> None:
+        """C3: nobody has a message in hand that stands behind one of its lane that is in no hand, or in another's."""
+        held = self._held()
+        for offset, member in self._held(settling=False).items():
+            key = self.keys[offset]
+            for earlier in range(self.progress.low, offset):
+                if key is not None and self.keys[earlier] == key and not self.progress.done(earlier):
+                    spent = earlier in self.lanes._spent
+                    assert spent or held.get(earlier) == member, "nobody works on a lane out of order"
 
     def check_books(self) -> None:
         """Every unsettled message is in one place, and the lanes know it."""
@@ -317,7 +327,9 @@ class World:
                 target = lane.hold.target
                 if target is not None and lanes._members.get(target.name) is target:
                     burdens[target.name] += lanes._weight
-            elif lane.member is not None:
+            else:
+                assert lane.member is not None
+                assert lanes._members.get(lane.member.name) is lane.member, "a lane is bound to a member that is there"
                 burdens[lane.member.name] += lanes._weight
             if lane.key is not None:
                 assert lane.count == counts.pop(lane, 0), "a lane counts what is under way"
@@ -363,8 +375,22 @@ KEYS: tuple[LaneKey | None, ...] = (b"red", b"green", b"blue", ("eve", b"red"), 
 def step(world: World, chance: random.Random) -> None:
     """One thing that may happen."""
     kind = chance.choice(
-        "publish offer offer pick pick pick settle settle settle journal journal journal refuse nack extend "
-        "join leave tick tick late grant activate restart return bury".split()
+        [
+            "publish",
+            "join",
+            "leave",
+            "grant",
+            "activate",
+            "restart",
+            "return",
+            "bury",
+            "late",
+            "refuse",
+            "nack",
+            "extend",
+        ]
+        + ["offer", "tick"] * 2
+        + ["pick", "settle", "journal"] * 3
     )
     hands = [(member, number) for member, hands in world.hands.items() for number in hands]
     members = list(world.hands)
@@ -407,14 +433,15 @@ def step(world: World, chance: random.Random) -> None:
         world.return_one()
     elif kind == "bury":
         world.bury()
+    world.check_order()
     world.check_books()
 
 
-def run(seed: int, steps: int, kind: type[Lanes] = Lanes) -> World:
+def run(seed: int, steps: int, kind: type[Lanes] = Lanes, world: type[World] = World) -> World:
     """A whole story by one seed."""
     chance = random.Random(seed)
-    world = World(kind)
+    story = world(kind)
     for _ in range(steps):
-        step(world, chance)
-    world.finish()
-    return world
+        step(story, chance)
+    story.finish()
+    return story

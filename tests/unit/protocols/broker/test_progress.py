@@ -1,5 +1,7 @@
 """What a group has dealt with, against a plain set."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,7 +66,7 @@ def test_a_snapshot_gives_the_same_progress(pieces: Ranges) -> None:
 def test_compressed_offsets_are_the_same_offsets(offsets: list[int]) -> None:
     found = compress(offsets)
     assert [offset for start, end in found for offset in range(start, end)] == sorted(set(offsets))
-    assert all(end < start for (_, end), (start, _) in zip(found, found[1:], strict=False))
+    assert all(end < start for (_, end), (start, _) in pairwise(found))
 
 
 @given(st.permutations(range(30)))

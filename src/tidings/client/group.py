@@ -1,0 +1,116 @@
+"""A member of a group in the caller's hands: messages one by one, in shares, or each settled by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidings.client import working
+from tidings.client.member import Member
+from tidings.client.operations import Core
+from tidings.client.working import Worker
+from tidings.message import Message, Share
+
+if TYPE_CHECKING:
+    from tidings.client.bus import Bus
+
+
+class GroupSubscription:
+    """What `Bus.subscribe(topic, group=...)` returns: this client as one of the members that share a topic.
+
+    A loop over it settles each message when the next one is asked for. A message that is in hand when the loop ends
+    early, by `break` or an error, is not settled: the next loop or `get` of this object begins with it, and `close`
+    gives it back to the group. What a member has in hand goes to others when the member is silent for longer than the
+    broker's lease, or does not settle what it was sent again and again. What it settles after that does not count: a
+    loop goes on without a word, and `refused` counts such messages; `ack` raises Fenced.
+
+    for job in bus.subscribe("jobs", group="workers"): ...
+
+    jobs = bus.subscribe("jobs", group="workers")
+    if (job := jobs.get(timeout=5.0)) is not None:
+        jobs.ack(job)                 # or jobs.nack(job, delay=30.0), or jobs.extend(job) and go on
+    """
+
+    def __init__(self, bus: Bus, core: Core, member: Member) -> None:
+        self.topic = member.topic
+        self.group = member.group
+        self._bus = bus
+        self._core = core
+        self._member = member
+
+    @property
+    def refused(self) -> int:
+        """How many messages, at most, were dealt with here in vain, because they had gone to another member."""
+        return self._member.refused
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The one topic, as other subscriptions name theirs."""
+        return (self.topic,)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self, timeout: float | None = None) -> Iterator[Message]:
+        """The messages as they come; ends when none came for `timeout` seconds, or at `close`."""
+        perform, worker = self._bus.perform, Worker(self._core, self._member, timeout)
+        try:
+            while (piece := perform(worker.step())) is not None:
+                for message in piece:
+                    yield message
+                    worker.done += 1
+        finally:
+            self._bus.settle(worker.leave)
+
+    def batches(self, timeout: float | None = None) -> Iterator[Share]:
+        """The same in batches, each settled as one when the next is asked for; `offsets` is one of their columns."""
+        perform, worker = self._bus.perform, Worker(self._core, self._member, timeout)
+        try:
+            while (share := perform(worker.step_batch())) is not None:
+                yield share
+                worker.done = len(share.values)
+        finally:
+            self._bus.settle(worker.leave)
+
+    def get(self, timeout: float | None = 0.0) -> Message | None:
+        """The next message, to be settled by `ack`, or given back by `nack`; None when there is none in time."""
+        return self._bus.perform(working.get(self._core, self._member, self._core.deadline_ms(timeout)))
+
+    def ack(self, message: Message) -> None:
+        """Settles a message: when this returns, nobody gets it again.
+
+        Fenced says that it had gone to another member, and that what was made of it must be dropped. After
+        Unavailable it may be settled or not: say it again.
+        """
+        self._bus.perform(working.ack(self._core, self._member, message))
+
+    def nack(self, message: Message, delay: float = 0.0) -> None:
+        """Gives a message back: it comes again, here or elsewhere, not before `delay` seconds have passed.
+
+        So that the order holds, what this member has of the same lane behind it is given back as well.
+        """
+        self._bus.perform(working.nack(self._core, self._member, message, delay))
+
+    def extend(self, message: Message) -> None:
+        """This message takes longer: it is not sent again for another while."""
+        self._bus.perform(working.extend(self._core, self._member, message))
+
+    def unsubscribe(self) -> None:
+        """Leaves the group: what is not settled goes on with the others."""
+        self._bus.perform(working.leave(self._core, self.group, self.topic))
+
+    def close(self, leave: bool = False) -> None:
+        """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
+        if leave:
+            self.unsubscribe()
+        else:
+            self._bus.perform(working.close(self._core, self._member))
+
+    def __enter__(self) -> GroupSubscription:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GroupSubscription({self.topic!r}, group={self.group!r})"

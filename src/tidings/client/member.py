@@ -1,0 +1,432 @@
+"""What a member of a group has in hand: messages that have come and are not settled for good.
+
+The broker sends *parcels*; a `Crate` is what is known of one. `hand` says of every offset in which crate it is, from
+the moment it comes until the broker has confirmed its settlement or has given it to somebody else. What comes again
+while it is in hand is not handed out again: it only changes its crate or its attempt.
+
+Nothing here waits or sends; `members` does the talking. Bodies are decoded when they are about to be handed out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tidings.client.link import Frame
+from tidings.client.pending import Pending
+from tidings.errors import Fenced, ProtocolError, TidingsError
+from tidings.message import Columns, Share
+from tidings.protocols.broker.messages import Held, Kept, LaneKind, Parcel, Settlement, Start
+from tidings.wire.codec import decode_columns
+
+if TYPE_CHECKING:
+    from tidings.client.session import Call
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def ranges_of(offsets: Iterable[int]) -> Ranges:
+    """Offsets as half-open ranges that rise.
+
+    >>> ranges_of([4, 1, 2, 3, 9])
+    ((1, 5), (9, 10))
+    """
+    ranges: list[tuple[int, int]] = []
+    start = end = -1
+    for offset in sorted(offsets):
+        if offset != end:
+            if end > start:
+                ranges.append((start, end))
+            start = offset
+        end = offset + 1
+    if end > start:
+        ranges.append((start, end))
+    return tuple(ranges)
+
+
+class Crate:
+    """A parcel of which something is in hand."""
+
+    __slots__ = ("attempt", "done", "intact", "left", "number", "stream")
+
+    def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.attempt = attempt
+        self.left = left
+        """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
+        self.done: list[int] = []
+        """Dealt with, and to be settled with the next request."""
+        self.intact = True
+        """Whether nothing was ever taken out of it, but by settling."""
+
+
+class Unopened:
+    """A parcel that nobody has looked into yet."""
+
+    __slots__ = ("bodies", "crate", "offsets")
+
+    def __init__(self, crate: Crate, offsets: Sequence[int], bodies: Sequence[Frame]) -> None:
+        self.crate = crate
+        self.offsets = offsets
+        self.bodies = bodies
+
+    def open(self, topic: str) -> list[Share]:
+        """The messages inside, a share for each body."""
+        batches: list[Columns] = [decode_columns(body) for body in self.bodies]
+        if sum(len(columns.values) for columns in batches) != len(self.offsets):
+            raise ProtocolError(
+                f"A parcel of {topic!r} was said to hold {len(self.offsets)} messages and holds others: "
+                "is that a tidings broker?"
+            )
+        shares = []
+        start = 0
+        for columns in batches:
+            end = start + len(columns.values)
+            if end > start:
+                shares.append(Share(topic, self.offsets[start:end], columns, self.crate.attempt))
+            start = end
+        return shares
+
+
+class Member:
+    """The client's end of one membership."""
+
+    def __init__(self, group: str, topic: str, start: Start = "earliest", lanes: LaneKind = "key") -> None:
+        self.group = group
+        self.topic = topic
+        self.start: Start = start
+        self.lanes: LaneKind = lanes
+        self.joined_epoch = 0
+        """The epoch in which the broker has made this client a member; 0 when that is not known."""
+        self.number = 0
+        """The stream's number in the session; 0 while it is closed."""
+        self.standing = False
+        """Whether the broker has said that the stream stands."""
+        self.error: TidingsError | None = None
+        self.owner: str | None = None
+        self.closed = False
+        """True once somebody has ended the subscription object."""
+        self.rejoins = 0
+        self.refused = 0
+        """Messages whose settlement was refused, because they had gone to another member."""
+        self.changes = 0
+        """Grows whenever something in hand was taken away or changed its attempt."""
+        self.hand: dict[int, Crate] = {}
+        self.ready_crates: dict[Crate, None] = {}
+        """Crates with something to be settled."""
+        self.settling: list[tuple[Crate, list[int]]] = []
+        """What the settlement that is in flight speaks of."""
+        self.settle_call: Call | None = None
+        self.calls: list[Call] = []
+        """Other requests of this stream in flight."""
+        self.waiters: dict[int, list[Pending[None]]] = {}
+        """Who waits for the confirmation of single messages."""
+        self.alone: dict[int, None] = {}
+        """To be settled by requests of their own, because an answer to several left open which was refused."""
+        self.answered: dict[int, None] = {}
+        """Messages given to a loop that somebody has settled or given back one by one."""
+        self.given: Sequence[int] = ()
+        """What a loop or a handler has been given and has not come back for."""
+        self._queue: deque[Unopened | Share] = deque()
+        self._index = 0
+
+    # Coming in.
+
+    def deliver(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
+        """Takes a parcel of the present stream."""
+        offsets, hand = parcel.offsets, self.hand
+        crate = Crate(parcel.stream, parcel.parcel, parcel.attempt, len(offsets))
+        if hand.keys().isdisjoint(offsets):
+            hand.update(dict.fromkeys(offsets, crate))
+            self._queue.append(Unopened(crate, offsets, bodies))
+            return
+        known = next(hand[offset] for offset in offsets if offset in hand)
+        if known.stream == parcel.stream and known.number == parcel.parcel:
+            known.attempt = parcel.attempt
+            crate = known
+        new = [row for row, offset in enumerate(offsets) if offset not in hand]
+        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate)
+        if new:
+            row = 0
+            for share in Unopened(crate, offsets, bodies).open(self.topic):
+                wanted = [index - row for index in new if row <= index < row + len(share)]
+                row += len(share)
+                if wanted:
+                    part = share.select(wanted)
+                    hand.update(dict.fromkeys(part.offsets, crate))
+                    self._queue.append(part)
+            crate.intact = crate.intact and crate is not known
+        self._sort_out()
+
+    def _move(self, offsets: Sequence[int], crate: Crate) -> None:
+        """These are in hand and belong to another crate from now on; what is dealt with stays dealt with."""
+        if not offsets:
+            return
+        finished = self._finished()
+        crate.intact = False
+        for offset in offsets:
+            old = self.hand[offset]
+            old.intact = False
+            self.hand[offset] = crate
+            if offset in finished:
+                crate.done.append(offset)
+        if crate.done:
+            self.ready_crates[crate] = None
+
+    def _finished(self) -> set[int]:
+        """Everything that is dealt with and not confirmed."""
+        finished = {offset for _, offsets in self.settling for offset in offsets if offset in self.hand}
+        for crate in self.ready_crates:
+            finished.update(offset for offset in crate.done if self.hand.get(offset) is crate)
+        return finished
+
+    def held(self) -> tuple[Held, ...]:
+        """Everything in hand, as a new stream has to say it."""
+        attempts: dict[int, list[int]] = {}
+        for offset, crate in self.hand.items():
+            attempts.setdefault(crate.attempt, []).append(offset)
+        return tuple(Held(attempt, ranges_of(offsets)) for attempt, offsets in attempts.items())
+
+    def stands(self, kept: Sequence[Kept], settled: Ranges) -> None:
+        """The broker says what of everything in hand is still this member's; the rest is dropped."""
+        before = self._finished()
+        known = dict(self.hand)
+        crates: dict[int, Crate] = {}
+        for each in kept:
+            crate = Crate(self.number, each.parcel, each.attempt, 0)
+            crate.intact = False
+            for start, end in each.ranges:
+                crates.update({offset: crate for offset in range(start, end) if offset in known})
+        self.ready_crates = {crate: None for crate in self.ready_crates if crate.stream == self.number}
+        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in known]
+        for offset, old in known.items():
+            if old.stream == self.number:
+                continue  # It has come on this stream already.
+            found = crates.get(offset)
+            if found is None:
+                del self.hand[offset]
+            else:
+                self.hand[offset] = found
+                if offset in before:
+                    found.done.append(offset)
+                    self.ready_crates[found] = None
+        for offset in confirmed:
+            self._confirmed(offset)
+        gone = [offset for offset in known if offset not in self.hand]
+        settled_before = dict.fromkeys(confirmed)
+        lost = [offset for offset in gone if offset not in settled_before]
+        self.refused += sum(1 for offset in lost if offset in before and offset not in self.waiters)
+        self._refuse_waiters(lost)
+        self._sort_out()
+
+    def drop(self, offsets: Iterable[int]) -> None:
+        """These are no longer this member's."""
+        gone = [offset for offset in dict.fromkeys(offsets) if offset in self.hand]
+        for offset in gone:
+            self.hand.pop(offset).intact = False
+        if gone:
+            self._refuse_waiters(gone)
+            self._sort_out()
+
+    def forget_all(self) -> None:
+        """Nothing of it is left."""
+        self._refuse_waiters(list(self.hand))
+        self.hand.clear()
+        self.ready_crates.clear()
+        self.settling = []
+        self._queue.clear()
+        self._index = 0
+        self.changes += 1
+
+    def _sort_out(self) -> None:
+        """Brings the queue in line with what is in hand: what has gone goes, the attempts are the present ones."""
+        self.changes += 1
+        queue: deque[Unopened | Share] = deque()
+        for each in self._queue:
+            for share in each.open(self.topic) if isinstance(each, Unopened) else (each,):
+                rows: list[int] = []
+                last: Crate | None = None
+                for row in range(self._index, len(share)):
+                    crate = self.hand.get(share.offsets[row])
+                    if crate is not last and rows and last is not None:
+                        queue.append(share.select(rows, last.attempt))
+                        rows = []
+                    last = crate
+                    if crate is not None:
+                        rows.append(row)
+                if rows and last is not None:
+                    queue.append(share.select(rows, last.attempt))
+                self._index = 0
+        self._queue = queue
+        self._index = 0
+
+    # Going out.
+
+    def ready(self) -> bool:
+        """Whether a message can be had without waiting."""
+        return bool(self._queue)
+
+    def head(self) -> Share | None:
+        """The share that holds the next message; `index` says where in it."""
+        if not self._queue:
+            return None
+        first = self._queue[0]
+        if isinstance(first, Unopened):
+            shares = first.open(self.topic)
+            self._queue.popleft()
+            self._queue.extendleft(reversed(shares))
+            self._index = 0
+            return shares[0]
+        return first
+
+    @property
+    def index(self) -> int:
+        """The place of the next message in the head."""
+        return self._index
+
+    def take(self, count: int) -> Sequence[int]:
+        """Hands out the next messages of the head, at most `count`; their offsets."""
+        share = self.head()
+        assert share is not None
+        start = self._index
+        self._index = min(start + count, len(share.values))
+        if self._index == len(share.values):
+            self._queue.popleft()
+            self._index = 0
+        return share.offsets[start : start + count]
+
+    def put_back(self, share: Share, start: int, end: int) -> None:
+        """Rows of a share that were handed out wait again, before everything else, if they are still in hand."""
+        rows = [row for row in range(start, end) if share.offsets[row] in self.hand]
+        if not rows:
+            return
+        if self._index:
+            head = self.head()
+            assert head is not None
+            self._queue[0] = head.select(range(self._index, len(head.values)))
+            self._index = 0
+        self._queue.appendleft(share.select(rows))
+        self._sort_out()
+
+    def waits(self, offset: int) -> bool:
+        """Whether this message has come and has not been handed out."""
+        index = self._index
+        for each in self._queue:
+            if offset in each.offsets[index:]:
+                return True
+            index = 0
+        return False
+
+    def finish(self, offsets: Sequence[int]) -> None:
+        """These have been dealt with, and can be settled."""
+        if not offsets:
+            return
+        hand, answered = self.hand, self.answered
+        crate = hand.get(offsets[0])
+        if crate is not None and crate.intact and not answered and hand.get(offsets[-1]) is crate:
+            crate.done += offsets
+            crate.left -= len(offsets)
+            self.ready_crates[crate] = None
+            return
+        for offset in offsets:
+            crate = hand.get(offset)
+            if offset in answered:
+                continue
+            if crate is None:
+                self.refused += 1
+                continue
+            crate.done.append(offset)
+            crate.left -= 1
+            self.ready_crates[crate] = None
+
+    # Settlements.
+
+    def settlements(self) -> tuple[Settlement, ...]:
+        """What the next request has to settle; `settling` remembers it until the answer comes."""
+        assert not self.settling
+        crates, self.ready_crates = self.ready_crates, {}
+        found = []
+        for crate in crates:
+            done, crate.done = crate.done, []
+            if crate.intact and not crate.left and not self.alone:
+                self.settling.append((crate, done))
+                found.append(Settlement(crate.number))
+                continue
+            done = [offset for offset in done if self.hand.get(offset) is crate]
+            single = next((offset for offset in done if offset in self.alone), None)
+            if single is not None:
+                crate.done = [offset for offset in done if offset != single]
+                done = [single]
+                if crate.done:
+                    self.ready_crates[crate] = None
+            if done:
+                self.settling.append((crate, done))
+                found.append(Settlement(crate.number, ranges_of(done)))
+        return tuple(found)
+
+    def unsettle(self) -> None:
+        """No answer will come to the settlement in flight: all of it is still to be settled."""
+        settling, self.settling = self.settling, []
+        for crate, offsets in settling:
+            crate.done = offsets + crate.done
+            self.ready_crates[crate] = None
+
+    def settled(self, stale: Sequence[int]) -> None:
+        """The answer to the settlement in flight: all of it is settled, except in these parcels."""
+        settling, self.settling = self.settling, []
+        hand = self.hand
+        plain = not self.waiters
+        for crate, offsets in settling:
+            if crate.number in stale:
+                self._on_stale(crate, offsets)
+            elif plain:
+                for offset in offsets:
+                    hand.pop(offset, None)
+            else:
+                for offset in offsets:
+                    self._confirmed(offset)
+
+    def _confirmed(self, offset: int) -> None:
+        self.hand.pop(offset, None)
+        self.alone.pop(offset, None)
+        for waiter in self.waiters.pop(offset, ()):
+            waiter.finish(None)
+
+    def _on_stale(self, crate: Crate, offsets: list[int]) -> None:
+        own = [offset for offset in offsets if self.hand.get(offset) is crate]  # Others have come anew meanwhile.
+        waited = [offset for offset in own if offset in self.waiters]
+        crate.intact = False
+        if waited and len(own) > 1:
+            self.alone.update(dict.fromkeys(waited))
+            crate.done += waited
+            self.ready_crates[crate] = None
+            own = [offset for offset in own if offset not in self.waiters]
+        self.refused += sum(1 for offset in own if offset not in self.waiters)
+        self.drop(own)
+
+    def _refuse_waiters(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.alone.pop(offset, None)
+            for waiter in self.waiters.pop(offset, ()):
+                waiter.fail(self.lost(offset))
+
+    def fail_waiters(self, error: Callable[[], TidingsError]) -> None:
+        """Nobody can tell them now; what they wait for stays to be settled."""
+        for offset, waiting in self.waiters.items():
+            self.waiters[offset] = []
+            for waiter in waiting:
+                waiter.fail(error())
+
+    def lost(self, offset: int) -> Fenced:
+        """Why a message can no longer be settled by this member."""
+        return Fenced(
+            f"Message {offset} of {self.topic!r} is not in this member's hands: it was settled already, or it was "
+            "given to another member because this one was silent for too long; drop what you made of it."
+        )
+
+    def answer_alone(self, offset: int) -> None:
+        """A message that a loop has been given is settled or given back one by one."""
+        if offset in self.given:
+            self.answered[offset] = None

@@ -1,0 +1,347 @@
+"""A session's memberships in groups: their streams, their settlements, and what is said after an interruption.
+
+A member's stream has a number that is never used again in the session. It is opened with the room for so many
+messages in flight and with everything that the member has in hand from before; the answer says what of that is still
+its own. That is all that is needed after a new connection, a new epoch, a lost lease or a broker's restart: what was
+dealt with and not confirmed is settled again under the new parcels' numbers, and what has gone to others is dropped.
+
+Settlements travel one request at a time for each membership, and carry all that has been dealt with meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidings.client.link import Frame
+from tidings.client.member import Member, ranges_of
+from tidings.client.pending import Pending, failed
+from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
+from tidings.protocols.broker.messages import (
+    AnyAnswer,
+    Extend,
+    ExtendDone,
+    Join,
+    JoinDone,
+    Parcel,
+    Release,
+    ReleaseDone,
+    Settle,
+    SettleDone,
+    Settlement,
+    Work,
+    Working,
+)
+
+if TYPE_CHECKING:
+    from tidings.client.session import Make, Session
+
+OF_A_STREAM = (Work, Settle, Release, Extend)
+"""Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
+REJOINS_MAX = 3
+
+NOT_TIDINGS = "The broker's answer is not the one that was asked for: is that a tidings broker?"
+
+
+class Members:
+    """All memberships of the session's own name."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._members: dict[tuple[str, str], Member] = {}
+        self._numbers: dict[int, Member] = {}
+
+    def of(self, group: str, topic: str) -> Member:
+        """The membership of that group, which is closed until `open`."""
+        member = self._members.get((group, topic))
+        if member is None:
+            member = self._members[group, topic] = Member(group, topic)
+        return member
+
+    def all(self) -> list[Member]:
+        """Every membership, open or not."""
+        return list(self._members.values())
+
+    def numbers(self) -> tuple[int, ...]:
+        """The streams that are open."""
+        return tuple(self._numbers)
+
+    def drop(self, member: Member) -> None:
+        """Nothing of the membership is left on this side."""
+        if self._members.get((member.group, member.topic)) is member:
+            del self._members[member.group, member.topic]
+        self._close(member)
+        member.forget_all()
+
+    # Opening and closing.
+
+    def open(self, member: Member, tries: int = 1) -> None:
+        """Starts the stream under a new number, with what is in hand; joins first where that is needed."""
+        self._close(member)
+        member.number = self._session.streams.next_number()
+        member.error = None
+        self._numbers[member.number] = member
+        self._session.streams.keep_beating()
+        if member.joined_epoch and member.joined_epoch == self._session.main.epoch:
+            self._send_work(member, tries)
+        else:
+            self._send_join(member, tries)
+
+    def reopen_all(self, tries: int) -> None:
+        """The connection or the epoch is a new one, so every open stream begins anew."""
+        for member in list(self._numbers.values()):
+            self.open(member, tries)
+
+    def close_all(self, error: Callable[[], TidingsError]) -> None:
+        """Every open stream ends with this error; the next use opens it again."""
+        for member in list(self._numbers.values()):
+            self._end(member, error)
+
+    def on_missing(self, numbers: Sequence[int]) -> None:
+        """The broker does not serve these streams."""
+        for number, member in list(self._numbers.items()):
+            if number in numbers and member.standing:
+                self.open(member)
+
+    def _close(self, member: Member) -> None:
+        self._numbers.pop(member.number, None)
+        member.number = 0
+        member.standing = False
+        for call in member.calls:
+            self._session.forget(call)
+        member.calls = []
+        if member.settle_call is not None:
+            self._session.forget(member.settle_call)
+            member.settle_call = None
+            member.unsettle()
+
+    def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
+        self._close(member)
+        member.error = error()
+        if isinstance(member.error, NotSubscribed | NoSuchTopic | Fenced):
+            member.joined_epoch = 0
+        member.fail_waiters(error)
+
+    def _ask(self, member: Member, make: Make, on_answer: Callable[[Pending[AnyAnswer]], None], tries: int = 1) -> None:
+        """Sends a request of the present stream; an answer that comes after the stream's end is not looked at."""
+        number = member.number
+        call = self._session.request(self._session.now_ms, make, tries=tries)
+        member.calls.append(call)
+
+        def answered(pending: Pending[AnyAnswer]) -> None:
+            if call in member.calls:
+                member.calls.remove(call)
+            if member.number == number:
+                on_answer(pending)
+
+        call.pending.then(answered)
+
+    def _send_join(self, member: Member, tries: int = 1) -> None:
+        name = self._session.main.name
+        epochs = [0]
+
+        def make(request: int, epoch: int) -> Join:
+            epochs[0] = epoch
+            return Join(request, name, epoch, member.group, member.topic, member.start, member.lanes)
+
+        def joined(pending: Pending[AnyAnswer]) -> None:
+            if self._answer(member, pending, JoinDone) is not None:
+                member.joined_epoch = epochs[0]
+                self._send_work(member)
+
+        self._ask(member, make, joined, tries)
+
+    def _answer(self, member: Member, pending: Pending[AnyAnswer], kind: type[AnyAnswer]) -> AnyAnswer | None:
+        """The answer if it is of that kind; otherwise the stream ends with the reason."""
+        error = pending.error
+        if error is None:
+            answer = pending.outcome()
+            if isinstance(answer, kind):
+                return answer
+            error = ProtocolError(NOT_TIDINGS)
+        if isinstance(error, TidingsError):
+            made, text = type(error), str(error)
+            self._end(member, lambda: made(text))
+        return None
+
+    def _send_work(self, member: Member, tries: int = 1) -> None:
+        name, number, held = self._session.main.name, member.number, member.held()
+        room = self._session.settings.room_messages
+
+        def worked(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced) and member.rejoins < REJOINS_MAX:
+                # The broker knows the member in another epoch. Whether a newer session has taken over, Join will tell.
+                member.rejoins += 1
+                member.joined_epoch = 0
+                self.open(member)
+                return
+            answer = self._answer(member, pending, Working)
+            if isinstance(answer, Working):
+                member.rejoins = 0
+                member.standing = True
+                member.stands(answer.kept, answer.settled)
+                self.flush(member)
+
+        self._ask(
+            member,
+            lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room, held),
+            worked,
+            tries,
+        )
+
+    def probe(self, member: Member) -> Pending[None]:
+        """Done once everything that the broker had for this member when it was asked has come in."""
+        return self._grant(member, self._session.settings.room_messages)
+
+    def rest(self, member: Member) -> Pending[None]:
+        """The member wants nothing more: what is released goes to others."""
+        return self._grant(member, 0)
+
+    def _grant(self, member: Member, room: int) -> Pending[None]:
+        asked: Pending[None] = Pending()
+        name, number = self._session.main.name, member.number
+
+        def worked(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced):
+                self.open(member)
+                asked.finish(None)
+            elif self._answer(member, pending, Working) is not None:
+                asked.finish(None)
+
+        self._ask(
+            member, lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room), worked
+        )
+        return asked
+
+    # Coming in.
+
+    def on_parcel(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
+        """Work has come; that of an old or unknown stream is dropped."""
+        member = self._numbers.get(parcel.stream)
+        if member is not None:
+            member.deliver(parcel, bodies)
+
+    # Settlements.
+
+    def flush(self, member: Member) -> None:
+        """Settles what has been dealt with, unless a settlement of this membership is in flight."""
+        if member.settle_call is not None or not member.ready_crates or self._session.failing:
+            return
+        if not member.number:
+            if self._session.main.fenced is None and member.error is None:
+                self.open(member)
+            return
+        if not member.standing:
+            return
+        settlements = member.settlements()
+        if not settlements:
+            return
+        name, number = self._session.main.name, member.number
+        call = self._session.request(
+            self._session.now_ms,
+            lambda request, epoch: Settle(request, name, epoch, member.group, member.topic, number, settlements),
+        )
+        member.settle_call = call
+
+        def settled(pending: Pending[AnyAnswer]) -> None:
+            if member.settle_call is call:
+                member.settle_call = None
+                self._on_settled(member, pending)
+
+        call.pending.then(settled)
+
+    def _on_settled(self, member: Member, pending: Pending[AnyAnswer]) -> None:
+        error = pending.error
+        if error is None:
+            answer = pending.outcome()
+            if isinstance(answer, SettleDone):
+                member.settled(answer.stale)
+                self.flush(member)
+                return
+            error = ProtocolError(NOT_TIDINGS)
+        member.unsettle()
+        if isinstance(error, Fenced):
+            self.open(member)
+        elif isinstance(error, NotSubscribed | NoSuchTopic | ProtocolError):
+            made, text = type(error), str(error)
+            self._end(member, lambda: made(text))
+        elif isinstance(error, TidingsError) and not isinstance(error, Unavailable):
+            # Not now; it goes with the next settlement, and whoever takes the next message is told.
+            refusal, why = type(error), str(error)
+            member.error = refusal(why)
+            member.fail_waiters(lambda: refusal(why))
+
+    def acknowledge(self, member: Member, offset: int) -> Pending[None]:
+        """Settles one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
+        if offset not in member.hand or member.waits(offset):
+            return failed(member.lost(offset))
+        waiter: Pending[None] = Pending()
+        waiting = member.waiters.get(offset)
+        if waiting is not None:
+            waiting.append(waiter)
+        else:
+            member.finish((offset,))
+            member.answer_alone(offset)
+            member.waiters[offset] = [waiter]
+        if not member.number:
+            self.open(member)
+        self.flush(member)
+        return waiter
+
+    def release(self, member: Member, offset: int, delay_ms: int) -> Pending[None]:
+        """Gives one message back. If the stream ends first nothing is said: look again on the next one."""
+        crate = member.hand[offset]
+        settlement = Settlement(crate.number, ((offset, offset + 1),))
+        member.answer_alone(offset)
+        return self._release(member, settlement, delay_ms)
+
+    def release_all(self, member: Member) -> list[Pending[None]]:
+        """Gives back everything in hand."""
+        crates: dict[int, list[int]] = {}
+        for offset, crate in member.hand.items():
+            crates.setdefault(crate.number, []).append(offset)
+        return [
+            self._release(member, Settlement(number, ranges_of(offsets)), 0)
+            for number, offsets in reversed(crates.items())
+        ]
+
+    def _release(self, member: Member, settlement: Settlement, delay_ms: int) -> Pending[None]:
+        released: Pending[None] = Pending()
+        name, number = self._session.main.name, member.number
+
+        def answered(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced):
+                self.open(member)
+                return
+            answer = self._answer(member, pending, ReleaseDone)
+            if isinstance(answer, ReleaseDone):
+                gone = (*settlement.ranges, *answer.ranges)
+                member.drop(offset for start, end in gone for offset in range(start, end))
+                released.finish(None)
+
+        self._ask(
+            member,
+            lambda request, epoch: Release(
+                request, name, epoch, member.group, member.topic, number, settlement, delay_ms
+            ),
+            answered,
+        )
+        return released
+
+    def extend(self, member: Member, offset: int) -> Pending[None]:
+        """Asks for more time for the parcel of a message; as with `release`, the stream may end first."""
+        extended: Pending[None] = Pending()
+        name, number, parcel = self._session.main.name, member.number, member.hand[offset].number
+
+        def answered(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced):
+                self.open(member)
+            elif self._answer(member, pending, ExtendDone) is not None:
+                extended.finish(None)
+
+        self._ask(
+            member,
+            lambda request, epoch: Extend(request, name, epoch, member.group, member.topic, number, parcel),
+            answered,
+        )
+        return extended

@@ -1,0 +1,380 @@
+"""The operations of a group's member: joining, taking, settling, giving back, and the steps of a loop.
+
+A message that has been handed out stays in the member's hands until it is settled or given back. A loop settles
+each message when the next one is asked for, without waiting for the confirmation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from tidings.client.member import Member
+from tidings.client.operations import Core, Operation, Until, ask, wait_for
+from tidings.client.reading import QUICK_MS, SLOW_MS, STRIDE_MAX
+from tidings.errors import Fenced, InvalidRequest
+from tidings.message import GroupInfo, Message, Share, check_name, check_topic
+from tidings.protocols.broker.messages import (
+    AskGroups,
+    Groups,
+    Join,
+    JoinDone,
+    LaneKind,
+    Leave,
+    LeaveDone,
+    Start,
+)
+
+
+def join(core: Core, group: str, topic: object, start: Start | None, lanes: LaneKind) -> Operation[Member]:
+    """Makes the client a member of a group; the first one makes the group."""
+    if not isinstance(topic, str):
+        raise InvalidRequest("A group shares one topic: name one, and make a group for each other topic.")
+    check_topic(topic)
+    check_name(group)
+    begin: Start = "earliest" if start is None else start
+    if not (begin in ("now", "earliest", "last") or (type(begin) is int and begin >= 0)):
+        raise InvalidRequest(f'start is "now", "earliest", "last" or an offset, and this is {start!r}.')
+    if lanes not in ("key", "publisher"):
+        raise InvalidRequest(f'lanes is "key" or "publisher", and this is {lanes!r}.')
+    name = core.client_id
+    epochs = [0]
+
+    def make(number: int, epoch: int) -> Join:
+        epochs[0] = epoch
+        return Join(number, name, epoch, group, topic, begin, lanes)
+
+    yield from ask(core, make, JoinDone)
+    member = core.session.members.of(group, topic)
+    member.start, member.lanes = begin, lanes
+    member.joined_epoch = epochs[0]
+    member.closed = False
+    return member
+
+
+def leave(core: Core, group: str, topic: object) -> Operation[None]:
+    """The client is no longer a member; what it has not settled goes on with the others."""
+    if not isinstance(topic, str):
+        raise InvalidRequest("A group shares one topic: name the one that it is to leave.")
+    name, known = core.client_id, core.session.members.of(group, topic)
+    known.closed = True
+    yield from _quiet(core, known, core.now_ms() + core.session.settings.timeout_ms)
+    yield from ask(core, lambda number, epoch: Leave(number, name, epoch, group, topic), LeaveDone)
+    core.session.members.drop(known)
+
+
+def groups(core: Core, topic: str | None) -> Operation[list[GroupInfo]]:
+    """All groups, or those of a topic."""
+    answer = yield from ask(core, lambda number, _: AskGroups(number, topic), Groups)
+    return list(answer.groups)
+
+
+def check(core: Core, member: Member) -> None:
+    """Raises what has happened to the membership meanwhile."""
+    fenced = core.session.main.fenced
+    if fenced is not None:
+        raise Fenced(str(fenced))
+    if member.error is not None:
+        error, member.error = member.error, None
+        raise error
+
+
+def claim(member: Member) -> None:
+    """Makes a loop the one who takes from this membership."""
+    if member.owner is not None:
+        raise InvalidRequest(f"The group {member.group!r} is being read by a loop already: finish that first.")
+    member.owner = "loop"
+
+
+def stand(core: Core, member: Member) -> Operation[None]:
+    """Opens the stream if it is closed, and waits until it stands."""
+    while not member.standing:
+        check(core, member)
+        if member.closed:
+            raise InvalidRequest(f"The subscription to {member.topic!r} is closed: subscribe again.")
+        if not member.number:
+            core.session.now_ms = core.now_ms()
+            core.session.members.open(member)
+        yield Until(lambda: member.standing or not member.number)
+
+
+def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Operation[bool]:
+    """Waits until there is a message; if `sure`, the broker is asked before the answer is no."""
+    while not member.ready() and not member.closed:
+        check(core, member)
+        if not member.standing:
+            if not member.number:
+                core.session.now_ms = core.now_ms()
+                core.session.members.open(member)
+            yield Until(lambda: member.standing or member.ready() or member.closed or not member.number)
+        elif sure:
+            sure = False
+            number = member.number
+            core.session.now_ms = core.now_ms()
+            probe = core.session.members.probe(member)
+            yield Until(lambda probe=probe, number=number: probe.done or member.ready() or member.number != number)  # type: ignore[misc]
+        elif not (yield Until(lambda: _stirred(member), deadline_ms)):
+            break
+    return member.ready() and not member.closed
+
+
+def _stirred(member: Member) -> bool:
+    return member.ready() or member.closed or member.error is not None or not member.number
+
+
+def get(core: Core, member: Member, deadline_ms: int | None) -> Operation[Message | None]:
+    """The next message, not settled; None when the deadline passed without one."""
+    if member.owner is not None:
+        raise InvalidRequest(f"The group {member.group!r} is being read by a loop: take the next message there.")
+    if not (yield from fill(core, member, deadline_ms, True)):
+        return None
+    return take(member)
+
+
+def take(member: Member) -> Message:
+    """Hands out one message of those that are there."""
+    share = member.head()
+    assert share is not None
+    message = share[member.index]
+    member.take(1)
+    return message
+
+
+def ack(core: Core, member: Member, message: Message) -> Operation[None]:
+    """Settles a message and waits for the confirmation."""
+    check(core, member)
+    core.session.now_ms = core.now_ms()
+    yield from wait_for(core.session.members.acknowledge(member, message.offset))
+
+
+def nack(core: Core, member: Member, message: Message, delay: float) -> Operation[None]:
+    """Gives a message back."""
+    if not 0 <= delay < 1e9:
+        raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
+    yield from _until_done(core, member, message.offset, round(delay * 1000))
+
+
+def extend(core: Core, member: Member, message: Message) -> Operation[None]:
+    """Asks for more time."""
+    yield from _until_done(core, member, message.offset, None)
+
+
+def _until_done(core: Core, member: Member, offset: int, delay_ms: int | None) -> Operation[None]:
+    """Releases a message, or extends its time where there is no delay, on as many streams as it takes."""
+    tried = False
+    while True:
+        yield from stand(core, member)
+        if offset not in member.hand or member.waits(offset) or offset in member.waiters:
+            if tried and delay_ms is not None:
+                return  # It has been given back, or taken away: the same to whoever gives it back.
+            raise member.lost(offset)
+        tried, number = True, member.number
+        core.session.now_ms = core.now_ms()
+        if delay_ms is None:
+            done = core.session.members.extend(member, offset)
+        else:
+            done = core.session.members.release(member, offset, delay_ms)
+        yield Until(lambda done=done, number=number: done.done or member.number != number)  # type: ignore[misc]
+        if done.done:
+            return
+
+
+def _quiet(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
+    """Lets settlements come to their end."""
+    core.session.now_ms = core.now_ms()
+    core.session.members.flush(member)
+    yield Until(lambda: idle(member), deadline_ms)
+
+
+def idle(member: Member) -> bool:
+    """Whether nothing is to be settled, or nothing can be."""
+    return not member.number or not (member.settle_call or (member.ready_crates and member.error is None))
+
+
+def close(core: Core, member: Member) -> Operation[None]:
+    """Settles what was dealt with, gives back the rest and ends the stream; takes one time-out at most."""
+    members = core.session.members
+    deadline_ms = core.now_ms() + core.session.settings.timeout_ms
+    member.closed = True
+    if member.number:
+        yield from _quiet(core, member, deadline_ms)
+    if member.standing:
+        number = member.number
+        core.session.now_ms = core.now_ms()
+        pendings = [members.rest(member), *members.release_all(member)]
+        yield Until(lambda: member.number != number or all(each.done for each in pendings), deadline_ms)
+    members.drop(member)
+
+
+class Worker:
+    """The steps of one loop over a group's messages.
+
+    The shell asks for a piece with `step`, hands the messages out, and counts in `done` those after which the next
+    one was asked for. `leave` ends the loop; what is not `done` waits for whoever takes next.
+    """
+
+    def __init__(self, core: Core, member: Member, timeout: float | None) -> None:
+        self.done = 0
+        self._core = core
+        self._member = member
+        self._timeout = timeout
+        self._claimed = False
+        self._share: Share | None = None
+        self._start = 0
+        self._messages: Iterator[Message] = iter(())
+        self._changes = -1
+        self._stride = 1
+        self._stepped_ms = 0
+
+    def step(self) -> Operation[Iterator[Message] | None]:
+        """The next few messages, or None at the end of the loop."""
+        share = yield from self._next()
+        if share is None:
+            return None
+        member = self._member
+        if share is not self._share or member.changes != self._changes:
+            self._share, self._changes = share, member.changes
+            self._messages = islice(iter(share), member.index, None)
+        self._pace()
+        self._start = member.index
+        member.given = member.take(self._stride)
+        return self._hand_out(len(member.given))
+
+    def _hand_out(self, count: int) -> Iterator[Message]:
+        """Messages until something in hand has changed: then the rest is looked at anew."""
+        member, changes = self._member, self._changes
+        for message in islice(self._messages, count):
+            if member.changes != changes:
+                return
+            yield message
+
+    def step_batch(self) -> Operation[Share | None]:
+        """The next messages together, or None at the end of the loop."""
+        share = yield from self._next()
+        if share is None:
+            return None
+        member = self._member
+        if member.index:
+            share = share.select(range(member.index, len(share.values)))
+        self._share, self._start = share, 0
+        member.given = member.take(len(share.values))
+        return share
+
+    def leave(self) -> None:
+        """Ends the loop: what was dealt with is settled, the rest waits."""
+        if self._claimed:
+            self._settle()
+            self._claimed = False
+            self._member.owner = None
+
+    def _next(self) -> Operation[Share | None]:
+        core, member = self._core, self._member
+        if not self._claimed:
+            claim(member)
+            self._claimed = True
+        self._settle()
+        fenced = core.session.main.fenced
+        if fenced is not None:
+            raise Fenced(str(fenced))
+        deadline_ms = core.deadline_ms(self._timeout)
+        if not (yield from fill(core, member, deadline_ms, self._timeout is not None)):
+            return None
+        return member.head()
+
+    def _settle(self) -> None:
+        """Takes note of what has been dealt with since the last step."""
+        done, self.done = self.done, 0
+        member = self._member
+        given, member.given = member.given, ()
+        if given:
+            member.finish(given if done == len(given) else given[:done])
+            member.answered.clear()
+            if done < len(given) and self._share is not None:
+                member.put_back(self._share, self._start + done, self._start + len(given))
+        if member.ready_crates:
+            self._core.session.now_ms = self._core.now_ms()
+            self._core.session.members.flush(member)
+
+    def _pace(self) -> None:
+        """Quick loops look after the connection every now and then, slow ones after each message."""
+        now_ms = self._core.now_ms()
+        if now_ms - self._stepped_ms <= QUICK_MS:
+            self._stride = min(self._stride * 2, STRIDE_MAX)
+        elif now_ms - self._stepped_ms >= SLOW_MS:
+            self._stride = 1
+        self._stepped_ms = now_ms
+
+
+class Bench:
+    """The memberships that handlers work for: whose turn is next, and what is settled or given back."""
+
+    def __init__(self, core: Core, members: Sequence[Member]) -> None:
+        self._core = core
+        self._members = members
+        self._claimed: list[Member] = []
+        self._turn = 0
+        self._in_hand: tuple[Member, Share, int] | None = None
+
+    def claim(self) -> None:
+        """Begins."""
+        for member in self._members:
+            if member not in self._claimed:
+                claim(member)
+                self._claimed.append(member)
+
+    def look_after(self) -> None:
+        """Opens what is closed, and raises what went wrong with what has nothing to give."""
+        for member in self._claimed:
+            if not member.ready():
+                check(self._core, member)
+                if not member.number:
+                    self._core.session.now_ms = self._core.now_ms()
+                    self._core.session.members.open(member)
+
+    def stirred(self) -> bool:
+        """Whether it is time to look again."""
+        return any(member.ready() or member.error is not None or not member.number for member in self._claimed)
+
+    def next(self) -> tuple[Member, Message] | None:
+        """Takes turns between the memberships that have something."""
+        for step in range(len(self._claimed)):
+            member = self._claimed[(self._turn + step) % len(self._claimed)]
+            if member.ready():
+                self._turn = (self._turn + step + 1) % len(self._claimed)
+                share, row = member.head(), member.index
+                assert share is not None
+                member.given = member.take(1)
+                self._in_hand = (member, share, row)
+                return member, share[row]
+        return None
+
+    def settle(self) -> None:
+        """The handlers of the message in hand have returned."""
+        if self._in_hand is not None:
+            member, share, row = self._in_hand
+            self._in_hand = None
+            member.finish((share.offsets[row],))
+            self._put_down(member)
+            self._core.session.now_ms = self._core.now_ms()
+            self._core.session.members.flush(member)
+
+    def leave(self) -> None:
+        """Ends; a message whose handlers have not returned is given back."""
+        if self._in_hand is not None:
+            member, share, row = self._in_hand
+            self._in_hand = None
+            offset = share.offsets[row]
+            if offset in member.hand and offset not in member.answered:
+                if member.standing:
+                    self._core.session.now_ms = self._core.now_ms()
+                    self._core.session.members.release(member, offset, 0)
+                else:
+                    member.put_back(share, row, row + 1)
+            self._put_down(member)
+        for member in self._claimed:
+            member.owner = None
+        self._claimed = []
+
+    def _put_down(self, member: Member) -> None:
+        member.given = ()
+        member.answered.clear()
