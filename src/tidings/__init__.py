@@ -18,6 +18,7 @@ from typing import Any
 
 from tidings.client import aconnect, connect, open_bus
 from tidings.client.bus import Bus
+from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
 from tidings.errors import (
     Fenced,
@@ -38,7 +39,7 @@ from tidings.errors import (
     Unauthorized,
     Unavailable,
 )
-from tidings.message import Batch, Message, Receipt, Receipts, TopicInfo
+from tidings.message import Batch, GroupInfo, MemberInfo, Message, Receipt, Receipts, Share, TopicInfo
 
 __version__ = "0.1.0"
 
@@ -46,10 +47,13 @@ __all__ = [
     "Batch",
     "Bus",
     "Fenced",
+    "GroupInfo",
+    "GroupSubscription",
     "InvalidRequest",
     "InvalidTopic",
     "LimitReached",
     "LocalError",
+    "MemberInfo",
     "Message",
     "MessageTooLarge",
     "NoSuchTopic",
@@ -60,6 +64,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "RemoteError",
+    "Share",
     "StorageDamaged",
     "StorageError",
     "Subscription",

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class BrokerProcess:
     """`tidings serve` on a folder. The port that it first gets stays its port."""
 
-    def __init__(self, data: Path, *arguments: str) -> None:
+    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
         self.data = data
+        self._settings = settings or {}
         self._arguments = arguments
         self._bind = "tcp://127.0.0.1:*"
         self._process: subprocess.Popen[str] | None = None
@@ -33,7 +34,7 @@ class BrokerProcess:
 
     def start(self) -> BrokerProcess:
         """Starts it and waits for the line that says where it serves."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings
         self._process = subprocess.Popen(
             [
                 sys.executable,

@@ -49,11 +49,21 @@ class EmbeddedHouse(House):
         self.close()
 
 
+FLAGS = ("topics", "durability", "keys", "admin", "retain_age", "retain_bytes")
+"""Settings that `tidings serve` takes as flags; the others go into its environment."""
+
+
 class ServedHouse(House):
     def __init__(self, data: Path, **settings: Any) -> None:
         super().__init__(data)
-        arguments = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        self.broker = BrokerProcess(data, *arguments).start()
+        arguments: list[str] = []
+        environment: dict[str, str] = {}
+        for name, value in settings.items():
+            if name in FLAGS:
+                arguments += [f"--{name.replace('_', '-')}", str(value)]
+            else:
+                environment[f"TIDINGS_{name.upper()}"] = str(value)
+        self.broker = BrokerProcess(data, *arguments, settings=environment).start()
 
     def _open(self, client_id: str | None, **options: Any) -> tidings.Bus:
         return tidings.connect(self.broker.address, client_id, **options)

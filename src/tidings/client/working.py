@@ -107,6 +107,8 @@ def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Ope
                 core.session.now_ms = core.now_ms()
                 core.session.members.open(member)
             yield Until(lambda: member.standing or member.ready() or member.closed or not member.number)
+        elif sure and not idle(member):  # What is being settled makes room for more.
+            yield Until(lambda: idle(member) or _stirred(member))
         elif sure:
             sure = False
             number = member.number
@@ -225,9 +227,14 @@ class Worker:
         self._changes = -1
         self._stride = 1
         self._stepped_ms = 0
+        self._unsent = 0
+        self._flushed_ms = 0
+        self._enough = max(1, core.session.settings.room_messages // 4)
+        """Settlements of a quick loop travel in pieces of this size, or whatever would come would be as small."""
 
     def step(self) -> Operation[Iterator[Message] | None]:
         """The next few messages, or None at the end of the loop."""
+        self._pace()
         share = yield from self._next()
         if share is None:
             return None
@@ -235,9 +242,9 @@ class Worker:
         if share is not self._share or member.changes != self._changes:
             self._share, self._changes = share, member.changes
             self._messages = islice(iter(share), member.index, None)
-        self._pace()
         self._start = member.index
         member.given = member.take(self._stride)
+        self._stepped_ms = self._core.now_ms()
         return self._hand_out(len(member.given))
 
     def _hand_out(self, count: int) -> Iterator[Message]:
@@ -263,8 +270,8 @@ class Worker:
     def leave(self) -> None:
         """Ends the loop: what was dealt with is settled, the rest waits."""
         if self._claimed:
-            self._settle()
             self._claimed = False
+            self._settle()
             self._member.owner = None
 
     def _next(self) -> Operation[Share | None]:
@@ -292,17 +299,23 @@ class Worker:
             if done < len(given) and self._share is not None:
                 member.put_back(self._share, self._start + done, self._start + len(given))
         if member.ready_crates:
-            self._core.session.now_ms = self._core.now_ms()
-            self._core.session.members.flush(member)
+            now_ms = self._core.session.now_ms = self._core.now_ms()
+            self._unsent += done
+            if (
+                self._unsent >= self._enough
+                or now_ms - self._flushed_ms >= SLOW_MS
+                or not (self._claimed and member.ready())
+            ):
+                self._unsent, self._flushed_ms = 0, now_ms
+                self._core.session.members.flush(member)
 
     def _pace(self) -> None:
         """Quick loops look after the connection every now and then, slow ones after each message."""
-        now_ms = self._core.now_ms()
-        if now_ms - self._stepped_ms <= QUICK_MS:
+        took_ms = self._core.now_ms() - self._stepped_ms
+        if took_ms <= QUICK_MS:
             self._stride = min(self._stride * 2, STRIDE_MAX)
-        elif now_ms - self._stepped_ms >= SLOW_MS:
+        elif took_ms >= SLOW_MS:
             self._stride = 1
-        self._stepped_ms = now_ms
 
 
 class Bench:

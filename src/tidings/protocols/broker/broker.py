@@ -107,7 +107,7 @@ class Broker:
                 case messages.Beat():
                     return self._on_beat(event.now_ms, peer, message)
                 case messages.Bye():
-                    return self._on_bye(peer, message)
+                    return self._on_bye(event.now_ms, peer, message)
                 case messages.Shutdown():
                     return self._on_shutdown(event, message)
                 case _:
@@ -371,7 +371,7 @@ class Broker:
 
     # Endings.
 
-    def _on_bye(self, peer: Peer, message: messages.Bye) -> list[Effect]:
+    def _on_bye(self, now_ms: int, peer: Peer, message: messages.Bye) -> list[Effect]:
         client = self.machine.check_session(message.client, message.epoch)
         detached = []
         for key, subscription in self.machine.owned.get(client.name, {}).items():
@@ -379,9 +379,13 @@ class Broker:
             if subscription.reading and subscription.reader_epoch == client.epoch:
                 detached.append(commands.Detach(subscription.topics, self.dispatcher.sent_positions(subscription)))
         self._heard_at_ms.pop(client.name, None)
+        left = self.sharing.on_bye(now_ms, client.name)
         if not detached and not client.anonymous:  # Nothing that a restart would have to know.
-            return [Send(peer, messages.ByeDone(message.request))]
-        return [Persist(commands.Close(client.name, client.epoch, tuple(detached)), origin=Origin(peer, message))]
+            return [Send(peer, messages.ByeDone(message.request)), *left]
+        return [
+            *left,
+            Persist(commands.Close(client.name, client.epoch, tuple(detached)), origin=Origin(peer, message)),
+        ]
 
     def _on_shutdown(self, event: Received, message: messages.Shutdown) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)

@@ -44,11 +44,12 @@ class Track:
             self.offsets.append(offset)
         self.last = max(self.last, sequence + count - 1)
 
-    def find(self, sequence: int) -> int | None:
-        """The offset of the message that had this number, None when retention has removed it."""
+    def find(self, sequence: int, first_offset: int = 0) -> int | None:
+        """The offset of the message that had this number, None when it is below `first_offset`, what is kept."""
         assert 0 < sequence <= self.last
         run = bisect_right(self.sequences, sequence) - 1
-        return None if run < 0 else self.offsets[run] + sequence - self.sequences[run]
+        place = -1 if run < 0 else self.offsets[run] + sequence - self.sequences[run]
+        return place if place >= first_offset else None
 
     def trim(self, first_offset: int) -> None:
         """Forgets the places (never the numbers) of messages below `first_offset`."""

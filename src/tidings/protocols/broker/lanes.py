@@ -239,7 +239,10 @@ class Lanes(Claims):
         """
         found, flight = self._flight(member, number)
         if flight is None:
-            return Settlement(found, number, 1, [], [], self._finished[number][1])
+            lost = self._finished[number][1]
+            if offsets is not None:
+                lost = [offset for offset in offsets if offset in lost]
+            return Settlement(found, number, 1, [], [], lost)
         if now_ms - found.last_sign_ms(flight) > self.settings.slow_ack_ms:
             self._on_slow(found, now_ms)
         found.settled_number = number

@@ -202,6 +202,16 @@ class Sharing:
             workshop.lanes.leave(client, now_ms)
         return self.pump(now_ms, workshop)
 
+    def on_bye(self, now_ms: int, client: str) -> list[Effect]:
+        """A client ends its session in good order: nobody has to wait for its lease to run out."""
+        effects: list[Effect] = []
+        for workshop in list(self._workshops.values()):
+            workshop.awaited.pop(client, None)
+            if workshop.stations.pop(client, None) is not None:
+                workshop.lanes.leave(client, now_ms)
+                effects += self.pump(now_ms, workshop)
+        return effects
+
     # Work goes out.
 
     def pump_topics(self, now_ms: int, topics: dict[str, None]) -> list[Effect]:

@@ -79,8 +79,9 @@ def _plan_one(
     if taken > 0:
         # Numbers above the track's last were taken by an earlier batch of this very command.
         before = track.last if track else 0
+        kept_from = topic.first_offset if topic else 0
         repeated = [
-            (index, track.find(number) if track and number <= before else None)
+            (index, track.find(number, kept_from) if track and number <= before else None)
             for index, number in enumerate(range(target.sequence, target.sequence + taken))
         ]
     kept: tuple[int, ...] | None = tuple(range(taken, batch.count)) if taken > 0 else None

@@ -1,0 +1,394 @@
+"""Members of groups as people use them: the tables of the document on competing consumers, on real brokers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import tidings
+from tests.integration.conftest import House, ServedHouse
+
+Build = Callable[..., House]
+
+LEASE_MS = 300
+TWO_LANES = [(f"p{number % 2}", f"p{number % 2}-{number // 2}") for number in range(10)]
+QUICK = {"beat_ms": 50}
+
+
+def publish(bus: tidings.Bus, pairs: list[tuple[str, str]], topic: str = "jobs") -> None:
+    bus.put_many(topic, [value for _, value in pairs], keys=[key for key, _ in pairs])
+
+
+def lane(number: int, count: int = 5) -> list[str]:
+    return [f"p{number}-{index}" for index in range(count)]
+
+
+def drain(jobs: tidings.GroupSubscription, timeout: float = 0.3) -> list[str]:
+    return [message.text for message in jobs.messages(timeout=timeout)]
+
+
+def abandon(bus: Any) -> None:
+    """The member's process dies: no beat and no goodbye ever come again."""
+    if bus._heartbeat is not None:
+        bus._heartbeat.stop()
+        bus._heartbeat = None
+    bus._driver.close()
+
+
+def together(*tasks: Callable[[], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return [future.result() for future in [pool.submit(task) for task in tasks]]
+
+
+def members_of(house: House, *names: str, topic: str = "jobs", **options: Any) -> list[tidings.GroupSubscription]:
+    """Members whose streams are open, so that what is put now is shared among all of them."""
+    found = []
+    for name in names:
+        jobs = house.connect(name, **QUICK, **options).subscribe(topic, group="workers")
+        assert jobs.get() is None
+        found.append(jobs)
+    return found
+
+
+def test_publishing_first_waits_for_the_first_member(house: House) -> None:
+    """C5, table 1: publishing before anybody subscribes loses nothing."""
+    publish(house.connect("publisher"), TWO_LANES)
+    (ann,) = (house.connect("ann").subscribe("jobs", group="workers"),)
+    assert drain(ann) == [value for _, value in TWO_LANES]
+
+
+def test_two_lanes_are_shared_by_two_members(house: House) -> None:
+    """C3, C4, tables 1, 3 and 9: 10 messages in 2 partitions, 2 subscribers; each lane whole and in order."""
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), TWO_LANES)
+    assert sorted(together(lambda: drain(ann), lambda: drain(bob))) == [lane(0), lane(1)]
+
+
+def test_a_thousand_messages_arrive_partitioned(house: House) -> None:
+    """C3, C6, table 1: 1,000 messages, 2 subscribers, 2 partitions."""
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), [(f"p{n % 2}", f"p{n % 2}-{n // 2}") for n in range(1_000)])
+    assert sorted(together(lambda: drain(ann), lambda: drain(bob))) == [lane(0, 500), lane(1, 500)]
+
+
+@pytest.mark.parametrize("topics", [("jobs",), ("jobs", "errands")])
+def test_five_lanes_of_one_message_for_five_members(house: House, topics: tuple[str, ...]) -> None:
+    """C3, C4, table 3: each of 5 members gets a lane, on one topic and on two at the same time."""
+    names = [f"member{number}" for number in range(5)]
+    members = [jobs for topic in topics for jobs in members_of(house, *[f"{topic}-{n}" for n in names], topic=topic)]
+    bus = house.connect("publisher")
+    for topic in topics:
+        publish(bus, [(f"k{number}", f"{topic}{number}") for number in range(5)], topic)
+    found = together(*[lambda jobs=jobs: drain(jobs) for jobs in members])
+    assert [len(each) for each in found] == [1] * len(members)
+    assert sorted(value for each in found for value in each) == sorted(f"{t}{n}" for t in topics for n in range(5))
+
+
+def test_topics_and_groups_show_up_at_once(house: House) -> None:
+    """C2, table 2: two topics, then all three; and the groups with their members."""
+    bus = house.connect("publisher")
+    bus.put("one", "x")
+    bus.put("two", "x")
+    assert [info.name for info in bus.topics()] == ["one", "two"]
+    house.connect("ann").subscribe("three", group="workers")
+    assert [info.name for info in bus.topics()] == ["one", "three", "two"]
+    (group,) = bus.groups("three")
+    assert (group.name, group.topic, [member.name for member in group.members]) == ("workers", "three", ["ann"])
+    assert bus.groups("one") == []
+
+
+def test_a_late_member_gets_lanes_at_once(house: House) -> None:
+    """C5: two lanes and one member that has not begun; the other comes and gets its share, in order."""
+    house.connect("publisher").put_many("jobs", [v for _, v in TWO_LANES], keys=[k for k, _ in TWO_LANES])
+    ann = house.connect("ann", room_messages=2, **QUICK).subscribe("jobs", group="workers")
+    first = ann.get(timeout=5)
+    assert first is not None
+    bob = house.connect("bob", **QUICK).subscribe("jobs", group="workers")
+    theirs = bob.get(timeout=5)
+    assert theirs is not None, "without waiting for ann to do anything"
+    bob.ack(theirs)
+    ann.ack(first)
+    mine, others = together(lambda: drain(ann), lambda: drain(bob))
+    everything = [first.text, *mine, theirs.text, *others]
+    assert sorted(everything) == sorted(value for _, value in TWO_LANES)
+    for number in range(2):
+        for part in ([first.text, *mine], [theirs.text, *others]):
+            ours = [value for value in part if value.startswith(f"p{number}")]
+            assert ours == sorted(ours)
+
+
+def test_a_small_delay_costs_nothing(build: Build) -> None:
+    """C7, table 4: 10 messages, and some take longer than the lease."""
+    house = build(lease_ms=LEASE_MS)
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), TWO_LANES)
+
+    def slowly(jobs: tidings.GroupSubscription) -> list[str]:
+        values = []
+        for message in jobs.messages(timeout=1.5):
+            values.append(message.text)
+            if message.text == "p0-2":
+                time.sleep(2.5)  # The broker looks at leases once a second.
+        return values
+
+    assert sorted(together(lambda: slowly(ann), lambda: slowly(bob))) == [lane(0), lane(1)]
+    assert (ann.refused, bob.refused) == (0, 0)
+
+
+def test_a_member_that_closes_hands_on_what_it_has_not_done(house: House) -> None:
+    """C7, table 4: one has done all its messages, the other one of five; the remaining 4 go to whoever comes first."""
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), TWO_LANES)
+    assert len(drain(ann)) == 5
+    mine = bob.get(timeout=5)
+    assert mine is not None
+    bob.ack(mine)
+    bob.close()
+    assert drain(ann) == lane(int(mine.text[1]))[1:]
+    assert drain(house.connect("carol").subscribe("jobs", group="workers")) == []
+
+
+def test_a_member_that_leaves_and_one_whose_bus_closes_hand_on_at_once(house: House) -> None:
+    """C7, C9: nobody waits for a lease after a proper goodbye."""
+    ann, bob = members_of(house, "ann", "bob")
+    carol_bus = house.connect("carol")
+    carol = carol_bus.subscribe("jobs", group="workers")
+    assert carol.get() is None
+    publish(house.connect("publisher"), [(f"k{n}", str(n)) for n in range(9)])
+    assert bob.get(timeout=5) is not None
+    bob.unsubscribe()
+    assert carol.get(timeout=5) is not None
+    carol_bus.close()
+    assert sorted(drain(ann)) == [str(n) for n in range(9)]
+    with pytest.raises(tidings.NotSubscribed):
+        bob.unsubscribe()
+
+
+def test_what_was_settled_stays_settled_when_the_broker_dies(house: House) -> None:
+    """C8, table 5: 5 of 10 messages are done when the queues crash; exactly the others come, in order."""
+    if not isinstance(house, ServedHouse):
+        pytest.skip("an embedded broker dies with its members")
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(10)])
+    ann = house.connect("ann", timeout=0.5, retries=20).subscribe("jobs", group="workers")
+    got = []
+    for message in ann.messages(timeout=3):
+        got.append(message.text)
+        if message.offset == 4:
+            house.restart()
+    assert got == [str(n) for n in range(10)]
+    assert ann.refused == 0
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_messages_put_before_the_broker_died_come_after_it(house: House) -> None:
+    """C8, table 5: 5 messages, none of them processed, and a crash."""
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(5)])
+    house.restart()
+    assert drain(house.connect("ann").subscribe("jobs", group="workers")) == [str(n) for n in range(5)]
+
+
+def test_a_member_that_dies_hands_on_only_what_it_has_not_settled(build: Build) -> None:
+    """C9, table 6: it dies in its 4th message, so the 4th and 5th go to the other, and only those."""
+    house = build(lease_ms=LEASE_MS)
+    ann = house.connect("ann", **QUICK).subscribe("jobs", group="workers")
+    assert ann.get() is None
+    doomed = house.connect("bob", **QUICK)
+    bob = doomed.subscribe("jobs", group="workers")
+    assert bob.get() is None
+    publish(house.connect("publisher"), TWO_LANES)
+    for _ in range(3):
+        message = bob.get(timeout=5)
+        assert message is not None
+        bob.ack(message)
+    fourth = bob.get(timeout=5)
+    assert fourth is not None
+    abandon(doomed)
+    assert len(drain(ann)) in (5, 7)
+    again = list(ann.messages(timeout=3))
+    theirs = lane(int(fourth.text[1]))[3:]
+    assert [message.text for message in again] in (theirs, [])
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_a_late_acknowledgement_is_refused_and_says_so(build: Build) -> None:
+    """C9: the work went to another member meanwhile. A loop counts what was refused."""
+    house = build(lease_ms=LEASE_MS)
+    mute = house.connect("bob", beat_ms=100_000)
+    bob = mute.subscribe("jobs", group="workers")
+    publish(house.connect("publisher"), [("k", "one"), ("k", "two")])
+    one = bob.get(timeout=5)
+    assert one is not None
+    (ann,) = members_of(house, "ann")
+    taken = ann.get(timeout=10)
+    assert taken is not None
+    assert (taken.text, taken.attempt, taken.redelivered) == ("one", 2, True)
+    with pytest.raises(tidings.Fenced, match="given to another member"):
+        bob.ack(one)
+    ann.ack(taken)
+    assert drain(ann) == ["two"]
+    assert bob.get() is None, "the session itself goes on"
+
+
+def test_a_loop_skips_and_counts_what_went_to_others(build: Build) -> None:
+    """C9."""
+    house = build(lease_ms=LEASE_MS)
+    bob = house.connect("bob", beat_ms=100_000).subscribe("jobs", group="workers")
+    publish(house.connect("publisher"), [("k", "one"), ("k", "two")])
+    (ann,) = members_of(house, "ann")
+    seen: list[str] = []
+    for message in bob.messages(timeout=0.5):
+        seen.append(message.text)
+        if message.text == "one":
+            assert drain(ann, timeout=4) == ["one", "two"]
+    assert seen == ["one"] or seen == ["one", "two"]
+    assert bob.refused == len(seen)
+
+
+def test_a_message_given_back_comes_again_in_order_and_not_too_early(house: House) -> None:
+    """C11: nack with a delay; what is behind it in its lane waits too, other lanes do not."""
+    (ann,) = members_of(house, "ann")
+    publish(house.connect("publisher"), [("k", "one"), ("k", "two"), ("other", "three")])
+    one = ann.get(timeout=5)
+    assert one is not None
+    before = time.monotonic()
+    ann.nack(one, delay=0.5)
+    assert [message.text for message in ann.messages(timeout=0.1)] == ["three"]
+    again = ann.get(timeout=10)
+    assert again is not None
+    assert (again.text, again.attempt) == ("one", 2)
+    assert time.monotonic() - before >= 0.5
+    ann.ack(again)
+    assert drain(ann) == ["two"]
+    with pytest.raises(tidings.Fenced):
+        ann.ack(one)
+
+
+def test_single_answers_inside_a_loop(house: House) -> None:
+    (ann,) = members_of(house, "ann")
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(20)])
+    seen = []
+    for message in ann.messages(timeout=2.5):
+        seen.append((message.text, message.attempt))
+        if message.text == "3":
+            ann.ack(message)
+        if message.text == "5" and message.attempt == 1:
+            ann.nack(message)
+        ann.extend(message) if message.text == "7" else None
+    texts = [text for text, _ in seen]
+    assert texts == [str(n) for n in [0, 1, 2, 3, 4, 5, 5, *range(6, 20)]]
+    assert ann.refused == 0
+
+
+def test_the_same_messages_again_are_dropped(house: House) -> None:
+    """C13, table 10: by their ids; again, with one new message, and after every member has left."""
+    ann, bob = members_of(house, "ann", "bob")
+    bus = house.connect("publisher")
+
+    def everything(extra: tuple[str, ...] = ()) -> list[bool]:
+        return [bus.put("jobs", v, key=v[:2], id=v).duplicate for v in [*[v for _, v in TWO_LANES], *extra]]
+
+    assert everything() == [False] * 10
+    assert sorted(together(lambda: drain(ann), lambda: drain(bob))) == [lane(0), lane(1)]
+    assert everything() == [True] * 10
+    assert everything(("p0-new",)) == [True] * 10 + [False]
+    assert sorted(together(lambda: drain(ann), lambda: drain(bob))) == [[], ["p0-new"]]
+    ann.unsubscribe()
+    bob.unsubscribe()
+    assert everything() == [True] * 10
+    assert drain(house.connect("carol").subscribe("jobs", group="workers")) == []
+
+
+def test_a_message_out_of_order_is_not_taken(house: House) -> None:
+    """C12: order is by the publisher's sequence numbers, and a gap is refused."""
+    with house.connect("alice").publisher("import") as publisher:
+        publisher.put("jobs", "one", sequence=1)
+        with pytest.raises(tidings.OutOfSequence):
+            publisher.put("jobs", "three", sequence=3)
+        publisher.put("jobs", "two", sequence=2)
+        publisher.put("jobs", "three", sequence=3)
+    assert drain(house.connect("ann").subscribe("jobs", group="workers")) == ["one", "two", "three"]
+
+
+def test_the_1001st_message_is_refused_or_waits(build: Build) -> None:
+    """C6, table 1: nothing is dropped in silence."""
+    house = build(max_backlog=1_000)
+    (ann,) = members_of(house, "ann")
+    bus = house.connect("publisher")
+    bus.put_many("jobs", [str(n) for n in range(1_000)])
+    with pytest.raises(tidings.Overloaded):
+        bus.put("jobs", "one too many")
+    with pytest.raises(tidings.Overloaded):
+        bus.put("jobs", "one too many", wait=0.1)
+    waiting = threading.Thread(target=lambda: bus.put("jobs", "patient", wait=20))
+    waiting.start()
+    values = drain(ann, timeout=2)
+    waiting.join()
+    assert values == [*[str(n) for n in range(1_000)], "patient"]
+
+
+def test_handlers_are_called_and_a_failed_message_comes_again(house: House) -> None:
+    """C1: push; a handler that raises gives the message back, and the error comes out of run."""
+    bus = house.connect("ann", **QUICK)
+    seen: list[tuple[str, int]] = []
+
+    @bus.on("jobs", group="workers")
+    def work(message: tidings.Message) -> None:
+        seen.append((message.text, message.attempt))
+        if message.text == "bad" and message.attempt == 1:
+            raise RuntimeError("no")
+        if message.text == "last":
+            bus.stop()
+
+    publish(house.connect("publisher"), [("k", "good"), ("k", "bad"), ("k", "last")])
+    with pytest.raises(RuntimeError, match="no"):
+        bus.run(timeout=5)
+    bus.run(timeout=5)
+    assert seen == [("good", 1), ("bad", 1), ("bad", 2), ("last", 1)] or seen[-1] == ("last", 2)
+    bus.close()
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_shares_are_settled_as_one(house: House) -> None:
+    """C3: columns of values, keys and offsets, for whoever works in bulk."""
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), TWO_LANES)
+    shares = [share for jobs in (ann, bob) for share in jobs.batches(timeout=0.2)]
+    assert sorted(offset for share in shares for offset in share.offsets) == list(range(10))
+    for share in shares:
+        assert [message.offset for message in share] == list(share.offsets)
+        assert len(set(share.keys)) == 1
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_a_message_in_hand_when_a_loop_ends_comes_again(house: House) -> None:
+    (ann,) = members_of(house, "ann")
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(5)])
+    for message in ann:
+        if message.text == "2":
+            break
+    assert drain(ann) == ["2", "3", "4"]
+
+
+def test_lanes_of_publishers(house: House) -> None:
+    """C3: with lanes="publisher" the same key of two publishers is two lanes."""
+    ann = house.connect("ann", **QUICK).subscribe("jobs", group="workers", lanes="publisher")
+    assert ann.get() is None
+    (bob,) = members_of(house, "bob")
+    for name in ("first", "second"):
+        publish(house.connect(name), [("k", f"{name}-{n}") for n in range(3)])
+    found = sorted(together(lambda: drain(ann), lambda: drain(bob)))
+    assert found == [[f"{name}-{n}" for n in range(3)] for name in ("first", "second")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    for _ in range(100):
+        if not any(thread.name == "tidings-heartbeat" for thread in threading.enumerate()):
+            break
+        time.sleep(0.02)
