@@ -167,6 +167,19 @@ def test_a_session_that_said_goodbye_leaves_an_exact_account(desk: Desk) -> None
     assert attempts == {0: 2, 1: 1}
 
 
+def test_a_session_that_goes_on_after_a_restart_is_still_told_what_an_older_one_had(desk: Desk) -> None:
+    """Z10: the deliveries of the second session were lost with the broker; they may still be the third copy."""
+    desk.subscribe("alice", "news")
+    desk.put("bob", "news", 1, b"1")
+    desk.flow("alice", "news")
+    desk.hello("alice", b"second")
+    desk.flow("alice", "news")
+    desk.restart()
+    desk.put("bob", "news", 2, b"2")
+    attempts = {message.since: message.attempt for _, message, _ in desk.flow("alice", "news", stream=2)}
+    assert attempts == {0: 2, 1: 1}
+
+
 def test_a_message_to_several_topics_comes_once(desk: Desk) -> None:
     """P13."""
     desk.subscribe("alice", "news", "sport")
@@ -184,6 +197,18 @@ def test_a_message_put_before_one_topic_was_joined_still_comes(desk: Desk) -> No
     desk.ask(messages.Put(2, "bob", 1, part), Columns(1, "bob", [b"both"]))
     desk.subscribe("alice", "news", "sport", start="last")
     assert values(desk.flow("alice", "sport", "news")) == [b"both"]
+
+
+def test_a_batch_to_several_topics_that_began_before_the_subscription_comes_once(desk: Desk) -> None:
+    """P13: the subscription begins in the middle of the batch, elsewhere in each topic."""
+    part = messages.Part((messages.Target("b", 1), messages.Target("c", 1), messages.Target("a", 1)), 3)
+    desk.ask(messages.Put(2, "bob", 1, part), Columns(1, "bob", [b"0", b"1", b"2"]))
+    desk.put("bob", "b", 4, b"3")
+    desk.subscribe("alice", "a", "b", "c", start=1)
+    assert values(desk.flow("alice", "a", "b", "c")) == [b"1", b"2", b"3"]
+    desk.hello("carol")
+    desk.subscribe("carol", "a", "b", "c", start="last")
+    assert sorted(values(desk.flow("carol", "a", "b", "c"))) == [b"2", b"3"]
 
 
 def test_a_vanished_client_frees_what_it_held(desk: Desk) -> None:

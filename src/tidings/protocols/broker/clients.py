@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 
 import msgspec
 
@@ -44,11 +45,12 @@ class Track:
             self.offsets.append(offset)
         self.last = max(self.last, sequence + count - 1)
 
-    def find(self, sequence: int) -> int | None:
-        """The offset of the message that had this number, None when retention has removed it."""
+    def find(self, sequence: int, first_offset: int = 0) -> int | None:
+        """The offset of the message that had this number, None when it is below `first_offset`, what is kept."""
         assert 0 < sequence <= self.last
         run = bisect_right(self.sequences, sequence) - 1
-        return None if run < 0 else self.offsets[run] + sequence - self.sequences[run]
+        place = -1 if run < 0 else self.offsets[run] + sequence - self.sequences[run]
+        return place if place >= first_offset else None
 
     def trim(self, first_offset: int) -> None:
         """Forgets the places (never the numbers) of messages below `first_offset`."""
@@ -76,17 +78,28 @@ class Track:
         self.sealed_count = len(self.sequences)
 
 
+PAST_TOKENS_MAX = 16
+"""Sessions of a name whose tokens are remembered, so that a late Hello of one of them does not come back to life."""
+
+
 class Client:
     """A name with its current epoch. The token tells a repeated Hello from a new session's."""
 
-    __slots__ = ("anonymous", "epoch", "name", "token", "tracks")
+    __slots__ = ("anonymous", "epoch", "name", "past_tokens", "token", "tracks")
 
     def __init__(self, name: str, token: bytes, anonymous: bool, epoch: int = 1) -> None:
         self.name = name
         self.token = token
         self.anonymous = anonymous
         self.epoch = epoch
+        self.past_tokens: deque[bytes] = deque(maxlen=PAST_TOKENS_MAX)
         self.tracks: dict[str, Track] = {}
+
+    def begin_session(self, token: bytes) -> None:
+        """A newer session takes over."""
+        self.past_tokens.append(self.token)
+        self.token = token
+        self.epoch += 1
 
     def seal(self) -> list[TrackIndex]:
         """The runs gained since the last seal, for each topic that gained one."""

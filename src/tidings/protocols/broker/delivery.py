@@ -8,6 +8,8 @@ streams again, and the subscriptions' cursors say where.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Delivery, Position
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
@@ -94,13 +96,18 @@ class Dispatcher:
         self._served: dict[SubscriptionKey, Served] = {}
 
     def recovered(self) -> None:
-        """After a restart: what the last reader was sent is what it said, or at worst everything."""
+        """After a restart: what the last reader was sent is what it said, or at worst everything.
+
+        What was written down when that reader began is what readers before it had been sent.
+        """
         for subscription in self._machine.subscriptions.values():
             for name in subscription.topics:
-                topic = self._machine.topics[name]
-                until = topic.next_offset if subscription.reading else subscription.sent.get(name, 0)
-                if until > subscription.cursors[name]:
+                cursor, earlier = subscription.cursors[name], subscription.sent.get(name, 0)
+                until = self._machine.topics[name].next_offset if subscription.reading else earlier
+                if until > cursor:
                     self.served(subscription).sent[name] = until
+                if subscription.reading and earlier > cursor:
+                    self.served(subscription).attempts[name] = [(earlier, 1)]
 
     def served(self, subscription: Subscription) -> Served:
         """How far the readers of a subscription have been served."""
@@ -197,10 +204,8 @@ class Dispatcher:
         since = stream.positions[name]
         entry = topic.find(max(since, topic.first_offset))
         several = len(stream.positions) > 1
-        if several and self._seen_elsewhere(stream, topic, entry):
-            following = topic.end_of(entry)
-            stream.positions[name] = following
-            return Forward(stream.peer, Delivery(stream.number, name, since, following, following, 1), ())
+        if several and topic.offsets[entry] in topic.shared:
+            return self._fill_shared(stream, topic, entry)
         served = self.served(stream.subscription)
         attempt, attempt_until = served.attempt(name, since)
         first_offset = topic.offsets[entry]
@@ -232,17 +237,52 @@ class Dispatcher:
             stream.peer, Delivery(stream.number, name, since, first_offset, following, attempt), tuple(places)
         )
 
-    def _seen_elsewhere(self, stream: Stream, topic: Topic, entry: int) -> bool:
-        """Whether this batch went to several topics at once and reaches the stream through another one.
+    def _fill_shared(self, stream: Stream, topic: Topic, entry: int) -> Forward:
+        """One delivery, or a step over what is not for this stream, from a batch that went to several topics."""
+        name, since = topic.name, stream.positions[topic.name]
+        first, end = topic.offsets[entry], topic.end_of(entry)
+        own = self._own_ranks(stream, topic, entry)
+        start = since - first
+        stop = start
+        while stop < end - first and own[stop] == own[start]:
+            stop += 1
+        stream.positions[name] = following = first + stop
+        if not own[start]:
+            return Forward(stream.peer, Delivery(stream.number, name, since, following, following, 1), ())
+        served = self.served(stream.subscription)
+        attempt, _ = served.attempt(name, since)
+        place = topic.place(entry)
+        if stop - start < end - first:
+            rows = place.kept if place.kept is not None else range(end - first)
+            place = Place(place.address, place.size_bytes, tuple(rows[start:stop]))
+        stream.messages_sent += stop - start
+        stream.bytes_sent += place.size_bytes
+        served.sent[name] = max(served.sent.get(name, 0), following)
+        return Forward(stream.peer, Delivery(stream.number, name, since, since, following, attempt), (place,))
 
-        Of the subscription's topics that the batch went to, the first in order delivers it, if the
-        subscription had already begun there.
+    def _own_ranks(self, stream: Stream, topic: Topic, entry: int) -> list[bool]:
+        """For each message of a batch that went to several topics: does it reach the stream through this one?
+
+        Of the subscription's topics that the message went to, the first one delivers it in which the
+        subscription had already begun.
         """
-        for position in topic.shared.get(topic.offsets[entry], ()):
-            starts = stream.subscription.starts
-            if position.topic in starts and position.offset >= starts[position.topic]:
-                return position.topic != topic.name
-        return False
+        first = topic.offsets[entry]
+        starts = stream.subscription.starts
+        rows = self._rows(topic, first, topic.end_of(entry) - first)
+        seen: dict[int, None] = {}
+        for position in topic.shared[first]:
+            if position.topic == topic.name:
+                break
+            if position.topic in starts:
+                begun = max(0, starts[position.topic] - position.offset)
+                other = self._rows(self._machine.topics[position.topic], position.offset, rows[-1] + 1)
+                seen.update(dict.fromkeys(other[begun:]))
+        return [row not in seen for row in rows]
+
+    def _rows(self, topic: Topic, first: int, count: int) -> Sequence[int]:
+        """Which messages of its body a topic has of a batch."""
+        kept = topic.thinned.get(first)
+        return kept if kept is not None else range(count)
 
     def one(self, subscription: Subscription) -> tuple[int, int, Place] | None:
         """The message at the cursor of a one-topic subscription: its offset, the attempt, its place."""
