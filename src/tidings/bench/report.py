@@ -22,7 +22,8 @@ from tidings.bench.plan import Plan
 from tidings.bench.stage import Notice
 from tidings.errors import InvalidRequest
 
-WIDTH_WITHOUT_TERMINAL = 150
+WIDTH_WITHOUT_TERMINAL = 170
+BUSY_SHARE_MAX = 0.2
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
@@ -60,6 +61,17 @@ def _verdict(ok: bool | None) -> Text:
     return Text("ok", style="green") if ok else Text("below", style="bold red")
 
 
+def busy_line(busy: float) -> str:
+    """A warning if others used the machine too much when the run began, "" if not.
+
+    >>> busy_line(0.05), busy_line(0.5)
+    ('', 'Others used 50% of the processors when this began: do not trust the figures.')
+    """
+    if busy <= BUSY_SHARE_MAX:
+        return ""
+    return f"Others used {busy:.0%} of the processors when this began: do not trust the figures."
+
+
 def closing_line(figures: Sequence[Figure]) -> str:
     """How many targets were met.
 
@@ -73,7 +85,9 @@ def closing_line(figures: Sequence[Figure]) -> str:
     return f"{met} of {len(judged)} targets are met."
 
 
-def print_report(figures: Sequence[Figure], limits: Sequence[Figure], file: IO[str] | None = None) -> None:
+def print_report(
+    figures: Sequence[Figure], limits: Sequence[Figure], busy: float = 0.0, file: IO[str] | None = None
+) -> None:
     """The table, the limits of the machine below it, and a closing line."""
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
@@ -90,9 +104,11 @@ def print_report(figures: Sequence[Figure], limits: Sequence[Figure], file: IO[s
         console.print(grid)
     console.print()
     console.print(closing_line(figures))
+    if busy_line(busy):
+        console.print(busy_line(busy))
 
 
-def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure]) -> str:
+def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure], busy: float = 0.0) -> str:
     """The same as tables of Markdown."""
     lines = ["| Scenario | Figure | Measured | Limit | Ratio | Target | |", "|---|---|---:|---|---:|---|---|"]
     for figure in figures:
@@ -102,7 +118,7 @@ def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure]) -> str:
         lines.append(f"| {' | '.join(cells)} | {_verdict(figure.ok).plain} |")
     lines += ["", "| The machine itself, in the same run | |", "|---|---:|"]
     lines += [f"| {limit.name} | {quantity(limit.value, limit.unit)} |" for limit in limits]
-    return "\n".join([*lines, "", closing_line(figures)])
+    return "\n".join([*lines, "", f"{closing_line(figures)} {busy_line(busy)}".rstrip()])
 
 
 def put_between_marks(page: str, text: str) -> str:

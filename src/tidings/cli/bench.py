@@ -24,7 +24,6 @@ EXAMPLES = """\
 
 
 BUSY_SECONDS = 0.5
-BUSY_SHARE_MAX = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,23 +66,19 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     busy = busy_share(BUSY_SECONDS)
-    if busy > BUSY_SHARE_MAX:
-        print(
-            f"Others use {busy:.0%} of this machine's processors now: wait until they have finished, or do not "
-            "trust the figures.",
-            file=sys.stderr,
-        )
+    if report.busy_line(busy):
+        print(report.busy_line(busy), file=sys.stderr)
     steps = {"machine": 1} | {name: scenarios.SCENARIOS[name].steps(plan) for name in names}
     with report.progress(steps, sys.stderr) as notice:
         results = scenarios.run(names, plan, folder, notice)
     # Whoever takes the JSON from the output gets nothing else there.
-    report.print_report(results.figures, results.limits, sys.stderr if arguments.json == "-" else sys.stdout)
+    report.print_report(results.figures, results.limits, busy, sys.stderr if arguments.json == "-" else sys.stdout)
     if arguments.json is not None:
         machine = {"filesystem": filesystem, "busy_before": busy}
         text = report.as_json(results.figures, results.limits, plan, results.raw, machine, __version__)
         report.write_json(arguments.json, text, sys.stdout)
     if arguments.page is not None:
-        figures = report.as_markdown(results.figures, results.limits)
+        figures = report.as_markdown(results.figures, results.limits, busy)
         arguments.page.write_text(report.put_between_marks(arguments.page.read_text(), figures))
     if arguments.plot is not None:
         plot.draw(results.figures, arguments.plot)

@@ -204,12 +204,13 @@ def _targets(topic: str | Iterable[str]) -> tuple[str, ...]:
 
 def receipts(core: Core, entry: Entry, identity: Identity | None = None) -> Operation[Any]:
     """Waits for what became of an entry; an Unavailable gets its `resend`."""
-    if not entry.pending.done:
-        yield entry.pending
-    if isinstance(entry.pending.error, Unavailable):
+    pending = entry.pending  # Another may be in its place by the time that this one is done: it was sent again.
+    if not pending.done:
+        yield pending
+    if isinstance(pending.error, Unavailable):
         who = identity or core.session.main
-        vars(entry.pending.error)["resend"] = lambda: core.run(resend(core, entry, who))
-    return entry.pending.outcome()
+        vars(pending.error)["resend"] = lambda: core.run(resend(core, entry, who))
+    return pending.outcome()
 
 
 def put(
@@ -301,9 +302,15 @@ def resend(core: Core, entry: Entry, who: Identity) -> Operation[Any]:
 
 
 def last_sequence(core: Core, topic: str, who: Identity) -> Operation[int]:
-    """The last sequence number that the topic took from this name."""
+    """The last sequence number that the topic took from this name, for good: nothing is still under way."""
+    outbox = who.outbox
     core.session.now_ms = core.now_ms()
-    answer = yield from wait_for(who.outbox.last_sequence(check_topic(topic)))
+    outbox.end_doubt(check_topic(topic))
+    yield Until(lambda: outbox.is_quiet(topic))
+    if outbox.in_doubt(topic):
+        raise core.session.unavailable()
+    core.session.now_ms = core.now_ms()
+    answer = yield from wait_for(outbox.last_sequence(topic))
     return expect(answer, Sequence).last
 
 

@@ -50,7 +50,9 @@ class Outbox:
         self._session = session
         self._identity = identity
         self._next: dict[str, int] = {}
-        """The sequence number that the next message of a topic gets, or UNSURE."""
+        """The sequence number after the last one given to a message of a topic."""
+        self._unsure: dict[str, None] = {}
+        """Topics whose next number has to be asked for."""
         self._asking: dict[str, Pending[AnyAnswer]] = {}
         self._lanes: dict[tuple[str, ...], Lane] = {}
         self._given = 0
@@ -88,7 +90,7 @@ class Outbox:
         self._pump_lane(lane)
 
     def resend(self, entry: Entry) -> Pending[object]:
-        """Sends something in doubt again as it was, with everything of this name that is in doubt as well."""
+        """Sends something in doubt again as it was, with all that is in doubt for the same topics."""
         if entry.gone:
             failed: Pending[object] = Pending()
             topics = ", ".join(entry.topics)
@@ -100,8 +102,21 @@ class Outbox:
             )
             return failed
         if isinstance(entry.pending.error, Unavailable):
-            self._send_doubt_again()
+            self._send_again(entry.topics, entry)
         return entry.pending
+
+    def end_doubt(self, topic: str) -> None:
+        """Makes sure that nothing which was put to the topic can still be stored without our knowing."""
+        if self._doubt or self._unsent:
+            self._abandon((topic,))
+
+    def is_quiet(self, topic: str) -> bool:
+        """Whether nothing is on its way to the topic."""
+        return not any(topic in lane.topics and (lane.in_flight or lane.waiting) for lane in self._lanes.values())
+
+    def in_doubt(self, topic: str) -> bool:
+        """Whether something that may be stored in the topic has not been answered."""
+        return any(topic in shipment.lane.topics for shipment in self._doubt)
 
     def last_sequence(self, topic: str) -> Pending[AnyAnswer]:
         """Asks the broker for the last sequence number that the topic took from this name."""
@@ -189,6 +204,8 @@ class Outbox:
         return sure
 
     def _number(self, topic: str) -> int:
+        if topic in self._unsure:
+            return UNSURE
         return self._next.get(topic, 1 if self._identity.anonymous else UNSURE)
 
     def _ask(self, topic: str) -> None:
@@ -212,6 +229,7 @@ class Outbox:
             answer = answered.outcome()
             if isinstance(answer, Sequence):
                 self._next[topic] = answer.last + 1
+                self._unsure.pop(topic, None)
                 self.pump()
                 return
             error = ProtocolError("The broker's answer is not the one that was asked for: is that a tidings broker?")
@@ -255,6 +273,7 @@ class Outbox:
         explicit = taken[0].sequence
         if explicit is not None:
             self._next[lane.topics[0]] = explicit
+            self._unsure.pop(lane.topics[0], None)
         part = Part(self._number_rows(lane.topics, len(taken)), len(taken))
         self._ship(Shipment(lane, taken, (part,), (body,), ()))
 
@@ -333,14 +352,14 @@ class Outbox:
             if stored is not None and shipment.fits(stored):
                 shipment.finish(stored)
                 if any(entry.sequence is not None for entry in shipment.entries) and stored[0][0].repeated:
-                    self._unsure(shipment)  # A repetition of an older number says nothing about the next one.
+                    self._doubt_numbers(shipment)  # A repetition of an older number says nothing about the next one.
                 self._after(lane)
                 return
             error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
-        self._unsure(shipment)
+        self._doubt_numbers(shipment)
         if isinstance(error, Unavailable):
             self._doubt.append(shipment)
-        elif shipment.call is not None and shipment.call.tries > 1:
+        elif shipment.call is not None and shipment.call.copies > 1:
             self._identity.renew = True  # An earlier copy may still arrive, and must not be taken for the next put.
         shipment.fail(error)
         if not self._session.failing:
@@ -351,20 +370,21 @@ class Outbox:
         for rival in lane.rivals:
             self._pump_lane(rival)
 
-    def _unsure(self, shipment: Shipment) -> None:
+    def _doubt_numbers(self, shipment: Shipment) -> None:
         for part in shipment.parts:
             for target in part.targets:
-                self._next[target.topic] = UNSURE
+                self._unsure[target.topic] = None
 
     # Doubt.
 
     def _abandon(self, topics: Iterable[str]) -> None:
         """Something new goes to these topics, so what is in doubt there can no longer be sent again."""
         wanted = tuple(topics)
-        if any(isinstance(shipment.entries[0], Together) for shipment in self._doubt):
-            self._send_doubt_again()  # A transaction is brought to its end before anything follows it.
+        shipments, _ = self._related(wanted)
+        if any(isinstance(shipment.entries[0], Together) for shipment in shipments):
+            self._send_again(wanted)  # A transaction is brought to its end before anything follows it.
             return
-        for shipment in self._doubt:
+        for shipment in shipments:
             if any(topic in shipment.lane.topics for topic in wanted):
                 self._identity.renew = True
                 for entry in shipment.entries:
@@ -374,23 +394,42 @@ class Outbox:
         self._doubt = [shipment for shipment in self._doubt if not shipment.entries[0].gone]
         self._unsent = [entry for entry in self._unsent if not entry.gone]
 
-    def _send_doubt_again(self) -> None:
-        doubt, self._doubt = self._doubt, []
-        unsent, self._unsent = self._unsent, []
-        for entry in unsent:
-            entry.pending = Pending()
+    def _related(self, topics: Iterable[str]) -> tuple[list[Shipment], list[Entry]]:
+        """What is in doubt or was left unsent for these topics, and for others that are tied to them."""
+        tied = dict.fromkeys(topics)
+        known = 0
+        while known < len(tied):
+            known = len(tied)
+            for names in [shipment.lane.topics for shipment in self._doubt] + [each.topics for each in self._unsent]:
+                if any(topic in tied for topic in names):
+                    tied.update(dict.fromkeys(names))
+        return (
+            [shipment for shipment in self._doubt if any(topic in tied for topic in shipment.lane.topics)],
+            [entry for entry in self._unsent if any(topic in tied for topic in entry.topics)],
+        )
+
+    def _send_again(self, topics: Iterable[str], entry: Entry | None = None) -> None:
+        """Sends what is in doubt for these topics again as it was, in its order."""
+        doubt, unsent = self._related(topics)
+        if entry is not None and not entry.topics:  # A transaction that only took: it is tied to nothing.
+            doubt = [shipment for shipment in self._doubt if entry in shipment.entries]
+            unsent = [each for each in self._unsent if each is entry]
+        self._doubt = [shipment for shipment in self._doubt if shipment not in doubt]
+        self._unsent = [each for each in self._unsent if each not in unsent]
+        for each in unsent:
+            each.pending = Pending()
         for shipment in doubt:
             shipment.renew_pendings()
         for shipment in doubt:
             for part in shipment.parts:
                 for target in part.targets:
-                    self._next[target.topic] = target.sequence + part.count
+                    self._unsure.pop(target.topic, None)  # With these the numbers given so far will be taken.
             assert shipment.call is not None
             shipment.lane.in_flight += 1
             self._session.repeat(shipment.call)
             shipment.call.pending.then(lambda p, shipment=shipment: self._on_shipped(shipment, p))  # type: ignore[misc]
-        for entry in unsent:
-            self._wait_in(self._lane(entry.topics), entry)
+        for each in unsent:
+            self._wait_in(self._lane(each.topics), each)
         self.pump()
 
 

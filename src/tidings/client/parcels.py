@@ -161,8 +161,9 @@ class Shipment:
             place = stored[0][0]
             first.stored_count += self.parts[0].count
             first.duplicates += len(place.repeated)
-            if first.first_offset is None:
-                first.first_offset = place.first_offset
+            # Answers may come in another order than the batches went.
+            offsets = [each for each in (first.first_offset, place.first_offset) if each is not None]
+            first.first_offset = min(offsets, default=None)
             first.settle()
         elif isinstance(first, Together):
             receipts = [

@@ -24,13 +24,14 @@ from tidings.client.members import OF_A_STREAM, Members
 from tidings.client.outbox import Outbox
 from tidings.client.pending import Pending
 from tidings.client.streams import Streams
-from tidings.errors import Fenced, LimitReached, ProtocolError, TidingsError, Unavailable, from_number
+from tidings.errors import Fenced, LimitReached, Overloaded, ProtocolError, TidingsError, Unavailable, from_number
 from tidings.message import check_name
 from tidings.protocols.broker.messages import (
     VERSION,
     AnyAnswer,
     AnyRequest,
     Beat,
+    Commit,
     Delivery,
     Failed,
     Flow,
@@ -38,6 +39,7 @@ from tidings.protocols.broker.messages import (
     Join,
     Leave,
     Parcel,
+    Put,
     Subscribe,
     Unsubscribe,
     Welcome,
@@ -101,7 +103,19 @@ class Identity:
 class Call:
     """One request: its frames are sent again as they are until the answer comes."""
 
-    __slots__ = ("bodies", "epoch", "frames", "identity", "kind", "make", "number", "pending", "sent_ms", "tries")
+    __slots__ = (
+        "bodies",
+        "copies",
+        "epoch",
+        "frames",
+        "identity",
+        "kind",
+        "make",
+        "number",
+        "pending",
+        "sent_ms",
+        "tries",
+    )
 
     def __init__(self, identity: Identity, make: Make, bodies: Sequence[bytes]) -> None:
         self.identity = identity
@@ -114,6 +128,13 @@ class Call:
         self.epoch = 0
         self.sent_ms = 0
         self.tries = 1
+        self.copies = 0
+        """How often it has been sent in all, by whatever cause."""
+
+    @property
+    def stores(self) -> bool:
+        """Whether it would be wrong to take a copy that was refused for the whole."""
+        return self.kind in (Put, Commit)
 
 
 class Session:
@@ -215,9 +236,12 @@ class Session:
         if isinstance(answer, Parcel):
             self.members.on_parcel(answer, frames[1:])
             return
-        call = self._outstanding.pop(answer.request, None)
+        call = self._outstanding.get(answer.request)
         if call is None:
             return  # A second answer to a request that was sent twice, or one that came too late.
+        if isinstance(answer, Failed) and answer.number == Overloaded.number and call.copies > 1 and call.stores:
+            return  # One copy was refused for now; another may have been stored. Only a later answer can tell.
+        del self._outstanding[answer.request]
         who = call.identity
         who.outstanding -= 1
         if isinstance(answer, Failed):
@@ -227,7 +251,7 @@ class Session:
             call.pending.fail(problem)
         else:
             call.pending.finish(answer)
-        if call.tries > 1 and call.kind in COMING_AND_GOING:
+        if call.copies > 1 and call.kind in COMING_AND_GOING:
             self._stale_subscribe = True
         if who.held and not who.outstanding:
             self._greet(who)
@@ -238,7 +262,7 @@ class Session:
         first = next(iter(self._outstanding.values()), None)
         if first is not None and now_ms - first.sent_ms >= self.settings.timeout_ms:
             if first.tries >= self.settings.retries:
-                self._fail_all(self._unavailable)
+                self._fail_all(self.unavailable)
             else:
                 self._try_again()
         self.streams.tick()
@@ -291,6 +315,7 @@ class Session:
             self._submit(call)
             return
         call.sent_ms = self.now_ms
+        call.copies += 1
         self._outstanding[call.number] = call
         who.outstanding += 1
         self.outgoing.append(call.frames)
@@ -307,12 +332,14 @@ class Session:
                 self.forget(call)
         for call in self._outstanding.values():
             call.tries += 1
+            call.copies += 1
             call.sent_ms = self.now_ms
             self.outgoing.append(call.frames)
         self.streams.reopen_all(tries)
         self.members.reopen_all(tries)
 
-    def _unavailable(self) -> TidingsError:
+    def unavailable(self) -> TidingsError:
+        """The error that says that nobody answers."""
         tries, seconds = self.settings.retries, self.settings.timeout_ms / 1000
         return Unavailable(
             f"No answer from {self.address} after {tries} {'try' if tries == 1 else 'tries'} of {seconds:g} s: "
@@ -333,6 +360,8 @@ class Session:
         self._failing = True
         self.streams.close_all(error)
         self.members.close_all(error)
+        if any(call.copies and call.kind in COMING_AND_GOING for call in calls):
+            self._stale_subscribe = True
         for call in calls:
             call.pending.fail(error())
         for who in self.identities.values():

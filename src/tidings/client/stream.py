@@ -127,14 +127,15 @@ class Stream:
             self.buffered_bytes += parcel.size_bytes
         return True
 
-    def stands(self, sent: Sequence[Position]) -> bool:
-        """The broker says how far it has sent; False if some of that has not come.
-
-        Before the start is known nothing has been granted, so how far it has sent is the start.
-        """
+    def start(self, sent: Sequence[Position]) -> bool:
+        """Nothing has been granted yet, so how far the broker has sent is the start; False if a topic is missing."""
         for position in sent:
             if position.topic in self.topics:
                 self.received.setdefault(position.topic, position.offset)
+        return self.started
+
+    def stands(self, sent: Sequence[Position]) -> bool:
+        """The broker says how far it has sent; False if some of that has not come."""
         return all(self.received.get(each.topic, each.offset) >= each.offset for each in sent)
 
     def restart(self) -> None:

@@ -37,6 +37,9 @@ from tidings.protocols.broker.messages import (
 if TYPE_CHECKING:
     from tidings.client.session import Call, Session
 
+ASKED_AT_A_BEAT_MAX = 16
+"""Silent streams that are asked at each beat how far they stand."""
+
 
 class Streams:
     """All streams of the session's own name."""
@@ -47,6 +50,7 @@ class Streams:
         self._numbers: dict[int, Stream] = {}
         self._last_number = 0
         self._beat: Call | None = None
+        self._turn = 0
         self.beat_due_ms: int | None = None
 
     def of(self, topics: tuple[str, ...]) -> Stream:
@@ -188,8 +192,7 @@ class Streams:
             elif answer.stream != number:
                 return
             elif not stream.started:
-                stream.stands(answer.sent)
-                if stream.started:
+                if stream.start(answer.sent):
                     self._send_flow(stream)
                     return
                 error = ProtocolError("The broker did not say where the stream starts: is that a tidings broker?")
@@ -247,26 +250,26 @@ class Streams:
             return
         answer = answered.outcome()
         missing = answer.missing if isinstance(answer, BeatDone) else ()
+        silent = []
         for number, stream in list(self._numbers.items()):
             if number in missing or self._may_have_lost_count(stream):
                 self.open(stream)
+            elif not (stream.heard or stream.ready() or stream.flows):
+                silent.append(stream)
             stream.heard = False
         self._session.members.on_missing(missing)
+        # A delivery that got lost shows when the next one comes. If none comes, only asking helps: in turn.
+        for step in range(min(len(silent), ASKED_AT_A_BEAT_MAX)):
+            self._send_flow(silent[(self._turn + step) % len(silent)])
+        self._turn += ASKED_AT_A_BEAT_MAX
 
     def _may_have_lost_count(self, stream: Stream) -> bool:
-        """Silence on a stream that has used much credit: perhaps the two sides count differently.
+        """Silence on a stream that has used credit: perhaps the two sides count differently.
 
-        The broker counts a batch as it is stored, and may send less of it. A new stream counts from nothing.
+        A broker counts a batch as it is stored, and may send less of it; and it may grant less than it was
+        asked for. A new stream counts from nothing on both sides.
         """
-        settings = self._session.settings
-        return (
-            not (stream.heard or stream.ready())
-            and max(
-                stream.counted_messages / settings.credit_messages,
-                stream.counted_bytes / settings.credit_bytes,
-            )
-            >= 0.5
-        )
+        return stream.counted_messages > 0 and not (stream.heard or stream.ready())
 
     # Acknowledgements.
 

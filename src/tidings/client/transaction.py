@@ -35,7 +35,9 @@ class Parts:
         self._puts: list[tuple[tuple[str, ...], list[Row]]] = []
         self._singles: list[bool] = []
         self._taken: dict[tuple[str, ...], dict[str, int]] = {}
+        self._claimed: list[Stream] = []
         self._streams: list[Stream] = []
+        """Claimed, and ready to have taken back what is taken."""
         self._ended = False
 
     def put(
@@ -71,11 +73,14 @@ class Parts:
         """Takes the next message."""
         self._check_open()
         stream = self._core.session.streams.of(topics)
-        if stream not in self._streams:
+        if stream not in self._claimed:
             yield from claim(stream, "transaction")
-            self._streams.append(stream)
+            self._claimed.append(stream)
+        if stream not in self._streams:
+            # A transaction before this one may be in doubt, and must be brought to its end first.
             yield from make_ready(self._core, [stream])
             stream.keep()
+            self._streams.append(stream)
         if not (yield from fill(self._core, stream, deadline_ms)):
             return None
         message = stream.peek()
@@ -118,7 +123,7 @@ class Parts:
         self._release()
 
     def _release(self) -> None:
-        for stream in self._streams:
+        for stream in self._claimed:
             stream.owner = None
 
     def _check_open(self) -> None:

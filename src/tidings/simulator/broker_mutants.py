@@ -204,7 +204,7 @@ def _several_through_each() -> Iterator[None]:
         yield
 
 
-@mutant("track-forgets", "the memory of sequence numbers keeps only the last few", LOST)
+@mutant("track-forgets", "the memory of sequence numbers keeps only the last few", LOST, RECOVERY)
 def _track_forgets() -> Iterator[None]:
     def make(take: Any) -> Any:
         def planted(self: Track, *arguments: Any) -> None:

@@ -21,6 +21,8 @@ from tidings.simulator.watch import Watch
 
 PATIENCE_MS = 120_000
 """How long everything may take to come to its end once nothing goes wrong any more."""
+SETTLING_MS = 1_000
+"""How long the broker may take over the last thing that the network had held back."""
 EVENTS_MAX = 200_000
 
 
@@ -83,8 +85,8 @@ class World:
     @property
     def settled(self) -> bool:
         """Whether nothing more will be published: even what the network held back longest has arrived."""
-        late_ms = self.plan.calm_ms + self.plan.late_ms_max
-        return self.now_ms > late_ms and all(script.done for script in self.scripts)
+        settled_ms = self.plan.calm_ms + self.plan.late_ms_max + SETTLING_MS
+        return self.now_ms > settled_ms and all(script.done for script in self.scripts)
 
     def _check_progress(self) -> None:
         stuck = [name for name, client in self.clients.items() if not client.finished]

@@ -29,9 +29,9 @@ FIGURES = [
 LIMITS = [Figure(scenario="machine", name="memory copy", value=6e9, unit="B/s")]
 
 
-def printed() -> list[str]:
+def printed(busy: float = 0.0) -> list[str]:
     output = io.StringIO()
-    report.print_report(FIGURES, LIMITS, output)
+    report.print_report(FIGURES, LIMITS, busy, output)
     return output.getvalue().splitlines()
 
 
@@ -58,6 +58,10 @@ def test_columns_are_aligned() -> None:
 
 def test_scenario_is_named_once() -> None:
     assert sum(line.startswith("put ") for line in printed()) == 1
+
+
+def test_busy_machine_is_told_last() -> None:
+    assert printed(busy=0.9)[-1].startswith("Others used 90% of the processors")
 
 
 def test_closing_line_without_targets() -> None:

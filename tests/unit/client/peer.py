@@ -129,6 +129,8 @@ class SmallBroker:
         self.lasts: dict[tuple[str, str], int] = {}
         self.epochs: dict[str, tuple[bytes, int]] = {}
         self.streams: dict[tuple[str, ...], tuple[int, dict[str, int]]] = {}
+        self.granted = 0
+        """The highest stream number that has been granted any credit."""
         self.requests: list[Any] = []
         self.filter: Callable[[Any], bool | str] = lambda request: True
         self.reopened = 0
@@ -258,13 +260,15 @@ class SmallBroker:
             number, positions = flow.stream, dict(self.cursors[flow.topics])
             positions.update({each.topic: each.offset for each in flow.positions})
             self.streams[flow.topics] = (number, positions)
+        if flow.messages:
+            self.granted = number
         for topic in flow.topics:
             self._deliver(number, positions, topic)
         return m.Flowing(flow.request, number, tuple(m.Position(t, o) for t, o in positions.items()))
 
     def _deliver(self, number: int, positions: dict[str, int], topic: str) -> None:
         since, values = positions[topic], self.topics[topic]
-        if since < len(values):
+        if since < len(values) and number <= self.granted:
             positions[topic] = len(values)
             header = m.Delivery(number, topic, since, since, len(values), 1)
             self._answers.append([codec.encode(header), batch(*values[since:])])

@@ -230,10 +230,71 @@ def test_a_refused_copy_also_needs_a_new_epoch() -> None:
     (put,) = script.sent()
     script.time_out()
     script.frames()
-    script.refuse(put.request, Overloaded)
+    script.refuse(put.request, LimitReached)
     script.put("news", b"b")
     (check,) = script.sent()
     assert isinstance(check, m.Beat)
+
+
+def test_overloaded_for_one_copy_says_nothing_about_the_other() -> None:
+    """Z9: the first copy may have been stored before the disk was full for the second."""
+    script = Script()
+    script.sure("news")
+    entry = script.put("news", b"a")
+    (put,) = script.sent()
+    script.time_out()
+    script.frames()
+    script.refuse(put.request, Overloaded)
+    assert not entry.pending.done
+    script.time_out()
+    (again,) = script.sent()
+    assert again == put
+    script.answer(m.PutDone(put.request, (m.Stored(None, ((0, 1),)),)))
+    assert outcome(entry.pending) == [Receipt("news", 1, True)]
+
+
+def test_numbers_go_on_after_everything_that_was_given_one() -> None:
+    """Z9: a later batch was answered, an earlier one is sent again: the next number comes after both."""
+    script = Script(batch_messages=2, in_flight_max=2)
+    script.sure("news")
+    entry = script.put_many("news", [b"a", b"b", b"c", b"d"])
+    first = script.frames()
+    script.answer(m.PutDone(entry_number([first[1]]), (m.Stored(3),)))
+    script.run_out_of_tries()
+    script.session.main.outbox.resend(entry)
+    assert script.frames() == [first[0]]
+    script.answer(m.PutDone(entry_number([first[0]]), (m.Stored(None, ((0, 1), (1, 2))),)))
+    assert outcome(entry.pending) == Receipts("news", 3, 4, 2)
+    script.put("news", b"e")
+    assert targets(script.sent()[0]) == [("news", 6)]
+
+
+def test_only_what_is_tied_to_it_is_sent_again_with_it() -> None:
+    script = Script()
+    script.sure("news", "sport", "chess")
+    script.put("news", b"n")
+    both = script.put(("news", "sport"), b"both")
+    script.put("chess", b"c")
+    script.frames()
+    script.run_out_of_tries()
+    script.session.main.outbox.resend(both)
+    assert [targets(put) for put in script.sent()] == [[("news", 2)], [("news", 3), ("sport", 2)]]
+
+
+def test_the_last_sequence_is_not_asked_for_while_a_put_is_in_doubt() -> None:
+    """Z9: first a new epoch makes sure that no late copy can change the answer."""
+    script = Script()
+    script.sure("news")
+    doubtful = script.put("news", b"a")
+    script.run_out_of_tries()
+    outbox = script.session.main.outbox
+    assert outbox.in_doubt("news")
+    outbox.end_doubt("news")
+    assert not outbox.in_doubt("news")
+    outbox.last_sequence("news")
+    (check,) = script.sent()
+    assert isinstance(check, m.Beat)
+    assert isinstance(outbox.resend(doubtful).error, OutOfSequence)
 
 
 def test_put_many_keeps_a_window_and_reads_its_values_as_it_opens() -> None:

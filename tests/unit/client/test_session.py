@@ -156,6 +156,16 @@ def test_an_old_copy_of_a_subscribe_cannot_undo_a_newer_unsubscribe() -> None:
     assert unsubscribe.epoch == 2
 
 
+def test_an_unsubscribe_without_answer_cannot_undo_a_newer_subscribe() -> None:
+    """The same when no copy was ever answered."""
+    script = Script()
+    script.session.request(script.now_ms, lambda n, e: m.Unsubscribe(n, "alice", e, ("news",)))
+    script.run_out_of_tries()
+    script.session.request(script.now_ms, lambda n, e: m.Subscribe(n, "alice", e, ("news",)))
+    (check,) = script.sent()
+    assert isinstance(check, m.Beat)
+
+
 def test_two_sessions_with_the_same_calls_send_the_same_bytes() -> None:
     """The session has no clock and no chance of its own."""
 

@@ -224,6 +224,22 @@ def test_beats_ask_whether_the_broker_still_serves_us() -> None:
     assert stream.number == again.stream
 
 
+def test_a_delivery_that_was_lost_is_noticed_even_if_none_follows() -> None:
+    """Z4."""
+    script = Script(beat_ms=2_000)
+    stream, flow = opened(script)
+    script.wait(2_000)
+    (beat,) = script.sent()
+    script.answer(m.BeatDone(beat.request, ()))
+    (asked,) = script.sent()
+    assert (asked.stream, asked.request > beat.request) == (flow.stream, True)
+    script.answer(m.Flowing(asked.request, flow.stream, (m.Position("news", 11),)))
+    (again,) = script.sent()
+    assert again.positions == (m.Position("news", 10),)
+    deliver(script, again.stream, 10, b"a")
+    assert taken(stream) == [(10, b"a")]
+
+
 def test_unanswered_beats_follow_the_lazy_pirate() -> None:
     """Z8: waiting ends as Unavailable only when the tries are used up."""
     script = Script(beat_ms=2_000, timeout_ms=500)

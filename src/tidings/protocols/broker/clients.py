@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 
 import msgspec
 
@@ -77,17 +78,28 @@ class Track:
         self.sealed_count = len(self.sequences)
 
 
+PAST_TOKENS_MAX = 16
+"""Sessions of a name whose tokens are remembered, so that a late Hello of one of them does not come back to life."""
+
+
 class Client:
     """A name with its current epoch. The token tells a repeated Hello from a new session's."""
 
-    __slots__ = ("anonymous", "epoch", "name", "token", "tracks")
+    __slots__ = ("anonymous", "epoch", "name", "past_tokens", "token", "tracks")
 
     def __init__(self, name: str, token: bytes, anonymous: bool, epoch: int = 1) -> None:
         self.name = name
         self.token = token
         self.anonymous = anonymous
         self.epoch = epoch
+        self.past_tokens: deque[bytes] = deque(maxlen=PAST_TOKENS_MAX)
         self.tracks: dict[str, Track] = {}
+
+    def begin_session(self, token: bytes) -> None:
+        """A newer session takes over."""
+        self.past_tokens.append(self.token)
+        self.token = token
+        self.epoch += 1
 
     def seal(self) -> list[TrackIndex]:
         """The runs gained since the last seal, for each topic that gained one."""

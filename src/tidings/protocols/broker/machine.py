@@ -63,6 +63,7 @@ class ClientState(msgspec.Struct, frozen=True, array_like=True):
     anonymous: bool
     epoch: int
     lasts: dict[str, int]
+    past_tokens: list[bytes]
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -147,6 +148,12 @@ class Machine:
             raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
         return client
 
+    def check_token(self, name: str, token: bytes) -> None:
+        """Fenced for the Hello of a session that was replaced: it was on its way for too long."""
+        client = self.clients.get(name)
+        if client is not None and token in client.past_tokens:
+            raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
+
     def find_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
@@ -188,8 +195,8 @@ class Machine:
                 raise LimitReached(f"{self.settings.clients_max} names are in use (clients_max): raise the limit.")
             client = self.clients[command.client] = Client(command.client, command.token, command.anonymous)
         elif client.token != command.token:
-            client.epoch += 1
-            client.token = command.token
+            self.check_token(command.client, command.token)
+            client.begin_session(command.token)
             client.anonymous = client.anonymous and command.anonymous
         return client.epoch
 
@@ -458,6 +465,7 @@ class Machine:
                     client.anonymous,
                     client.epoch,
                     {name: track.last for name, track in client.tracks.items()},
+                    list(client.past_tokens),
                 )
                 for client in self.clients.values()
             ],
@@ -485,6 +493,7 @@ class Machine:
                 kept.remember_ids([(name, offset)], at_ms)
         for known in state.clients:
             client = self.clients[known.name] = Client(known.name, known.token, known.anonymous, known.epoch)
+            client.past_tokens.extend(known.past_tokens)
             client.tracks = {name: Track(last) for name, last in known.lasts.items()}
         for subscription in state.subscriptions:
             self._remember_subscription(subscription)

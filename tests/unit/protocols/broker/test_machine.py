@@ -107,6 +107,16 @@ def test_a_newer_session_fences_the_older() -> None:
     assert story.put("news", 2, epoch=2) == Stored(1)
 
 
+def test_a_late_hello_of_an_older_session_does_not_bring_it_back() -> None:
+    """Decision 9: a copy of it may have been on its way for long; the newer session stays."""
+    story = Story()
+    story.apply(Open("alice", b"other", False))
+    with pytest.raises(Fenced):
+        story.apply(Open("alice", b"token", False))
+    assert story.machine.clients["alice"].epoch == 2
+    assert story.apply(Open("alice", b"third", False)) == 3
+
+
 def test_a_message_id_is_stored_once_for_each_topic() -> None:
     """Z13, C13: also inside one batch, also by another publisher, until its time is over."""
     story = Story(ids_age_ms=10_000)
@@ -276,7 +286,7 @@ def _some_command(chance: random.Random, step: int) -> Command:
     acknowledgement = Acknowledgement(topics, tuple(Position(topic, offset) for topic in topics))
     return chance.choice(
         [
-            Open(client, bytes([chance.randint(1, 3)]), False),
+            Open(client, bytes([chance.randint(1, 30)]), False),
             Write(client, epoch, (batch,)),
             Write(client, epoch, (batch,)),
             Write(client, epoch, (), (acknowledgement,)),
