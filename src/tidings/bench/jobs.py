@@ -16,7 +16,9 @@ from typing import Any
 
 import tidings
 from tidings.bench import limits
+from tidings.bench.group_jobs import GROUP_JOBS
 from tidings.client.bus import Bus
+from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
 from tidings.message import Batch
 from tidings.protocols.broker.messages import Start
@@ -32,6 +34,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.bus: Bus | None = None
+        self.jobs: GroupSubscription | None = None
         self.values: list[bytes] = []
         self.readers: list[tuple[Bus, Subscription]] = []
         self.callers: limits.EchoClient | None = None
@@ -287,6 +290,7 @@ def fan_consume(desk: Desk, count: int) -> tuple[int, float]:
 JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
     for job in (
+        *GROUP_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,

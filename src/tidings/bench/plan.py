@@ -19,6 +19,9 @@ class Plan(msgspec.Struct, frozen=True):
     many_seconds: float = 2.0
     fanout_subscriptions: int = 100
     fanout_messages: int = 100_000
+    group_messages: int = 1_000_000
+    group_members: int = 8
+    group_seconds: float = 9.0
     backlog_messages: int = 10_000_000
     backlog_few_messages: int = 10_000
     backlog_probe_messages: int = 200_000
@@ -34,6 +37,8 @@ QUICK = Plan(
     put_messages=200,
     many_seconds=1.0,
     fanout_messages=30_000,
+    group_messages=200_000,
+    group_seconds=6.0,
     backlog_messages=1_000_000,
     backlog_probe_messages=100_000,
     topics_many=1_000,
@@ -45,6 +50,8 @@ _LEAST: dict[str, float] = {
     "many_publishers": 2,
     "many_seconds": 0.1,
     "fanout_subscriptions": 3,
+    "group_members": 8,
+    "group_seconds": 6.0,
     "backlog_few_messages": 100,
     "topics_few": 2,
     "topics_many": 20,

@@ -55,8 +55,9 @@ class Memory(msgspec.Struct, frozen=True):
 class BrokerProcess:
     """A `tidings serve` on a folder and a free port of the loopback."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.folder = folder
+        self._settings = settings or {}
         self.data = folder / "data"
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,7 +88,7 @@ class BrokerProcess:
         started = time.perf_counter()
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=errors, env=environment(), cwd=self.folder
+                command, stdin=subprocess.DEVNULL, stderr=errors, env=environment() | self._settings, cwd=self.folder
             )
         while not ready_file.exists():
             if self._process.poll() is not None or time.perf_counter() - started > READY_SECONDS_MAX:
@@ -169,6 +170,12 @@ class Worker:
         if kind == "failed":
             raise TidingsError(f"A client of the benchmark failed: {result}")
         return result
+
+    def kill_after(self, seconds: float) -> float:
+        """Kills the worker in the middle of its job; the moment at which that happened."""
+        time.sleep(seconds)
+        self._process.kill()
+        return time.perf_counter()
 
     def _read_line(self, deadline: float) -> bytes:
         assert self._process.stdout is not None

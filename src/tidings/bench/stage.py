@@ -36,9 +36,9 @@ class Stage:
         """Says what is done next."""
         self._notice(self.scenario, what)
 
-    def broker(self, name: str = "broker") -> BrokerProcess:
-        """A running broker on a folder of its own."""
-        return self._stack.enter_context(BrokerProcess(self.folder / name))
+    def broker(self, name: str = "broker", settings: dict[str, str] | None = None) -> BrokerProcess:
+        """A running broker on a folder of its own, with these TIDINGS_* variables."""
+        return self._stack.enter_context(BrokerProcess(self.folder / name, settings))
 
     def worker(self, address: str | None = None, client: str | None = None) -> Worker:
         """A running worker, connected to a broker if one is named."""

@@ -12,8 +12,9 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar, overload
 
-from tidings.client import operations, reading
+from tidings.client import operations, reading, working
 from tidings.client.bus import monotonic_ms
+from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
 from tidings.client.link import WatchedLink
 from tidings.client.operations import Core, Operation, Until, Wait, topics_of
@@ -25,8 +26,8 @@ from tidings.client.session import Session
 from tidings.client.subscription import AsyncSubscription
 from tidings.client.transaction import AsyncTransaction
 from tidings.errors import InvalidRequest
-from tidings.message import Message, Receipt, Receipts, TopicInfo
-from tidings.protocols.broker.messages import Start
+from tidings.message import GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
 T = TypeVar("T")
@@ -194,6 +195,8 @@ class AsyncBus:
         self._core = Core(session, opened, clock, self._driver.perform)
         self._handlers: dict[tuple[str, ...], list[Handler]] = {}
         self._starts: dict[tuple[str, ...], Start] = {}
+        self._workers: dict[tuple[str, str], list[Handler]] = {}
+        self._joins: dict[tuple[str, str], tuple[Start | None, LaneKind]] = {}
 
     @property
     def client_id(self) -> str:
@@ -214,6 +217,7 @@ class AsyncBus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> Receipt: ...
     @overload
     async def put(
@@ -223,6 +227,7 @@ class AsyncBus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> list[Receipt]: ...
     async def put(
         self,
@@ -231,9 +236,12 @@ class AsyncBus:
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
+        wait: float | None = None,
     ) -> Receipt | list[Receipt]:
         """Stores a message; the `resend` of an Unavailable is to be awaited."""
-        found: Receipt | list[Receipt] = await self.perform(operations.put(self._core, topic, value, key, headers, id))
+        found: Receipt | list[Receipt] = await self.perform(
+            operations.put(self._core, topic, value, key, headers, id, wait=wait)
+        )
         return found
 
     async def put_many(
@@ -252,14 +260,34 @@ class AsyncBus:
 
     # Subscribing.
 
-    async def subscribe(self, topic: str | Iterable[str], start: Start = "now") -> AsyncSubscription:
-        """Makes a durable subscription, or finds the one that is there."""
-        topics = await self.perform(operations.subscribe(self._core, topic, start))
+    @overload
+    async def subscribe(
+        self, topic: str | Iterable[str], start: Start | None = None, group: None = None, lanes: LaneKind = "key"
+    ) -> AsyncSubscription: ...
+    @overload
+    async def subscribe(
+        self, topic: str, start: Start | None = None, *, group: str, lanes: LaneKind = "key"
+    ) -> AsyncGroupSubscription: ...
+    async def subscribe(
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: str | None = None,
+        lanes: LaneKind = "key",
+    ) -> AsyncSubscription | AsyncGroupSubscription:
+        """Makes a durable subscription, or finds the one that is there; with a `group`, becomes one of its members."""
+        if group is not None:
+            member = await self.perform(working.join(self._core, group, topic, start, lanes))
+            return AsyncGroupSubscription(self, self._core, member)
+        topics = await self.perform(operations.subscribe(self._core, topic, "now" if start is None else start))
         return AsyncSubscription(self, self._core, topics)
 
-    async def unsubscribe(self, topic: str | Iterable[str]) -> None:
-        """Ends a subscription."""
-        await self.perform(operations.unsubscribe(self._core, topic))
+    async def unsubscribe(self, topic: str | Iterable[str], group: str | None = None) -> None:
+        """Ends a subscription, or a membership."""
+        if group is None:
+            await self.perform(operations.unsubscribe(self._core, topic))
+        else:
+            await self.perform(working.leave(self._core, group, topic))
 
     async def subscriptions(self) -> list[tuple[str, ...]]:
         """The subscriptions of this client, each as its topics."""
@@ -273,13 +301,27 @@ class AsyncBus:
         """One message of each topic that this client has subscribed and that has something new."""
         return await self.perform(reading.get_all(self._core))
 
-    def on(self, topic: str | Iterable[str], start: Start = "now") -> Callable[[H], H]:
+    def on(
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: str | None = None,
+        lanes: LaneKind = "key",
+    ) -> Callable[[H], H]:
         """Makes a function, plain or async, the handler of a topic's messages; `run` subscribes and calls it."""
         topics = topics_of(topic)
-        self._starts.setdefault(topics, start)
+        handlers: list[Handler]
+        if group is None:
+            self._starts.setdefault(topics, "now" if start is None else start)
+            handlers = self._handlers.setdefault(topics, [])
+        elif len(topics) == 1:
+            self._joins.setdefault((group, topics[0]), (start, lanes))
+            handlers = self._workers.setdefault((group, topics[0]), [])
+        else:
+            raise InvalidRequest("A group shares one topic: name one, and make a group for each other topic.")
 
         def register(handler: H) -> H:
-            self._handlers.setdefault(topics, []).append(handler)
+            handlers.append(handler)
             return handler
 
         return register
@@ -288,7 +330,9 @@ class AsyncBus:
         """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds."""
         for topics, start in self._starts.items():
             await self.perform(operations.subscribe(self._core, topics, start))
-        service = Service(self._core, self._handlers, timeout)
+        for (group, topic), (first, lanes) in self._joins.items():
+            await self.perform(working.join(self._core, group, topic, first, lanes))
+        service = Service(self._core, self._handlers, timeout, self._workers)
         try:
             while (found := await self.perform(service.step())) is not None:
                 message, handlers = found
@@ -314,6 +358,10 @@ class AsyncBus:
     async def topic(self, name: str) -> TopicInfo:
         """One topic; NoSuchTopic when there is none of that name."""
         return await self.perform(operations.topic(self._core, name))
+
+    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """All groups, or those of a topic, with their members."""
+        return await self.perform(working.groups(self._core, topic))
 
     async def status(self) -> dict[str, int]:
         """Plain numbers about the broker, by name."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from tidings.client import working
 from tidings.client.member import Member
 from tidings.client.operations import Core
+from tidings.client.subscription import AsyncBatches, AsyncMessages
 from tidings.client.working import Worker
 from tidings.message import Message, Share
 
 if TYPE_CHECKING:
+    from tidings.client.aio import AsyncBus
     from tidings.client.bus import Bus
 
 
@@ -114,3 +116,60 @@ class GroupSubscription:
 
     def __repr__(self) -> str:
         return f"GroupSubscription({self.topic!r}, group={self.group!r})"
+
+
+class AsyncGroupSubscription:
+    """What `AsyncBus.subscribe(topic, group=...)` returns: the same as `GroupSubscription`, awaited."""
+
+    def __init__(self, bus: AsyncBus, core: Core, member: Member) -> None:
+        self.topic = member.topic
+        self.group = member.group
+        self._bus = bus
+        self._core = core
+        self._member = member
+
+    @property
+    def refused(self) -> int:
+        """How many messages, at most, were dealt with here in vain, because they had gone to another member."""
+        return self._member.refused
+
+    def __aiter__(self) -> AsyncMessages:
+        return self.messages()
+
+    def messages(self, timeout: float | None = None) -> AsyncMessages:
+        """The messages as they come; ends when none came for `timeout` seconds, or at `close`."""
+        return AsyncMessages(self._bus, Worker(self._core, self._member, timeout))
+
+    def batches(self, timeout: float | None = None) -> AsyncBatches:
+        """The same in batches, each settled as one when the next is asked for."""
+        return AsyncBatches(self._bus, Worker(self._core, self._member, timeout))
+
+    async def get(self, timeout: float | None = 0.0) -> Message | None:
+        """The next message, to be settled by `ack`, or given back by `nack`; None when there is none in time."""
+        return await self._bus.perform(working.get(self._core, self._member, self._core.deadline_ms(timeout)))
+
+    async def ack(self, message: Message) -> None:
+        """Settles a message; Fenced when it had gone to another member."""
+        await self._bus.perform(working.ack(self._core, self._member, message))
+
+    async def nack(self, message: Message, delay: float = 0.0) -> None:
+        """Gives a message back: it comes again, here or elsewhere, not before `delay` seconds have passed."""
+        await self._bus.perform(working.nack(self._core, self._member, message, delay))
+
+    async def extend(self, message: Message) -> None:
+        """This message takes longer: it is not sent again for another while."""
+        await self._bus.perform(working.extend(self._core, self._member, message))
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group: what is not settled goes on with the others."""
+        await self._bus.perform(working.leave(self._core, self.group, self.topic))
+
+    async def close(self, leave: bool = False) -> None:
+        """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
+        if leave:
+            await self.unsubscribe()
+        else:
+            await self._bus.perform(working.close(self._core, self._member))
+
+    def __repr__(self) -> str:
+        return f"AsyncGroupSubscription({self.topic!r}, group={self.group!r})"

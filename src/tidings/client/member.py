@@ -118,6 +118,8 @@ class Member:
         """Crates with something to be settled."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
+        self.unanswered: dict[int, None] = {}
+        """Messages of settlements that were sent and never answered: if they are settled, it was by this member."""
         self.settle_call: Call | None = None
         self.calls: list[Call] = []
         """Other requests of this stream in flight."""
@@ -129,6 +131,9 @@ class Member:
         """Messages given to a loop that somebody has settled or given back one by one."""
         self.given: Sequence[int] = ()
         """What a loop or a handler has been given and has not come back for."""
+        self.releases: dict[int, int] = {}
+        """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
+        out, because it takes back what is behind them in their lanes."""
         self._queue: deque[Unopened | Share] = deque()
         self._index = 0
 
@@ -200,7 +205,8 @@ class Member:
             for start, end in each.ranges:
                 crates.update({offset: crate for offset in range(start, end) if offset in known})
         self.ready_crates = {crate: None for crate in self.ready_crates if crate.stream == self.number}
-        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in known]
+        ours, self.unanswered = self.unanswered, {}
+        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in ours]
         for offset, old in known.items():
             if old.stream == self.number:
                 continue  # It has come on this stream already.
@@ -209,6 +215,8 @@ class Member:
                 del self.hand[offset]
             else:
                 self.hand[offset] = found
+                if offset in ours:
+                    self.unanswered[offset] = None
                 if offset in before:
                     found.done.append(offset)
                     self.ready_crates[found] = None
@@ -219,6 +227,7 @@ class Member:
         lost = [offset for offset in gone if offset not in settled_before]
         self.refused += sum(1 for offset in lost if offset in before and offset not in self.waiters)
         self._refuse_waiters(lost)
+        self.releases = {offset: delay_ms for offset, delay_ms in self.releases.items() if offset in self.hand}
         self._sort_out()
 
     def drop(self, offsets: Iterable[int]) -> None:
@@ -226,6 +235,7 @@ class Member:
         gone = [offset for offset in dict.fromkeys(offsets) if offset in self.hand]
         for offset in gone:
             self.hand.pop(offset).intact = False
+            self.releases.pop(offset, None)
         if gone:
             self._refuse_waiters(gone)
             self._sort_out()
@@ -235,6 +245,8 @@ class Member:
         self._refuse_waiters(list(self.hand))
         self.hand.clear()
         self.ready_crates.clear()
+        self.releases.clear()
+        self.unanswered.clear()
         self.settling = []
         self._queue.clear()
         self._index = 0
@@ -266,7 +278,7 @@ class Member:
 
     def ready(self) -> bool:
         """Whether a message can be had without waiting."""
-        return bool(self._queue)
+        return bool(self._queue) and not self.releases
 
     def head(self) -> Share | None:
         """The share that holds the next message; `index` says where in it."""
@@ -366,10 +378,12 @@ class Member:
                 found.append(Settlement(crate.number, ranges_of(done)))
         return tuple(found)
 
-    def unsettle(self) -> None:
-        """No answer will come to the settlement in flight: all of it is still to be settled."""
+    def unsettle(self, answered: bool) -> None:
+        """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""
         settling, self.settling = self.settling, []
         for crate, offsets in settling:
+            if not answered:
+                self.unanswered.update(dict.fromkeys(offsets))
             crate.done = offsets + crate.done
             self.ready_crates[crate] = None
 
@@ -378,6 +392,10 @@ class Member:
         settling, self.settling = self.settling, []
         hand = self.hand
         plain = not self.waiters
+        if self.unanswered:
+            for _, offsets in settling:
+                for offset in offsets:
+                    self.unanswered.pop(offset, None)
         for crate, offsets in settling:
             if crate.number in stale:
                 self._on_stale(crate, offsets)

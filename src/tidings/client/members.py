@@ -113,7 +113,7 @@ class Members:
         if member.settle_call is not None:
             self._session.forget(member.settle_call)
             member.settle_call = None
-            member.unsettle()
+            member.unsettle(answered=False)
 
     def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
         self._close(member)
@@ -181,6 +181,8 @@ class Members:
                 member.standing = True
                 member.stands(answer.kept, answer.settled)
                 self.flush(member)
+                for offset in member.releases:
+                    self._send_release(member, offset)
 
         self._ask(
             member,
@@ -259,7 +261,7 @@ class Members:
                 self.flush(member)
                 return
             error = ProtocolError(NOT_TIDINGS)
-        member.unsettle()
+        member.unsettle(answered=not isinstance(error, Unavailable))
         if isinstance(error, Fenced):
             self.open(member)
         elif isinstance(error, NotSubscribed | NoSuchTopic | ProtocolError):
@@ -288,12 +290,16 @@ class Members:
         self.flush(member)
         return waiter
 
-    def release(self, member: Member, offset: int, delay_ms: int) -> Pending[None]:
-        """Gives one message back. If the stream ends first nothing is said: look again on the next one."""
-        crate = member.hand[offset]
-        settlement = Settlement(crate.number, ((offset, offset + 1),))
+    def release(self, member: Member, offset: int, delay_ms: int) -> None:
+        """Gives one message back, on this stream or the next; `releases` has it until that has happened."""
         member.answer_alone(offset)
-        return self._release(member, settlement, delay_ms)
+        member.releases[offset] = delay_ms
+        if member.standing:
+            self._send_release(member, offset)
+
+    def _send_release(self, member: Member, offset: int) -> None:
+        settlement = Settlement(member.hand[offset].number, ((offset, offset + 1),))
+        self._release(member, settlement, member.releases[offset])
 
     def release_all(self, member: Member) -> list[Pending[None]]:
         """Gives back everything in hand."""
@@ -329,7 +335,7 @@ class Members:
         return released
 
     def extend(self, member: Member, offset: int) -> Pending[None]:
-        """Asks for more time for the parcel of a message; as with `release`, the stream may end first."""
+        """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""
         extended: Pending[None] = Pending()
         name, number, parcel = self._session.main.name, member.number, member.hand[offset].number
 

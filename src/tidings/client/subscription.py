@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidings.client import operations, reading
 from tidings.client.operations import Core
 from tidings.client.reading import Reader
+from tidings.client.working import Worker
 from tidings.message import Batch, Message
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class AsyncSubscription:
 class AsyncMessages:
     """One `async for` over messages. It ends with its last reference, without waiting for the event loop."""
 
-    def __init__(self, bus: AsyncBus, reader: Reader) -> None:
+    def __init__(self, bus: AsyncBus, reader: Reader | Worker) -> None:
         self._bus = bus
         self._reader = reader
         self._piece: Iterator[Message] = iter(())
@@ -152,7 +153,7 @@ class AsyncMessages:
 class AsyncBatches:
     """One `async for` over batches."""
 
-    def __init__(self, bus: AsyncBus, reader: Reader) -> None:
+    def __init__(self, bus: AsyncBus, reader: Reader | Worker) -> None:
         self._bus = bus
         self._reader = reader
         self._in_hand = 0

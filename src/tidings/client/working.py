@@ -153,32 +153,34 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
     """Gives a message back."""
     if not 0 <= delay < 1e9:
         raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
-    yield from _until_done(core, member, message.offset, round(delay * 1000))
+    offset = message.offset
+    check(core, member)
+    _check_in_hand(member, offset)
+    core.session.now_ms = core.now_ms()
+    core.session.members.release(member, offset, round(delay * 1000))
+    while offset in member.releases:
+        yield from stand(core, member)
+        yield Until(lambda: offset not in member.releases or not member.standing)
 
 
 def extend(core: Core, member: Member, message: Message) -> Operation[None]:
-    """Asks for more time."""
-    yield from _until_done(core, member, message.offset, None)
-
-
-def _until_done(core: Core, member: Member, offset: int, delay_ms: int | None) -> Operation[None]:
-    """Releases a message, or extends its time where there is no delay, on as many streams as it takes."""
-    tried = False
+    """Asks for more time, on as many streams as it takes."""
+    offset = message.offset
     while True:
         yield from stand(core, member)
-        if offset not in member.hand or member.waits(offset) or offset in member.waiters:
-            if tried and delay_ms is not None:
-                return  # It has been given back, or taken away: the same to whoever gives it back.
-            raise member.lost(offset)
-        tried, number = True, member.number
+        _check_in_hand(member, offset)
+        number = member.number
         core.session.now_ms = core.now_ms()
-        if delay_ms is None:
-            done = core.session.members.extend(member, offset)
-        else:
-            done = core.session.members.release(member, offset, delay_ms)
+        done = core.session.members.extend(member, offset)
         yield Until(lambda done=done, number=number: done.done or member.number != number)  # type: ignore[misc]
         if done.done:
             return
+
+
+def _check_in_hand(member: Member, offset: int) -> None:
+    """Raises Fenced unless the message has been handed out and nothing has been said about it."""
+    if offset not in member.hand or member.waits(offset) or offset in member.waiters or offset in member.releases:
+        raise member.lost(offset)
 
 
 def _quiet(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
@@ -378,11 +380,8 @@ class Bench:
             self._in_hand = None
             offset = share.offsets[row]
             if offset in member.hand and offset not in member.answered:
-                if member.standing:
-                    self._core.session.now_ms = self._core.now_ms()
-                    self._core.session.members.release(member, offset, 0)
-                else:
-                    member.put_back(share, row, row + 1)
+                self._core.session.now_ms = self._core.now_ms()
+                self._core.session.members.release(member, offset, 0)
             self._put_down(member)
         for member in self._claimed:
             member.owner = None

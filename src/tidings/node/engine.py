@@ -106,7 +106,7 @@ class Engine:
         self.outgoing.append((peer, [codec.encode(messages.Failed(request, error.number, str(error)))]))
 
     def tick(self, now_ms: int) -> None:
-        """To be called about once a second: silent clients, and what retention lets go."""
+        """To be called about ten times a second: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
         self._run(self.broker.handle(Ticked(now_ms)))
         if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:

@@ -24,7 +24,8 @@ from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router
 
-TICK_MS = 1_000
+TICK_MS = 100
+"""How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""

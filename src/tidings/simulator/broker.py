@@ -9,11 +9,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tidings.errors import StorageDamaged, TidingsError
 from tidings.journal.disk import DiskFull, SyncFailed
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import Engine
 from tidings.protocols.broker.commands import Command
+from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
 from tidings.simulator.faults import BrokerEnd, ClockJump, End, FullDisk
@@ -29,13 +32,23 @@ WRITE_STEPS_MAX = 24
 RETRY_MS = 200
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How often the broker looks at the clock, and the bounds of a group's work if they are not the usual ones."""
+
+    tick_ms: int = TICK_MS
+    lanes: LaneSettings | None = None
+
+
 class BrokerProcess:
     """One broker that dies and comes back on the same disk."""
 
-    def __init__(self, world: World, settings: BrokerSettings, journal_settings: JournalSettings) -> None:
+    def __init__(
+        self, world: World, settings: BrokerSettings, journal_settings: JournalSettings, pace: Pace
+    ) -> None:
         self._world = world
         self._settings = settings
         self._journal_settings = journal_settings
+        self._pace = pace
         self.disk = SimulatedDisk(world.random)
         self.engine: Engine | None = None
         """None while there is no process."""
@@ -59,6 +72,8 @@ class BrokerProcess:
         self._clock_ms = 0
         self._commit = None
         engine = Engine(self._settings, Journal.open(self.disk, self._journal_settings))
+        if self._pace.lanes is not None:
+            engine.broker.sharing._settings = self._pace.lanes
         try:
             replayed = engine.recover()
         except PowerCut:
@@ -173,7 +188,7 @@ class BrokerProcess:
         if engine is not None and life == self.life:
             engine.tick(self.clock())
             self._go_on(engine)
-            self._world.after(TICK_MS, lambda: self._tick(life))
+            self._world.after(self._pace.tick_ms, lambda: self._tick(life))
 
     def _go_on(self, engine: Engine) -> None:
         """Sends what is ready and starts the next commit."""

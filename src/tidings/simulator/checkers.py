@@ -49,6 +49,12 @@ class Checker:
     def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
         """A client sends a request."""
 
+    def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+        """A request has reached the broker."""
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        """The broker sends an answer, a delivery or a parcel, which may get lost."""
+
     def on_receipts(self, process: ClientProcess, name: str, receipts: list[Receipt]) -> None:
         """A client was told that its message is stored."""
 
@@ -60,6 +66,12 @@ class Checker:
 
     def on_handed(self, process: ClientProcess, topics: tuple[str, ...], message: Message) -> None:
         """An application was given a message."""
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        """An application was given a message of its group."""
+
+    def on_confirmed(self, process: ClientProcess, message: Message) -> None:
+        """An application was told that its settlement of a message counts."""
 
     def on_end(self, engine: Engine) -> None:
         """The run is over; this is the broker after a last restart."""

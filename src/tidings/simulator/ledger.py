@@ -13,7 +13,7 @@ from typing import Any
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
 from tidings.journal.record import Record
-from tidings.protocols.broker.commands import Command, Write, decode_command
+from tidings.protocols.broker.commands import Command, DeadLetter, Write, decode_command
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings
 from tidings.wire.codec import decode_columns
@@ -61,7 +61,16 @@ class Ledger:
             return Existing(command, None, error)
         if isinstance(command, Write):
             self._store(existing, command, bodies)
+        elif isinstance(command, DeadLetter):
+            self._bury(existing, command, bodies)
         return existing
+
+    def _bury(self, existing: Existing, command: DeadLetter, bodies: Sequence[Buffer]) -> None:
+        topic = self.reference.topics.get(command.to_topic)
+        stored = self.topics.get(command.to_topic, [])
+        if topic is not None and topic.next_offset > len(stored):
+            (name,) = (name_of(value) for body in bodies for value in decode_columns(body).values)
+            existing.stored.append((command.to_topic, len(stored), name))
 
     def _store(self, existing: Existing, command: Write, bodies: Sequence[Buffer]) -> None:
         results: Any = existing.result

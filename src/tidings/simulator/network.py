@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidings.protocols.broker.messages import AnyRequest
 from tidings.simulator.faults import Break, FaultPlan, Partition
 from tidings.wire.codec import Frame, decode_answer, decode_request
 
@@ -28,6 +29,8 @@ class Network:
         self._world = world
         self._plan = plan
         self._connections: dict[int, ClientProcess] = {}
+        self._owners: dict[int, ClientProcess] = {}
+        """Whose each connection is or was."""
         self._last = 0
         self._ready_ms: dict[tuple[int, bool], int] = {}
         """When a connection is free again in a direction, for plans that keep the order."""
@@ -37,7 +40,7 @@ class Network:
         self._connections.pop(process.connection, None)
         self._last += 1
         process.connection = self._last
-        self._connections[self._last] = process
+        self._connections[self._last] = self._owners[self._last] = process
 
     def disconnect(self, process: ClientProcess) -> None:
         """The process has gone."""
@@ -59,18 +62,28 @@ class Network:
         request = decode_request(copied[0])
         self._world.note(process.label, f"-> {_described(request, copied)}")
         self._world.watch.on_request(process, request)
-        connection, broker = process.connection, self._world.broker
+        connection = process.connection
         for at_ms in self._arrivals(connection, process.name, to_broker=True):
-            self._world.at(at_ms, lambda: broker.receive(connection, copied))
+            self._world.at(at_ms, lambda: self._reach_broker(process, connection, request, copied))
 
     def send_to_client(self, connection: int, frames: Sequence[Frame]) -> None:
+        copied = [bytes(frame) for frame in frames]
+        answer = decode_answer(copied[0])
+        self._world.watch.on_answer(self._owners[connection], answer)
         process = self._connections.get(connection)
         if process is None:
             return  # Nobody is at the other end any more.
-        copied = [bytes(frame) for frame in frames]
-        self._world.note("broker", f"-> {process.label} {_described(decode_answer(copied[0]), copied)}")
+        self._world.note("broker", f"-> {process.label} {_described(answer, copied)}")
         for at_ms in self._arrivals(connection, process.name, to_broker=False):
             self._world.at(at_ms, lambda: self._reach_client(connection, copied))
+
+    def _reach_broker(
+        self, process: ClientProcess, connection: int, request: AnyRequest, frames: list[bytes]
+    ) -> None:
+        broker = self._world.broker
+        if broker.engine is not None:
+            self._world.watch.on_arrived(process, request)
+            broker.receive(connection, frames)
 
     def _reach_client(self, connection: int, frames: list[bytes]) -> None:
         process = self._connections.get(connection)

@@ -25,17 +25,18 @@ class Mutant(msgspec.Struct, frozen=True):
     what: str
     rules: tuple[str, ...]
     plant: Callable[[], AbstractContextManager[None]]
+    world: str = "topics"
 
 
 MUTANTS: dict[str, Mutant] = {}
 """By name; filled by the modules that plant them."""
 
 
-def mutant(name: str, what: str, *rules: str) -> Callable[[Callable[[], Iterator[None]]], None]:
+def mutant(name: str, what: str, *rules: str, world: str = "topics") -> Callable[[Callable[[], Iterator[None]]], None]:
     """Adds a bug to the list; what is decorated plants it, yields, and takes it out again."""
 
     def register(plant: Callable[[], Iterator[None]]) -> None:
-        MUTANTS[name] = Mutant(name, what, rules, contextmanager(plant))
+        MUTANTS[name] = Mutant(name, what, rules, contextmanager(plant), world)
 
     return register
 

@@ -40,6 +40,8 @@ class Script:
         """How many puts are under way at once."""
         self.pace_ms = pace_ms
         self.padding_max = padding_max
+        self.keys: dict[str, bytes] = {}
+        """The keys of messages that have one."""
         self.position = 0
         self.confirmed: dict[str, None] = {}
         self.done = False
@@ -61,7 +63,8 @@ def _give(me: ClientProcess, script: Script, item: Item, who: Identity, with_id:
     topics, name = item
     me.world.watch.on_given(me, name, topics)
     value = script.value(me.world.random, name)
-    return operations.give(me.core, topics, value, id=name if with_id else None, identity=who)
+    key = script.keys.get(name)
+    return operations.give(me.core, topics, value, key=key, id=name if with_id else None, identity=who)
 
 
 def _outcome(me: ClientProcess, entry: Entry, who: Identity) -> Operation[Any]:
@@ -132,7 +135,9 @@ def _publish_from(me: ClientProcess, script: Script, position: int, who: Identit
         if len(many) > 1:
             for each in many:
                 watch.on_given(me, each, topics)
-            entry = Bulk(topics[0], Source([script.value(random, each) for each in many], None, me.core.now_us))
+            values = [script.value(random, each) for each in many]
+            keys = [script.keys.get(each) for each in many] if script.keys else None
+            entry = Bulk(topics[0], Source(values, keys, me.core.now_us))
             me.session.now_ms = me.world.now_ms
             who.outbox.give(entry)
             receipts = yield from _outcome(me, entry, who)

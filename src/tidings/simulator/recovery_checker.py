@@ -109,6 +109,10 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
             }
             for key, each in machine.subscriptions.items()
         },
+        "group": {
+            key: {"progress": group.progress.encode(), "members": group.members, "lanes": group.lanes}
+            for key, group in machine.groups.items()
+        },
     }
 
 

@@ -89,6 +89,14 @@ class Watch:
         for checker in self.checkers:
             checker.on_request(process, request)
 
+    def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+        for checker in self.checkers:
+            checker.on_arrived(process, request)
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        for checker in self.checkers:
+            checker.on_answer(process, answer)
+
     def on_process(self, process: ClientProcess) -> None:
         for checker in self.checkers:
             checker.on_process(process)
@@ -114,6 +122,18 @@ class Watch:
         self._world.note(process.label, f"is handed {name} at {message.topic} {message.offset}{again} of {topics}")
         for checker in self.checkers:
             checker.on_handed(process, topics, message)
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        again = f", attempt {message.attempt}" if message.redelivered else ""
+        key = f" of lane {message.key.decode()}" if message.key is not None else ""
+        self._world.note(process.label, f"takes {name_of(message.value)} at {message.offset}{key}{again}")
+        for checker in self.checkers:
+            checker.on_taken(process, message)
+
+    def on_confirmed(self, process: ClientProcess, message: Message) -> None:
+        self._world.note(process.label, f"knows that {name_of(message.value)} is settled")
+        for checker in self.checkers:
+            checker.on_confirmed(process, message)
 
     # The end.
 

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
-from tidings.simulator.broker import BrokerProcess
+from tidings.simulator.broker import BrokerProcess, Pace
 from tidings.simulator.client import Client
 from tidings.simulator.faults import FaultPlan
 from tidings.simulator.network import Network
@@ -30,7 +30,14 @@ class World:
     """All processes of a run and the time they share."""
 
     def __init__(
-        self, random: Random, plan: FaultPlan, broker: BrokerSettings, journal: JournalSettings, client: ClientSettings
+        self,
+        random: Random,
+        plan: FaultPlan,
+        broker: BrokerSettings,
+        journal: JournalSettings,
+        client: ClientSettings,
+        make_watch: Callable[[World, BrokerSettings], Watch] = Watch,
+        pace: Pace | None = None,
     ) -> None:
         self.random = random
         self.plan = plan
@@ -40,9 +47,9 @@ class World:
         self.trace = Trace()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._planned = 0
-        self.watch = Watch(self, broker)
+        self.watch = make_watch(self, broker)
         self.network = Network(self, plan)
-        self.broker = BrokerProcess(self, broker, journal)
+        self.broker = BrokerProcess(self, broker, journal, pace or Pace())
         self.clients: dict[str, Client] = {}
         self.scripts: list[Script] = []
         self.events = 0

@@ -27,6 +27,9 @@ ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
 """An anonymous client that vanished without a word is forgotten after this long."""
 
 
+SWEEP_EVERY_MS = 1_000
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Whom to answer once a command is durable."""
 
@@ -43,6 +46,7 @@ class Broker:
         self.dispatcher = Dispatcher(self.machine)
         self.sharing = Sharing(self.machine)
         self._heard_at_ms: dict[str, int] = {}
+        self._swept_at_ms = 0
         self._touched: dict[str, None] = {}
         """Topics that have grown since the streams were last served."""
 
@@ -467,13 +471,20 @@ class Broker:
     # Time.
 
     def _on_tick(self, now_ms: int) -> list[Effect]:
+        """Leases that have run out, and now and then what has gone silent."""
+        effects = self.sharing.on_tick(now_ms, self._heard_at_ms)
+        if now_ms - self._swept_at_ms >= SWEEP_EVERY_MS:
+            self._swept_at_ms = now_ms
+            effects += self._sweep(now_ms)
+        return effects
+
+    def _sweep(self, now_ms: int) -> list[Effect]:
         """Clients that have gone silent lose their streams; anonymous ones are forgotten after a day."""
         effects: list[Effect] = []
         for key, stream in list(self.dispatcher.streams.items()):
             heard_at_ms = self._heard_at_ms.setdefault(stream.subscription.client, now_ms)
             if now_ms - heard_at_ms > self.settings.session_silence_ms_max:
                 self.dispatcher.close(key)
-        effects += self.sharing.on_tick(now_ms, self._heard_at_ms)
         for client in self.machine.clients.values():
             if client.anonymous:
                 heard_at_ms = self._heard_at_ms.setdefault(client.name, now_ms)
