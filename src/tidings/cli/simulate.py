@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tidings.cli.output import print_json
 from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.run import Result
+from tidings.simulator.run import WORLDS, Result
 from tidings.simulator.run import run as run_seed
 
 HELP = """\
@@ -28,6 +28,7 @@ EXAMPLES = """\
   tidings simulate --seeds 1000 --first-seed 5000 --jobs 4
   tidings simulate --seed 42 --trace                # one run, line by line
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
+  tidings simulate --world groups --seeds 1000      # members that share the work of a topic
   tidings simulate --mutants                        # the planted bugs
 """
 
@@ -35,6 +36,9 @@ FAILURES_SHOWN_MAX = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), or members (groups)"
+    )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument("--first-seed", metavar="K", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--seed", metavar="S", type=int, help="run only this one")
@@ -51,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.seed is None:
         arguments.usage_error("--trace shows one run: name it with --seed")
+    _choose_world(arguments)
     if arguments.mutants:
         return _list_mutants(arguments.json)
     if arguments.seed is not None:
@@ -58,8 +63,16 @@ def run(arguments: argparse.Namespace) -> int:
     return _run_all(arguments)
 
 
+def _choose_world(arguments: argparse.Namespace) -> None:
+    """A planted bug has its world; without one it is that of the topics."""
+    wanted = MUTANTS[arguments.mutant].world if arguments.mutant is not None else arguments.world or "topics"
+    if arguments.world not in (None, wanted):
+        arguments.usage_error(f"{arguments.mutant} is a bug of the world {wanted!r}: leave --world out")
+    arguments.world = wanted
+
+
 def _run_one(arguments: argparse.Namespace) -> int:
-    result = run_seed(arguments.seed, arguments.trace, arguments.mutant)
+    result = run_seed(arguments.seed, arguments.trace, arguments.mutant, arguments.world)
     if arguments.trace:
         for line in result.trace:
             print(line)
@@ -78,7 +91,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
 def _run_all(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     count, failed, events = 0, 0, 0
-    results = run_many(arguments.first_seed, arguments.seeds, arguments.jobs, arguments.mutant)
+    results = run_many(arguments.first_seed, arguments.seeds, arguments.jobs, arguments.mutant, arguments.world)
     for result in _with_progress(results, arguments.seeds):
         count += 1
         events += result.events
@@ -118,6 +131,8 @@ def _tell_failure(result: Result, mutant: str | None) -> None:
     print(f"Seed {result.seed} breaks an invariant: {result.invariant}", file=sys.stderr)
     print(f"  {result.text}", file=sys.stderr)
     planted = f" --mutant {mutant}" if mutant is not None else ""
+    if mutant is None and result.world != "topics":
+        planted = f" --world {result.world}"
     print(f"  replay: tidings simulate --seed {result.seed}{planted} --trace", file=sys.stderr)
 
 

@@ -15,11 +15,13 @@ CHUNK = 10
 """Seeds that a process takes at a time."""
 
 
-def run_many(first_seed: int, count: int, jobs: int = 1, mutant: str | None = None) -> Iterator[Result]:
+def run_many(
+    first_seed: int, count: int, jobs: int = 1, mutant: str | None = None, kind: str = "topics"
+) -> Iterator[Result]:
     """The results of `count` seeds from `first_seed` on, as they come."""
     if jobs <= 1 or count <= CHUNK:
         for seed in range(first_seed, first_seed + count):
-            yield run(seed, mutant=mutant)
+            yield run(seed, mutant=mutant, kind=kind)
         return
     end = first_seed + count
     # A fresh interpreter for each process: what the caller has in memory or in threads must not matter.
@@ -29,7 +31,7 @@ def run_many(first_seed: int, count: int, jobs: int = 1, mutant: str | None = No
         try:
             while True:
                 for start in starts:
-                    under_way.append(pool.submit(_run_chunk, start, min(start + CHUNK, end), mutant))
+                    under_way.append(pool.submit(_run_chunk, start, min(start + CHUNK, end), mutant, kind))
                     if len(under_way) >= 2 * jobs:
                         break
                 if not under_way:
@@ -39,5 +41,5 @@ def run_many(first_seed: int, count: int, jobs: int = 1, mutant: str | None = No
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run_chunk(start: int, end: int, mutant: str | None) -> list[Result]:
-    return [run(seed, mutant=mutant) for seed in range(start, end)]
+def _run_chunk(start: int, end: int, mutant: str | None, kind: str) -> list[Result]:
+    return [run(seed, mutant=mutant, kind=kind) for seed in range(start, end)]

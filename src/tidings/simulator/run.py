@@ -9,12 +9,16 @@ import msgspec
 
 from tidings.simulator.checkers import Violation
 from tidings.simulator.faults import draw_faults
+from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
+
+WORLDS = ("topics", "groups")
+"""The kinds of worlds: publishers and subscribers, or the members of a group."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -28,11 +32,14 @@ class Result(msgspec.Struct, frozen=True):
     invariant: str | None = None
     text: str = ""
     trace: tuple[str, ...] = ()
+    world: str = "topics"
 
 
-def make_world(seed: int) -> World:
+def make_world(seed: int, kind: str = "topics") -> World:
     """The world of a seed, before anything has happened in it."""
     random = Random(seed)
+    if kind == "groups":
+        return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
     names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
     plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
     world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random))
@@ -40,12 +47,12 @@ def make_world(seed: int) -> World:
     return world
 
 
-def run(seed: int, trace: bool = False, mutant: str | None = None) -> Result:
-    """Runs a seed to its end, or to the first broken invariant; with a planted bug if one is named."""
+def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "topics") -> Result:
+    """Runs a seed to its end, or to the first broken invariant; with a planted bug, in its world, if one is named."""
     if mutant is not None:
         with MUTANTS[mutant].plant():
-            return run(seed, trace)
-    world = make_world(seed)
+            return run(seed, trace, None, MUTANTS[mutant].world)
+    world = make_world(seed, kind)
     invariant, text = None, ""
     try:
         world.run()
@@ -69,4 +76,5 @@ def run(seed: int, trace: bool = False, mutant: str | None = None) -> Result:
         invariant,
         text,
         tuple(world.trace.lines) if trace else (),
+        kind,
     )

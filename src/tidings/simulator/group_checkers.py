@@ -1,0 +1,253 @@
+"""The invariants of groups, one class each. All look at the same picture of who has what (`hands`).
+
+Each sees an observation before the picture changes by it; `GroupWatch` sees to that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidings.message import Message
+from tidings.node.engine import Engine
+from tidings.protocols.broker import commands, messages
+from tidings.settings import BrokerSettings
+from tidings.simulator.checkers import Checker
+from tidings.simulator.hands import GROUP, TOPIC, Hands, Session, kept, spread
+from tidings.simulator.ledger import Existing
+from tidings.simulator.watch import Watch
+
+if TYPE_CHECKING:
+    from tidings.simulator.client import ClientProcess
+    from tidings.simulator.world import World
+
+HEARD = (
+    messages.Beat,
+    messages.Join,
+    messages.Leave,
+    messages.Work,
+    messages.Settle,
+    messages.Release,
+    messages.Extend,
+)
+"""Requests by which the broker knows that a member is there."""
+
+
+class GroupChecker(Checker):
+    """One invariant of groups."""
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands.ledger)
+        self.hands = hands
+
+    def name(self, offset: int) -> str:
+        return f"{self.ledger.topics[TOPIC][offset]} at {offset}"
+
+
+class AllSettled(GroupChecker):
+    """Every message is settled in the end, by a member or by going to the dead letters, and stays so."""
+
+    RULE = "every message of a group is settled in the end"
+
+    def on_end(self, engine: Engine) -> None:
+        group = engine.broker.machine.groups.get((GROUP, TOPIC))
+        stored = self.ledger.topics.get(TOPIC, [])
+        if group is None:
+            self.broken("the group is gone")
+        missing = [self.name(offset) for offset in range(len(stored)) if not group.progress.done(offset)]
+        if missing:
+            self.broken(f"{', '.join(missing)} never settled")
+
+
+class SettledStaysSettled(GroupChecker):
+    """What is settled is not sent to anybody again, and not handed out again by the client that settled it.
+
+    A member that was asleep may go on with what it had been given before; only its settlement does not count.
+    """
+
+    RULE = "what is settled is never given out again"
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._lives: dict[Session, str] = {}
+        self._finished: dict[str, dict[int, None]] = {}
+        """life -> what was settled when it began."""
+
+    def on_process(self, process: ClientProcess) -> None:
+        self._finished[process.label] = dict.fromkeys(self.hands.settled)
+
+    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+        if isinstance(request, messages.Work):
+            self._lives[request.client, request.epoch] = process.label
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        given: list[int] = []
+        if isinstance(answer, messages.Parcel):
+            given = list(answer.offsets)
+        elif isinstance(answer, messages.Working):
+            given = kept(answer)
+        again = [self.name(offset) for offset in given if offset in self.hands.settled]
+        if again:
+            self.broken(f"{process.label} is given {', '.join(again)}, which is settled")
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        offset = message.offset
+        if offset in self._finished[process.label]:
+            self.broken(f"{process.label} takes {self.name(offset)}, which was settled before it began")
+        session = self.hands.settled.get(offset)
+        if session is not None and self._lives[session] == process.label:
+            self.broken(f"{process.label} takes {self.name(offset)}, which it has settled itself")
+
+
+class LanesInOrder(GroupChecker):
+    """A message is given out when every earlier one of its lane is settled or in the same hands."""
+
+    RULE = "each lane is given out in order"
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._taken: dict[str, dict[int, None]] = {}
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        if isinstance(answer, messages.Parcel):
+            given, fresh = list(answer.offsets), False
+        elif isinstance(answer, messages.Working) and self.hands.begins(process, answer):
+            given, fresh = kept(answer), True
+        else:
+            return
+        session = self.hands.session(process, answer.stream)
+        together = dict.fromkeys(given)
+        for offset in given:
+            for earlier in self.hands.unsettled(offset):
+                if earlier >= offset:
+                    break
+                mine = not fresh and self.hands.holders.get(earlier) == session
+                if not mine and earlier not in together:
+                    self.broken(
+                        f"{process.label} is given {self.name(offset)} while {self.name(earlier)} of the same lane is "
+                        f"with {self.hands.holders.get(earlier, 'nobody')}"
+                    )
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        taken = self._taken.setdefault(process.label, {})
+        if message.offset in taken:
+            return
+        for earlier in self.hands.unsettled(message.offset):
+            if earlier < message.offset and earlier not in taken:
+                self.broken(f"{process.label} takes {self.name(message.offset)} before {self.name(earlier)}")
+        taken[message.offset] = None
+
+
+class OneOwner(GroupChecker):
+    """What a member has in hand goes to another only when it gave it back, left, or was unheard for a lease."""
+
+    RULE = "nobody loses work that is in its hands"
+
+    def __init__(self, hands: Hands, lease_ms: int, deliveries_max: int, clock_jumps: bool, world: World) -> None:
+        super().__init__(hands)
+        self._lease_ms = lease_ms
+        self._deliveries_max = deliveries_max
+        self._clock_jumps = clock_jumps
+        self._world = world
+        self._life = 0
+        self._since_ms = 0
+        self._heard_ms: dict[Session, int] = {}
+        self._gone: dict[str, None] = {}
+        self._opened: dict[str, None] = {}
+        self._sent: dict[tuple[str, int], int] = {}
+        self._spent: dict[str, None] = {}
+
+    def _begin_life(self) -> None:
+        """What the broker has heard it forgets when it dies."""
+        if self._world.broker.life != self._life:
+            self._life = self._world.broker.life
+            self._since_ms = self._world.now_ms
+            for known in (self._heard_ms, self._gone, self._opened, self._sent, self._spent):
+                known.clear()
+
+    def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+        self._begin_life()
+        if isinstance(request, HEARD):
+            self._heard_ms[request.client, request.epoch] = self._world.now_ms
+        elif isinstance(request, messages.Bye):
+            self._gone[request.client] = None
+
+    def on_existing(self, existing: Existing) -> None:
+        if existing.error is None and isinstance(existing.command, commands.Leave):
+            self._gone[existing.command.client] = None
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        self._begin_life()
+        if isinstance(answer, messages.Working) and self.hands.begins(process, answer):
+            self._gone.pop(process.name, None)
+            self._opened[process.name] = None
+            self._spent.pop(process.name, None)
+        elif isinstance(answer, messages.Parcel):
+            for offset in answer.offsets:
+                holder = self.hands.holders.get(offset)
+                if holder is not None and holder[0] != process.name and not self._may_lose(holder):
+                    self.broken(f"{process.label} is given {self.name(offset)} while {holder} has it and is there")
+            sent = self._sent[process.label, answer.parcel] = self._sent.get((process.label, answer.parcel), 0) + 1
+            if sent >= self._deliveries_max:
+                self._spent[process.name] = None
+
+    def _may_lose(self, holder: Session) -> bool:
+        if self._clock_jumps or holder[0] in self._gone or holder[0] in self._spent:
+            return True
+        heard_ms = self._heard_ms.get(holder, 0) if holder[0] in self._opened else 0
+        return self._world.now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
+
+
+class StaleRefused(GroupChecker):
+    """A settlement is accepted only from whoever has the message in hand, and once."""
+
+    RULE = "no stale settlement is accepted"
+
+    def on_existing(self, existing: Existing) -> None:
+        command = existing.command
+        if existing.error is not None or not isinstance(command, commands.Settle):
+            return
+        session = (command.client, command.epoch)
+        for offset in spread(command.ranges):
+            if offset in self.hands.settled:
+                self.broken(f"{session} settled {self.name(offset)} after {self.hands.settled[offset]} had")
+            if self.hands.holders.get(offset) != session:
+                holder = self.hands.holders.get(offset, "nobody")
+                self.broken(f"{session} settled {self.name(offset)} while it was in the hands of {holder}")
+
+    def on_confirmed(self, process: ClientProcess, message: Message) -> None:
+        session = self.hands.settled.get(message.offset)
+        if session is None or session[0] != process.name:
+            self.broken(f"{process.label} was told that it settled {self.name(message.offset)}, and {session} did")
+
+
+class GroupWatch(Watch):
+    """All checkers, with those of groups."""
+
+    def __init__(self, world: World, settings: BrokerSettings) -> None:
+        super().__init__(world, settings)
+        self.hands = Hands(self.ledger)
+        lanes_deliveries_max = 3
+        self.checkers += [
+            AllSettled(self.hands),
+            SettledStaysSettled(self.hands),
+            StaleRefused(self.hands),
+            LanesInOrder(self.hands),
+            OneOwner(self.hands, settings.lease_ms, lanes_deliveries_max, bool(world.plan.clock_jumps), world),
+        ]
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether nothing is left to do for anybody."""
+        return len(self.hands.settled) == len(self.ledger.topics.get(TOPIC, ()))
+
+    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+        super().on_request(process, request)
+        self.hands.on_request(process, request)
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        super().on_answer(process, answer)
+        self.hands.on_answer(process, answer)
+
+    def _on_existing(self, existing: Existing) -> None:
+        super()._on_existing(existing)
+        self.hands.on_existing(existing)
