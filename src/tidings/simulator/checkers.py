@@ -218,8 +218,16 @@ class FencedStayOut(Checker):
                     f"a late Hello of {command.client}'s session {first} was given epoch {granted} after {epoch}"
                 )
             self._newest[command.client] = (granted, command.token)
-        elif command.epoch < epoch:
+        elif command.epoch < epoch and not self._is_member(command):
             self.broken(f"a {type(command).__name__} of {command.client} in epoch {command.epoch} came after {epoch}")
+
+
+    def _is_member(self, command: Any) -> bool:
+        """Whether the newer session has not joined this command's group yet: until then the older one is the member."""
+        if not isinstance(command, commands.Settle | commands.Leave):
+            return False
+        group = self.ledger.reference.groups[command.group, command.topic]
+        return isinstance(command, commands.Leave) or group.members.get(command.client) == command.epoch
 
 
 class AllOrNone(Checker):

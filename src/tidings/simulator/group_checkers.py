@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tidings.message import Message
 from tidings.node.engine import Engine
 from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
 from tidings.simulator.hands import GROUP, TOPIC, Hands, Session, kept, spread
@@ -56,6 +57,26 @@ class AllSettled(GroupChecker):
         missing = [self.name(offset) for offset in range(len(stored)) if not group.progress.done(offset)]
         if missing:
             self.broken(f"{', '.join(missing)} never settled")
+
+
+class SettledWasTaken(GroupChecker):
+    """Nothing is settled that no application of that session has been given."""
+
+    RULE = "nothing is settled that nobody worked on"
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._taken: dict[tuple[str, int], None] = {}
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        self._taken[process.name, message.offset] = None
+
+    def on_existing(self, existing: Existing) -> None:
+        command = existing.command
+        if existing.error is None and isinstance(command, commands.Settle):
+            for offset in spread(command.ranges):
+                if (command.client, offset) not in self._taken:
+                    self.broken(f"{command.client} settled {self.name(offset)}, which it has never taken")
 
 
 class SettledStaysSettled(GroupChecker):
@@ -142,13 +163,12 @@ class OneOwner(GroupChecker):
 
     RULE = "nobody loses work that is in its hands"
 
-    def __init__(self, hands: Hands, lease_ms: int, deliveries_max: int, clock_jumps: bool, world: World) -> None:
+    def __init__(self, hands: Hands, lease_ms: int, world: World) -> None:
         super().__init__(hands)
         self._lease_ms = lease_ms
-        self._deliveries_max = deliveries_max
-        self._clock_jumps = clock_jumps
+        self._deliveries_max = LaneSettings().deliveries_max
+        self._clock_jumps = bool(world.plan.clock_jumps)
         self._world = world
-        self._life = 0
         self._since_ms = 0
         self._heard_ms: dict[Session, int] = {}
         self._gone: dict[str, None] = {}
@@ -156,18 +176,20 @@ class OneOwner(GroupChecker):
         self._sent: dict[tuple[str, int], int] = {}
         self._spent: dict[str, None] = {}
 
-    def _begin_life(self) -> None:
+    def on_recovered(self) -> None:
         """What the broker has heard it forgets when it dies."""
-        if self._world.broker.life != self._life:
-            self._life = self._world.broker.life
-            self._since_ms = self._world.now_ms
-            for known in (self._heard_ms, self._gone, self._opened, self._sent, self._spent):
-                known.clear()
+        self._since_ms = self._world.now_ms
+        self._heard_ms.clear()
+        for known in (self._gone, self._opened, self._spent):
+            known.clear()
+        self._sent.clear()
 
     def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
-        self._begin_life()
         if isinstance(request, HEARD):
-            self._heard_ms[request.client, request.epoch] = self._world.now_ms
+            session = (request.client, request.epoch)
+            if self._is_silent(session):  # Whatever it says now, it may have been given up already.
+                self._gone[request.client] = None
+            self._heard_ms[session] = self._world.now_ms
         elif isinstance(request, messages.Bye):
             self._gone[request.client] = None
 
@@ -176,7 +198,6 @@ class OneOwner(GroupChecker):
             self._gone[existing.command.client] = None
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
-        self._begin_life()
         if isinstance(answer, messages.Working) and self.hands.begins(process, answer):
             self._gone.pop(process.name, None)
             self._opened[process.name] = None
@@ -193,7 +214,10 @@ class OneOwner(GroupChecker):
     def _may_lose(self, holder: Session) -> bool:
         if self._clock_jumps or holder[0] in self._gone or holder[0] in self._spent:
             return True
-        heard_ms = self._heard_ms.get(holder, 0) if holder[0] in self._opened else 0
+        return self._is_silent(holder)
+
+    def _is_silent(self, session: Session) -> bool:
+        heard_ms = self._heard_ms.get(session, 0) if session[0] in self._opened else 0
         return self._world.now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
 
 
@@ -226,13 +250,14 @@ class GroupWatch(Watch):
     def __init__(self, world: World, settings: BrokerSettings) -> None:
         super().__init__(world, settings)
         self.hands = Hands(self.ledger)
-        lanes_deliveries_max = 3
+        self.owners = OneOwner(self.hands, settings.lease_ms, world)
         self.checkers += [
             AllSettled(self.hands),
+            SettledWasTaken(self.hands),
             SettledStaysSettled(self.hands),
             StaleRefused(self.hands),
             LanesInOrder(self.hands),
-            OneOwner(self.hands, settings.lease_ms, lanes_deliveries_max, bool(world.plan.clock_jumps), world),
+            self.owners,
         ]
 
     @property
@@ -247,6 +272,10 @@ class GroupWatch(Watch):
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         super().on_answer(process, answer)
         self.hands.on_answer(process, answer)
+
+    def on_recovered(self, engine: Engine) -> None:
+        super().on_recovered(engine)
+        self.owners.on_recovered()
 
     def _on_existing(self, existing: Existing) -> None:
         super()._on_existing(existing)

@@ -76,7 +76,15 @@ def _draw_faults(random: Random, members: list[str], calm_ms: int, lease_ms: int
         Pause(random.randrange(calm_ms), random.choice(members), random.randint(lease_ms // 2, 3 * lease_ms))
         for _ in range(random.randint(0, 3))
     )
-    return msgspec.structs.replace(plan, client_ends=plan.client_ends + ends, pauses=plan.pauses + pauses)
+    return msgspec.structs.replace(
+        plan,
+        # A member's stream relies on a connection that keeps the order, as every connection of ours does.
+        orderly=True,
+        loss=0.0,
+        repetition=0.0,
+        client_ends=plan.client_ends + ends,
+        pauses=plan.pauses + pauses,
+    )
 
 
 def _draw_client(random: Random) -> ClientSettings:

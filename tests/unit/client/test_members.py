@@ -1,0 +1,392 @@
+"""A member's stream: parcels, settlements, and what is said after an interruption, against a scripted peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.client.peer import LIMITS, Script, batch, outcome
+from tidings.client.member import Member
+from tidings.errors import Fenced, NotSubscribed, Overloaded, ProtocolError, Unavailable
+from tidings.protocols.broker import messages as m
+
+
+class Shop(Script):
+    """A session that is a member of the group `workers` on `jobs`, with its stream open."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.session.now_ms = self.now_ms
+        self.member = self.session.members.of("workers", "jobs")
+        self.session.members.open(self.member)
+        (join,) = self.sent()
+        assert isinstance(join, m.Join)
+        assert (join.group, join.topic, join.start, join.lanes) == ("workers", "jobs", "earliest", "key")
+        self.answer(m.JoinDone(join.request, True))
+        self.work = self.stand()
+
+    def stand(self, *kept: m.Kept, settled: tuple[tuple[int, int], ...] = ()) -> m.Work:
+        (work,) = self.sent()
+        assert isinstance(work, m.Work)
+        self.answer(m.Working(work.request, work.stream, kept, settled))
+        return work
+
+    def parcel(self, number: int, *offsets: int, attempt: int = 1) -> None:
+        values = [b"v%d" % offset for offset in offsets]
+        half = len(values) // 2
+        bodies = [batch(*part) for part in (values[:half], values[half:]) if part]
+        self.answer(m.Parcel(self.member.number, number, attempt, offsets), *bodies)
+
+    def take(self, count: int = 1) -> list[tuple[int, int]]:
+        """Hands out messages, as (offset, attempt)."""
+        found = []
+        while count and self.member.ready():
+            share = self.member.head()
+            assert share is not None
+            message = share[self.member.index]
+            assert message.value == b"v%d" % message.offset
+            found.append((message.offset, message.attempt))
+            self.member.take(1)
+            count -= 1
+        return found
+
+    def done(self, *offsets: int) -> None:
+        self.session.now_ms = self.now_ms
+        self.member.finish(offsets)
+        self.session.members.flush(self.member)
+
+    def settlements(self) -> tuple[m.Settlement, ...]:
+        (self.settle,) = self.sent()
+        assert isinstance(self.settle, m.Settle)
+        assert self.settle.stream == self.member.number
+        found: tuple[m.Settlement, ...] = self.settle.settlements
+        return found
+
+    def settled(self, *stale: int) -> None:
+        self.answer(m.SettleDone(self.settle.request, stale))
+
+
+def hand(member: Member) -> list[int]:
+    return sorted(member.hand)
+
+
+def test_a_stream_opens_with_its_room_and_nothing_in_hand() -> None:
+    shop = Shop(room_messages=7)
+    assert (shop.work.room, shop.work.held, shop.work.group, shop.work.topic) == (7, (), "workers", "jobs")
+    assert shop.member.standing
+
+
+def test_messages_come_in_the_order_of_the_parcels() -> None:
+    """C3."""
+    shop = Shop()
+    shop.parcel(1, 3, 5, 8)
+    shop.parcel(2, 4)
+    assert shop.take(9) == [(3, 1), (5, 1), (8, 1), (4, 1)]
+    assert hand(shop.member) == [3, 4, 5, 8]
+
+
+def test_settlements_share_requests_and_whole_parcels_are_named_whole() -> None:
+    """C11: one request in flight; what is done meanwhile goes with the next one."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    shop.parcel(2, 3, 4)
+    shop.take(5)
+    shop.done(0)
+    assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
+    shop.done(1, 2)
+    shop.done(3, 4)
+    assert shop.sent() == []
+    shop.settled()
+    assert hand(shop.member) == [1, 2, 3, 4]
+    assert shop.settlements() == (m.Settlement(1), m.Settlement(2))
+    shop.settled()
+    assert hand(shop.member) == []
+    assert shop.sent() == []
+
+
+def test_a_parcel_sent_again_is_not_handed_out_again() -> None:
+    """C11: what is in hand only learns its new attempt."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    assert shop.take() == [(0, 1)]
+    shop.parcel(1, 0, 1, 2, attempt=2)
+    assert shop.take(9) == [(1, 2), (2, 2)]
+    shop.done(0, 1, 2)
+    assert [each.parcel for each in shop.settlements()] == [1]
+
+
+def test_messages_in_hand_that_come_under_another_number_change_their_parcel() -> None:
+    """What is being worked on or done already is settled under the new number; only what is new is handed out."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    shop.take(2)
+    shop.done(0)
+    assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
+    shop.parcel(9, 0, 1, 2, 3, attempt=2)
+    shop.settled(1)
+    assert shop.settlements() == (m.Settlement(9, ((0, 1),)),)
+    assert shop.take(9) == [(2, 2), (3, 2)]
+    shop.done(1, 2, 3)
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(9, ((1, 4),)),)
+    assert shop.member.refused == 0
+
+
+def test_what_another_member_has_got_is_counted_and_dropped() -> None:
+    """C9: a stale settlement."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take(2)
+    shop.done(0, 1)
+    shop.settlements()
+    shop.settled(1)
+    assert shop.member.refused == 2
+    assert hand(shop.member) == []
+
+
+def test_a_single_acknowledgement_is_confirmed_or_refused() -> None:
+    """C9: a late one says that the work was given to another member."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.parcel(2, 2)
+    shop.take(3)
+    good, bad = (shop.session.members.acknowledge(shop.member, offset) for offset in (0, 2))
+    assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
+    assert not good.done
+    shop.settled()
+    assert outcome(good) is None
+    assert shop.settlements() == (m.Settlement(2),)
+    shop.settled(2)
+    with pytest.raises(Fenced, match="given to another member"):
+        outcome(bad)
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 2))
+
+
+def test_where_several_were_settled_at_once_each_waiter_gets_its_own_answer() -> None:
+    """C9: only the parcel is named as stale, so the messages are settled one by one."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2, 3)
+    shop.take(4)
+    shop.done(0)
+    shop.settlements()
+    first, second = (shop.session.members.acknowledge(shop.member, offset) for offset in (1, 2))
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(1, ((1, 3),)),)
+    shop.settled(1)
+    assert shop.settlements() == (m.Settlement(1, ((1, 2),)),)
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(1, ((2, 3),)),)
+    shop.settled(1)
+    assert outcome(first) is None
+    with pytest.raises(Fenced):
+        outcome(second)
+
+
+def test_what_waits_cannot_be_acknowledged() -> None:
+    shop = Shop()
+    shop.parcel(1, 0)
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 0))
+
+
+def interrupted(shop: Shop) -> m.Work:
+    """A time-out with something unanswered: a new connection, and the stream once more; the Work is unanswered."""
+    before = shop.member.number
+    shop.time_out()
+    (work,) = shop.sent()
+    assert isinstance(work, m.Work)
+    assert shop.reopened == 1
+    assert work.stream > before
+    return work
+
+
+def test_a_new_connection_says_what_is_in_hand_and_settles_again_what_was_not_confirmed() -> None:
+    """C7, C8: what has gone to others is dropped, from the buffer too."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2, 3)
+    shop.parcel(2, 7, 9, attempt=3)
+    shop.take(2)
+    shop.done(0)
+    shop.settlements()
+    work = interrupted(shop)
+    assert work.held == (m.Held(1, ((0, 4),)), m.Held(3, ((7, 8), (9, 10))))
+    shop.answer(m.Working(work.request, work.stream, (m.Kept(11, 1, ((0, 2), (3, 4))), m.Kept(12, 3, ((9, 10),)))))
+    assert shop.settlements() == (m.Settlement(11, ((0, 1),)),)
+    assert hand(shop.member) == [0, 1, 3, 9]
+    assert shop.take(9) == [(3, 1), (9, 3)]
+    shop.settled()
+    shop.done(1, 3, 9)
+    assert shop.settlements() == (m.Settlement(11, ((1, 2), (3, 4))), m.Settlement(12, ((9, 10),)))
+    shop.settled()
+    assert (hand(shop.member), shop.member.refused) == ([], 0)
+
+
+def test_a_settlement_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
+    """C11: what was sent and is settled was settled by us; what was never sent was settled by another member."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    shop.take(2)
+    sent = shop.session.members.acknowledge(shop.member, 0)
+    shop.settlements()
+    unsent = shop.session.members.acknowledge(shop.member, 1)
+    work = interrupted(shop)
+    shop.answer(m.Working(work.request, work.stream, (), ((0, 3),)))
+    assert outcome(sent) is None
+    with pytest.raises(Fenced):
+        outcome(unsent)
+    assert not shop.member.ready()
+    assert hand(shop.member) == []
+
+
+def test_parcels_of_an_old_stream_are_dropped() -> None:
+    shop = Shop()
+    old = shop.member.number
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.answer(m.Parcel(old, 1, 1, (0,)), batch(b"v0"))
+    assert not shop.member.ready()
+
+
+def test_a_broker_that_has_forgotten_the_stream_does_not_fence_the_session() -> None:
+    """C8, C9: after a restart or a lost lease the stream is opened anew, in the same session."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take(1)
+    shop.done(0)
+    shop.settlements()
+    shop.refuse(shop.settle.request, Fenced)
+    assert shop.session.main.fenced is None
+    work = shop.stand(m.Kept(5, 1, ((0, 2),)))
+    assert work.held == (m.Held(1, ((0, 2),)),)
+    assert shop.settlements() == (m.Settlement(5, ((0, 1),)),)
+    assert shop.take(9) == [(1, 1)]
+
+
+def test_a_beat_that_misses_the_stream_opens_it_anew() -> None:
+    """C9: the lease was lost while nobody looked."""
+    shop = Shop(beat_ms=100)
+    shop.parcel(1, 0)
+    shop.wait(100)
+    (beat,) = shop.sent()
+    assert beat.streams == (shop.member.number,)
+    shop.answer(m.BeatDone(beat.request, beat.streams))
+    assert shop.stand().held == (m.Held(1, ((0, 1),)),)
+    assert not shop.member.ready()
+
+
+def test_a_new_epoch_joins_again_before_it_works() -> None:
+    """C7: membership belongs to an epoch."""
+    shop = Shop()
+    shop.session.main.renew = True
+    asked = shop.session.request(shop.now_ms, lambda number, _: m.AskTopics(number))
+    (check,) = shop.sent()
+    shop.answer(m.BeatDone(check.request, ()))
+    (hello,) = shop.sent()
+    shop.answer(m.Welcome(hello.request, 2, *LIMITS))
+    sent = {type(each): each for each in shop.sent()}
+    shop.answer(m.Topics(sent[m.AskTopics].request, ()))
+    assert asked.pending.done
+    assert sent[m.Join].epoch == 2
+    shop.answer(m.JoinDone(sent[m.Join].request, False))
+    assert shop.stand().epoch == 2
+
+
+def test_a_newer_session_of_the_name_ends_the_membership() -> None:
+    """C9: Work is refused, and so is the Join after it: that is final."""
+    shop = Shop()
+    shop.session.members.open(shop.member)
+    (work,) = shop.sent()
+    shop.refuse(work.request, Fenced)
+    (join,) = shop.sent()
+    assert isinstance(join, m.Join)
+    shop.refuse(join.request, Fenced, "A newer session has taken over.")
+    assert shop.session.main.fenced is not None
+    assert isinstance(shop.member.error, Fenced)
+    assert shop.sent() == []
+
+
+def test_a_message_given_back_takes_along_what_is_behind_it() -> None:
+    """C11: nothing is handed out until the broker has said what it takes back."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    shop.take()
+    shop.session.members.release(shop.member, 0, 250)
+    (release,) = shop.sent()
+    assert (release.settlement, release.delay_ms) == (m.Settlement(1, ((0, 1),)), 250)
+    assert not shop.member.ready()
+    shop.answer(m.ReleaseDone(release.request, ((0, 2),)))
+    assert shop.take(9) == [(2, 1)]
+    shop.done(2)
+    assert shop.settlements() == (m.Settlement(1, ((2, 3),)),)
+
+
+def test_a_message_is_given_back_on_the_next_stream_if_this_one_ends_first() -> None:
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take()
+    shop.session.members.release(shop.member, 0, 0)
+    shop.sent()
+    work = interrupted(shop)
+    shop.answer(m.Working(work.request, work.stream, (m.Kept(4, 1, ((0, 2),)),)))
+    (release,) = shop.sent()
+    assert release.settlement == m.Settlement(4, ((0, 1),))
+
+
+def test_without_an_answer_the_stream_ends_as_unavailable_and_keeps_what_is_in_hand() -> None:
+    """C7: a long interruption; what was done is settled when the broker is back."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take(1)
+    waiting = shop.session.members.acknowledge(shop.member, 0)
+    shop.run_out_of_tries()
+    with pytest.raises(Unavailable):
+        outcome(waiting)
+    assert isinstance(shop.member.error, Unavailable)
+    assert hand(shop.member) == [0, 1]
+    shop.session.members.open(shop.member)
+    work = shop.stand(m.Kept(3, 1, ((0, 2),)))
+    assert work.held == (m.Held(1, ((0, 2),)),)
+    assert shop.settlements() == (m.Settlement(3, ((0, 1),)),)
+
+
+def test_a_settlement_that_is_refused_for_now_goes_with_the_next_one() -> None:
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take(2)
+    shop.done(0)
+    shop.settlements()
+    shop.refuse(shop.settle.request, Overloaded)
+    assert isinstance(shop.member.error, Overloaded)
+    shop.member.error = None
+    shop.done(1)
+    assert shop.settlements() == (m.Settlement(1),)
+
+
+def test_a_client_that_is_no_member_any_more_is_told() -> None:
+    shop = Shop()
+    shop.session.members.open(shop.member)
+    (work,) = shop.sent()
+    shop.refuse(work.request, NotSubscribed)
+    assert isinstance(shop.member.error, NotSubscribed)
+    shop.session.members.open(shop.member)
+    (join,) = shop.sent()
+    assert isinstance(join, m.Join)
+
+
+def test_a_parcel_that_does_not_hold_what_it_says_is_not_taken() -> None:
+    shop = Shop()
+    shop.answer(m.Parcel(shop.member.number, 1, 1, (0, 1)), batch(b"v0"))
+    with pytest.raises(ProtocolError):
+        shop.member.head()
+
+
+def test_what_a_loop_did_not_get_to_waits_again_in_order() -> None:
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2, 3)
+    share = shop.member.head()
+    assert share is not None
+    shop.member.take(2)
+    shop.member.put_back(share, 1, 2)
+    assert shop.take(9) == [(1, 1), (2, 1), (3, 1)]
