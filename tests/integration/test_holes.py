@@ -14,7 +14,7 @@ import tidings
 from tidings.client.bus import Bus
 from tidings.client.inbox import Inbox
 from tidings.node.embedded import EmbeddedLink, EmbeddedNode
-from tidings.protocols.broker import messages
+from tidings.protocols.broker import messages, writing
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.wire import codec
@@ -123,16 +123,16 @@ def test_a_put_stored_but_not_answered_is_stored_once(trouble: Trouble) -> None:
 
 def test_without_remembered_numbers_the_put_would_be_doubled(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fix taken out: a restarted broker that has forgotten the sequence numbers."""
-    plan = Machine._plan_one
+    plan = writing._plan_one
 
-    def forgetful(self: Machine, client: object, batch: object, target: messages.Target, *rest: object) -> object:
+    def forgetful(machine: Machine, client: object, batch: object, target: messages.Target, *rest: object) -> object:
         if trouble.deaths:
-            track = self.clients["alice"].tracks.get("news")
+            track = machine.clients["alice"].tracks.get("news")
             if track is not None and target.sequence == track.last:
                 track.last -= 1
-        return plan(self, client, batch, target, *rest)  # type: ignore[arg-type]
+        return plan(machine, client, batch, target, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Machine, "_plan_one", forgetful)
+    monkeypatch.setattr(writing, "_plan_one", forgetful)
     with pytest.raises(AssertionError):
         assert put_through_a_crash(trouble) == ["before", "once", "after"]
 

@@ -42,9 +42,7 @@ class Pace(msgspec.Struct, frozen=True):
 class BrokerProcess:
     """One broker that dies and comes back on the same disk."""
 
-    def __init__(
-        self, world: World, settings: BrokerSettings, journal_settings: JournalSettings, pace: Pace
-    ) -> None:
+    def __init__(self, world: World, settings: BrokerSettings, journal_settings: JournalSettings, pace: Pace) -> None:
         self._world = world
         self._settings = settings
         self._journal_settings = journal_settings

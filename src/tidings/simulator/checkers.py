@@ -221,7 +221,6 @@ class FencedStayOut(Checker):
         elif command.epoch < epoch and not self._is_member(command):
             self.broken(f"a {type(command).__name__} of {command.client} in epoch {command.epoch} came after {epoch}")
 
-
     def _is_member(self, command: Any) -> bool:
         """Whether the newer session has not joined this command's group yet: until then the older one is the member."""
         if not isinstance(command, commands.Settle | commands.Leave):

@@ -98,6 +98,8 @@ class FaultPlan(msgspec.Struct, frozen=True):
     breaks: tuple[Break, ...]
     full_disks: tuple[FullDisk, ...]
     clock_jumps: tuple[ClockJump, ...]
+    severing: bool = False
+    """True: what is under way to the broker when it ends is lost, as with TCP, and does not reach its next life."""
 
 
 def draw_faults(random: Random, clients: list[str], calm_ms: int, silence_ms: int) -> FaultPlan:

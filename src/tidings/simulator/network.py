@@ -62,9 +62,10 @@ class Network:
         request = decode_request(copied[0])
         self._world.note(process.label, f"-> {_described(request, copied)}")
         self._world.watch.on_request(process, request)
-        connection = process.connection
+        connection, broker = process.connection, self._world.broker
+        life = broker.life if self._plan.severing and broker.engine is not None else None
         for at_ms in self._arrivals(connection, process.name, to_broker=True):
-            self._world.at(at_ms, lambda: self._reach_broker(process, connection, request, copied))
+            self._world.at(at_ms, lambda: self._reach_broker(process, connection, life, request, copied))
 
     def send_to_client(self, connection: int, frames: Sequence[Frame]) -> None:
         copied = [bytes(frame) for frame in frames]
@@ -78,10 +79,10 @@ class Network:
             self._world.at(at_ms, lambda: self._reach_client(connection, copied))
 
     def _reach_broker(
-        self, process: ClientProcess, connection: int, request: AnyRequest, frames: list[bytes]
+        self, process: ClientProcess, connection: int, life: int | None, request: AnyRequest, frames: list[bytes]
     ) -> None:
         broker = self._world.broker
-        if broker.engine is not None:
+        if broker.engine is not None and life in (None, broker.life):
             self._world.watch.on_arrived(process, request)
             broker.receive(connection, frames)
 

@@ -16,6 +16,12 @@ FENCED = "fenced sessions change nothing"
 TOGETHER = "several at once are all or none"
 RECOVERY = "recovery equals the acknowledged prefix"
 ASSERTIONS = "the code's own assertions hold"
+PROGRESS = "everything pending completes"
+UNTAKEN = "nothing is settled that nobody worked on"
+SETTLED = "what is settled is never given out again"
+LANES = "each lane is given out in order"
+OWNER = "nobody loses work that is in its hands"
+STALE = "no stale settlement is accepted"
 
 
 class Mutant(msgspec.Struct, frozen=True):

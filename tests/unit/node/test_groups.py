@@ -181,6 +181,16 @@ def test_after_a_restart_a_member_that_stays_away_is_waited_for_as_long_as_its_l
     assert len(shop.values("ann")) == 10
 
 
+def test_a_member_that_said_goodbye_is_not_waited_for_after_a_restart() -> None:
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    shop.ask(messages.Bye(7, "bob", shop.epochs["bob"]))
+    shop.restart()
+    shop.got.clear()
+    shop.work("ann")
+    assert len(shop.values("ann")) == 10
+
+
 def test_a_settlement_whose_answer_was_lost_is_not_lost() -> None:
     """C11: said again in the same life it is accepted; after a restart the member is told that it is settled."""
     shop = Shop("ann")

@@ -384,8 +384,9 @@ class Broker:
             if subscription.reading and subscription.reader_epoch == client.epoch:
                 detached.append(commands.Detach(subscription.topics, self.dispatcher.sent_positions(subscription)))
         self._heard_at_ms.pop(client.name, None)
+        works = any(group.members.get(client.name) == client.epoch for group in self.machine.groups.values())
         left = self.sharing.on_bye(now_ms, client.name)
-        if not detached and not client.anonymous:  # Nothing that a restart would have to know.
+        if not (detached or works or client.anonymous):  # Nothing that a restart would have to know.
             return [Send(peer, messages.ByeDone(message.request)), *left]
         return [
             *left,

@@ -15,6 +15,10 @@ GroupKey = tuple[str, str]
 """The group's name and its topic."""
 
 
+RESTING = 0
+"""The epoch of a member whose session ended in good order: it has nothing in hand."""
+
+
 class Group:
     """One group on one topic."""
 
@@ -26,7 +30,7 @@ class Group:
         self.lanes: LaneKind = lanes
         self.progress = progress
         self.members: dict[str, int] = {}
-        """client -> the epoch in which it joined."""
+        """client -> the epoch in which it joined, or RESTING."""
         self.empty_since_ms = empty_since_ms
 
     @property

@@ -39,7 +39,7 @@ from tidings.protocols.broker.commands import (
     Unsubscribe,
     Write,
 )
-from tidings.protocols.broker.groups import Group, GroupKey, GroupState
+from tidings.protocols.broker.groups import RESTING, Group, GroupKey, GroupState
 from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored
 from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
@@ -100,7 +100,7 @@ class Machine:
         self.groups_of: dict[str, dict[GroupKey, Group]] = {}
         """topic -> its groups."""
         self.used_at_ms: dict[str, int] = {}
-        """topic -> when it was last put to."""
+        """topic -> when it was made or last put to."""
         self.retired: dict[str, int] = {}
         """Collected topics that had held messages -> the offset after their last."""
 
@@ -112,7 +112,7 @@ class Machine:
             case Open():
                 return self._on_open(command)
             case Subscribe():
-                return self._on_subscribe(command)
+                return self._on_subscribe(command, time_ms)
             case Attach():
                 return self._on_attach(command)
             case Join():
@@ -122,7 +122,7 @@ class Machine:
             case Leave():
                 self._on_leave(command, time_ms)
             case DeadLetter():
-                self._on_dead_letter(command, body_address)
+                self._on_dead_letter(command, time_ms, body_address)
             case Collect():
                 self._on_collect(command, time_ms)
             case Unsubscribe():
@@ -180,8 +180,9 @@ class Machine:
         if len(self.topics) + more > self.settings.topics_max:
             raise LimitReached(f"There are already {self.settings.topics_max} topics (topics_max): raise the limit.")
 
-    def make_topic(self, name: str) -> Topic:
+    def make_topic(self, name: str, time_ms: int) -> Topic:
         """A new topic; one that was collected goes on with the offsets where it had stopped."""
+        self.used_at_ms[name] = time_ms
         next_offset = self.retired.pop(name, 0)
         topic = self.topics[name] = Topic(name, next_offset, next_offset)
         return topic
@@ -210,6 +211,9 @@ class Machine:
             for group in self.groups.values():
                 self._drop_member(group, client.name, time_ms)
             return
+        for group in self.groups.values():
+            if group.members.get(client.name) == client.epoch:
+                group.members[client.name] = RESTING
         for detached in command.detached:
             subscription = self.subscriptions.get((client.name, detached.topics))
             if subscription is not None and subscription.reader_epoch == client.epoch:
@@ -246,7 +250,7 @@ class Machine:
 
     # Subscriptions.
 
-    def _on_subscribe(self, command: Subscribe) -> tuple[tuple[Position, ...], bool]:
+    def _on_subscribe(self, command: Subscribe, time_ms: int) -> tuple[tuple[Position, ...], bool]:
         self.check_session(command.client, command.epoch)
         key = (command.client, command.topics)
         subscription = self.subscriptions.get(key)
@@ -263,7 +267,7 @@ class Machine:
                 )
             starts = {name: self._start_offset(name, command.start) for name in command.topics}
             for name in new:
-                self.make_topic(name)
+                self.make_topic(name, time_ms)
             subscription = Subscription(command.client, command.topics, dict(starts), starts)
             self._remember_subscription(subscription)
         return tuple(Position(name, subscription.cursors[name]) for name in command.topics), created
@@ -341,7 +345,7 @@ class Machine:
                 )
             start = self._start_offset(command.topic, command.start)
             if command.topic not in self.topics:
-                self.make_topic(command.topic)
+                self.make_topic(command.topic, time_ms)
             group = Group(command.group, command.topic, command.lanes, Progress(start), time_ms)
             self._remember_group(group)
         elif command.client not in group.members and len(group.members) >= self.settings.members_max:
@@ -369,11 +373,11 @@ class Machine:
         limit = self.topics[command.topic].next_offset
         return sum(group.progress.add(start, min(end, limit)) for start, end in command.ranges if start < end)
 
-    def _on_dead_letter(self, command: DeadLetter, body_address: int) -> None:
+    def _on_dead_letter(self, command: DeadLetter, time_ms: int, body_address: int) -> None:
         group = self.groups.get((command.group, command.topic))
         if group is None or group.progress.done(command.offset):
             return
-        topic = self.topics.get(command.to_topic) or self.make_topic(command.to_topic)
+        topic = self.topics.get(command.to_topic) or self.make_topic(command.to_topic, time_ms)
         topic.append(body_address, command.size_bytes, 1, None, None)
         group.progress.add(command.offset, command.offset + 1)
 

@@ -18,7 +18,7 @@ import msgspec
 from tidings.errors import Fenced, InvalidRequest
 from tidings.message import Columns, GroupInfo, MemberInfo
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.groups import Group, GroupKey
+from tidings.protocols.broker.groups import RESTING, Group, GroupKey
 from tidings.protocols.broker.lanes import Lanes
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.members import LaneKey, LaneSettings, Settlement, Stale
@@ -102,8 +102,9 @@ class Sharing:
     def recovered(self) -> None:
         """After a restart: every member that the journal knows may have something in hand."""
         for group in self._machine.groups.values():
-            if group.members:
-                self._workshop(group).awaited = dict.fromkeys(group.members)
+            awaited = {client: None for client, epoch in group.members.items() if epoch != RESTING}
+            if awaited:
+                self._workshop(group).awaited = awaited
         self._grace_until_ms = None
 
     def _workshop(self, group: Group) -> Workshop:
@@ -134,7 +135,8 @@ class Sharing:
                 firsts = tuple(topic.offsets[entry] for entry in entries)
                 return [Examine(places, Claim(group.key, peer, message, firsts))]
             return self._begin_work(now_ms, workshop, peer, message, (), ())
-        station.peer = peer
+        if station.peer != peer:  # What was under way on the old connection is lost, and the member does not know it.
+            raise Fenced(f"The stream {message.stream} of {message.client!r} was on another connection: open it again.")
         workshop.lanes.activate(message.client)
         workshop.lanes.grant(message.client, room)
         effects = self.pump(now_ms, workshop)

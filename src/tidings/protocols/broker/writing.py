@@ -156,7 +156,7 @@ def store(
     for plan in plans:
         topic = machine.topics.get(plan.topic)
         if topic is None:
-            topic = machine.make_topic(plan.topic)
+            topic = machine.make_topic(plan.topic, time_ms)
         track = client.tracks.get(plan.topic)
         if track is None:
             track = client.tracks[plan.topic] = Track()
