@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.simulator import checkers, delivery_checkers, planting, recovery_checker
+from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
@@ -18,7 +18,7 @@ def test_mutant_is_caught(name: str) -> None:
         if result.invariant is not None:
             break
     assert result.invariant in MUTANTS[name].rules, f"seed {result.seed}: {result.invariant}: {result.text}"
-    assert run(result.seed).invariant is None, "the seed fails without the planted bug too"
+    assert run(result.seed, kind=MUTANTS[name].world).invariant is None, "the seed fails without the planted bug too"
 
 
 def test_there_are_enough() -> None:
@@ -36,8 +36,11 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 def test_the_rules_are_those_of_the_checkers() -> None:
     rules = {
         checker.RULE
-        for module in (checkers, delivery_checkers, recovery_checker)
+        for module in (checkers, delivery_checkers, group_checkers, recovery_checker)
         for checker in vars(module).values()
         if isinstance(checker, type) and issubclass(checker, checkers.Checker) and checker.RULE
     }
-    assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {planting.ASSERTIONS} <= rules
+    assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {
+        planting.ASSERTIONS,
+        planting.PROGRESS,
+    } <= rules

@@ -1,8 +1,8 @@
 """The benchmark: what tidings does, beside what the machine under it could do at most.
 
 A figure alone says more about the machine than about the program, so every scenario runs in turns with the
-limit that it is compared to: scenario, limit, scenario, limit. The ratio of the two survives a busy or a
-slow machine; the absolute figure does not. The broker and its clients are processes of their own, as they
+limit that it is compared to: scenario, limit, scenario, limit. The ratio of the two survives a slower
+machine; the absolute figure does not. The broker and its clients are processes of their own, as they
 are in real life; this process only directs them.
 
     figures            what was measured, its limit, its target, and the arithmetic between them
@@ -12,5 +12,6 @@ are in real life; this process only directs them.
     processes          starts and ends brokers and workers
     commits            which commits a journal holds, and how large they are
     scenarios, backlog the scenarios
+    neighbours         how much of the machine others had meanwhile
     report, plot       table, JSON and picture
 """

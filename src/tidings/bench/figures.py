@@ -51,8 +51,15 @@ class Limit(msgspec.Struct, frozen=True):
     value: float
 
 
+OTHERS_SHARE_MAX = 0.1
+"""Above this share of the processors in other hands a target is neither met nor missed."""
+
+
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report. `samples` are the rounds that `value` was chosen from."""
+    """One line of the report. `samples` are the rounds that `value` was chosen from.
+
+    `others` is the share of the processors that others used meanwhile.
+    """
 
     scenario: str
     name: str
@@ -62,6 +69,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     target: Target | None = None
     samples: tuple[float, ...] = ()
     limit_samples: tuple[float, ...] = ()
+    others: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others used so much of the machine that the figure cannot be judged."""
+        return self.others > OTHERS_SHARE_MAX
 
     @property
     def ratio(self) -> float | None:
@@ -83,9 +96,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool | None:
-        """Whether the target is met; None when there is none."""
+        """Whether the target is met; None when there is none, or when others disturbed the measurement."""
         reached = self.reached
-        return None if self.target is None or reached is None else self.target.met_by(reached)
+        return None if self.target is None or reached is None or self.disturbed else self.target.met_by(reached)
 
     @property
     def margin(self) -> float | None:
@@ -105,7 +118,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 def fields_of(figure: Figure) -> dict[str, object]:
     """A figure as JSON shows it, with what follows from it."""
     fields: dict[str, object] = msgspec.to_builtins(figure)
-    return fields | {"ratio": figure.ratio, "ok": figure.ok, "margin": figure.margin}
+    return fields | {
+        "ratio": figure.ratio,
+        "ok": figure.ok,
+        "margin": figure.margin,
+        "disturbed": figure.disturbed,
+    }
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

@@ -10,6 +10,7 @@ from tidings.bench.figures import Figure, quantity, target_text
 from tidings.errors import InvalidRequest
 
 MET, MISSED = "#2a6f97", "#d1603d"
+UNJUDGED = "#9aa5ad"
 INK, PALE = "#22303a", "#e7ebee"
 FORMATS = (".png", ".svg", ".pdf")
 MARGIN_MIN, MARGIN_MAX = 0.05, 50.0
@@ -37,7 +38,15 @@ def text_of(figure: Figure) -> str:
     """What stands beside a bar: what was reached, and the target."""
     assert figure.target is not None
     reached = f"{figure.ratio:.2f} x limit" if figure.target.of_ratio else quantity(figure.value, figure.unit)
-    return f"{reached}   ({target_text(figure)})"
+    note = ", disturbed" if figure.disturbed else ""
+    return f"{reached}   ({target_text(figure)}{note})"
+
+
+def colour_of(figure: Figure) -> str:
+    """Met, missed, or not to be judged."""
+    if figure.ok is None:
+        return UNJUDGED
+    return MET if figure.ok else MISSED
 
 
 def draw(figures: Sequence[Figure], path: Path) -> None:
@@ -57,7 +66,7 @@ def draw(figures: Sequence[Figure], path: Path) -> None:
     FigureCanvasAgg(picture)
     axes = picture.add_subplot()
     rows = list(range(len(bars)))
-    colours = [MET if figure.ok else MISSED for figure in bars]
+    colours = [colour_of(figure) for figure in bars]
     axes.barh(rows, [margin - 1.0 for margin in margins], left=1.0, color=colours, height=0.6, zorder=2)
     axes.set_xscale("log")
     # The texts begin where the bars end, and need about as much room as the longest bar.
@@ -72,7 +81,7 @@ def draw(figures: Sequence[Figure], path: Path) -> None:
     for row, figure, margin in zip(rows, bars, margins, strict=True):
         axes.annotate(
             text_of(figure), (max(margin, 1.0), row), (6, 0), textcoords="offset points",
-            ha="left", va="center", color=INK if figure.ok else MISSED, fontsize=8.8, zorder=4,
+            ha="left", va="center", color=MISSED if figure.ok is False else INK, fontsize=8.8, zorder=4,
         )  # fmt: skip
     ticks = [tick for tick in TICKS if lowest <= tick <= rightmost * 1.2]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -23,7 +23,6 @@ from tidings.bench.stage import Notice
 from tidings.errors import InvalidRequest
 
 WIDTH_WITHOUT_TERMINAL = 170
-BUSY_SHARE_MAX = 0.2
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
@@ -49,27 +48,30 @@ def table_of(figures: Sequence[Figure]) -> Table:
             figure.limit.name if figure.limit else "",
             f"{ratio:.2f}" if ratio is not None else "",
             target_text(figure),
-            _verdict(figure.ok),
+            _verdict(figure),
         )
         earlier = figure.scenario
     return table
 
 
-def _verdict(ok: bool | None) -> Text:
-    if ok is None:
+def _verdict(figure: Figure) -> Text:
+    if figure.target is None:
         return Text("")
-    return Text("ok", style="green") if ok else Text("below", style="bold red")
+    if figure.ok is None:
+        return Text("disturbed", style="yellow")
+    return Text("ok", style="green") if figure.ok else Text("below", style="bold red")
 
 
-def busy_line(busy: float) -> str:
-    """A warning if others used the machine too much when the run began, "" if not.
-
-    >>> busy_line(0.05), busy_line(0.5)
-    ('', 'Others used 50% of the processors when this began: do not trust the figures.')
-    """
-    if busy <= BUSY_SHARE_MAX:
+def others_line(figures: Sequence[Figure]) -> str:
+    """Which scenarios others disturbed, and by how much; "" if none."""
+    shares = {figure.scenario: figure.others for figure in figures if figure.disturbed}
+    if not shares:
         return ""
-    return f"Others used {busy:.0%} of the processors when this began: do not trust the figures."
+    listed = ", ".join(f"{scenario} {share:.0%}" for scenario, share in shares.items())
+    return (
+        f"Others used the processors meanwhile ({listed}), so neither figures nor ratios of these can be trusted: "
+        "run them again when the machine is quiet."
+    )
 
 
 def closing_line(figures: Sequence[Figure]) -> str:
@@ -78,16 +80,16 @@ def closing_line(figures: Sequence[Figure]) -> str:
     >>> closing_line([])
     'There is no target among these figures.'
     """
-    judged = [figure for figure in figures if figure.ok is not None]
-    if not judged:
+    targets = [figure for figure in figures if figure.target is not None]
+    if not targets:
         return "There is no target among these figures."
-    met = sum(figure.ok is True for figure in judged)
-    return f"{met} of {len(judged)} targets are met."
+    met = sum(figure.ok is True for figure in targets)
+    unjudged = sum(figure.ok is None for figure in targets)
+    rest = f" {unjudged} could not be judged." if unjudged else ""
+    return f"{met} of {len(targets)} targets are met.{rest}"
 
 
-def print_report(
-    figures: Sequence[Figure], limits: Sequence[Figure], busy: float = 0.0, file: IO[str] | None = None
-) -> None:
+def print_report(figures: Sequence[Figure], limits: Sequence[Figure], file: IO[str] | None = None) -> None:
     """The table, the limits of the machine below it, and a closing line."""
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
@@ -104,21 +106,21 @@ def print_report(
         console.print(grid)
     console.print()
     console.print(closing_line(figures))
-    if busy_line(busy):
-        console.print(busy_line(busy))
+    if others_line([*limits, *figures]):
+        console.print(others_line([*limits, *figures]))
 
 
-def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure], busy: float = 0.0) -> str:
+def as_markdown(figures: Sequence[Figure], limits: Sequence[Figure]) -> str:
     """The same as tables of Markdown."""
     lines = ["| Scenario | Figure | Measured | Limit | Ratio | Target | |", "|---|---|---:|---|---:|---|---|"]
     for figure in figures:
         limit = f"{quantity(figure.limit.value, figure.unit)} ({figure.limit.name})" if figure.limit else ""
         ratio = f"{figure.ratio:.2f}" if figure.ratio is not None else ""
         cells = [figure.scenario, figure.name, quantity(figure.value, figure.unit), limit, ratio, target_text(figure)]
-        lines.append(f"| {' | '.join(cells)} | {_verdict(figure.ok).plain} |")
+        lines.append(f"| {' | '.join(cells)} | {_verdict(figure).plain} |")
     lines += ["", "| The machine itself, in the same run | |", "|---|---:|"]
     lines += [f"| {limit.name} | {quantity(limit.value, limit.unit)} |" for limit in limits]
-    return "\n".join([*lines, "", f"{closing_line(figures)} {busy_line(busy)}".rstrip()])
+    return "\n".join([*lines, "", f"{closing_line(figures)} {others_line([*limits, *figures])}".rstrip()])
 
 
 def put_between_marks(page: str, text: str) -> str:

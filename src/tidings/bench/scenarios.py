@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups
+from tidings.bench import backlog, groups, neighbours
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -341,12 +341,23 @@ def machine_limits(plan: Plan, folder: Path, notice: Notice) -> list[Figure]:
 
 
 def run(names: Sequence[str], plan: Plan, folder: Path, notice: Notice) -> Results:
-    """Runs scenarios one after another."""
-    results = Results([], machine_limits(plan, folder, notice), {})
+    """Runs scenarios one after another, and notes for each how much of the machine others had meanwhile."""
+    results = Results([], [], {})
+    before = neighbours.spent()
+    limits = machine_limits(plan, folder, notice)
     notice("machine", "")
+    results.limits = _noted(limits, before)
     for name in names:
+        before = neighbours.spent()
         with stage(name, plan, folder, notice) as on:
-            results.figures += SCENARIOS[name].run(on)
+            figures = SCENARIOS[name].run(on)
             results.raw[name] = on.raw
+        # Only now, when the processes of the scenario have ended, is it known what they spent.
+        results.figures += _noted(figures, before)
         notice(name, "")
     return results
+
+
+def _noted(figures: list[Figure], before: neighbours.Spent | None) -> list[Figure]:
+    others = neighbours.others_share(before, neighbours.spent())
+    return [msgspec.structs.replace(figure, others=others) for figure in figures]

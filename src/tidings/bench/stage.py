@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,32 +100,6 @@ def filesystem_of(folder: Path, mounts: str | None = None) -> str:
 def available_memory() -> int:
     """How many bytes of memory are free or could be at once."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def busy_share(seconds: float) -> float:
-    """Which share of the processors' time was used in the next so many seconds; 0 where the system does not say."""
-    before = _processor_times()
-    time.sleep(seconds)
-    after = _processor_times()
-    return share_used(before, after)
-
-
-def share_used(before: Sequence[int], after: Sequence[int]) -> float:
-    """The share of time that was not idle between two readings: user, nice, system, idle, waiting, and others.
-
-    >>> share_used([10, 0, 10, 80, 0], [20, 0, 20, 90, 10])
-    0.5
-    """
-    spent = [late - early for early, late in zip(before, after, strict=True)]
-    return 1 - sum(spent[3:5]) / sum(spent) if sum(spent) else 0.0
-
-
-def _processor_times() -> list[int]:
-    try:
-        with Path("/proc/stat").open() as file:
-            return [int(field) for field in file.readline().split()[1:9]]
-    except OSError:
-        return [0] * 8
 
 
 def default_folder() -> Path:

@@ -17,7 +17,7 @@ from tidings.client.bus import monotonic_ms
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
 from tidings.client.link import WatchedLink
-from tidings.client.operations import Core, Operation, Until, Wait, topics_of
+from tidings.client.operations import Core, Operation, Wait, topics_of
 from tidings.client.pending import Pending
 from tidings.client.publisher import AsyncPublisher
 from tidings.client.rows import Value
@@ -47,7 +47,8 @@ class AsyncDriver:
         self._loop = asyncio.get_running_loop()
         self._watched = link.fileno()
         self._loop.add_reader(self._watched, self.pump)
-        self._waiting: dict[asyncio.Future[bool], Until] = {}
+        self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
+        self._awaited: dict[asyncio.Future[bool], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
 
@@ -95,8 +96,8 @@ class AsyncDriver:
             self._send()
             self.pump_soon()  # Sending may have swallowed the sign that something has come.
         self._set_timer(now_ms, due_ms)
-        for future, until in list(self._waiting.items()):
-            if not future.done() and until.ready():
+        for future, ready in list(self._waiting.items()):
+            if not future.done() and ready():
                 future.set_result(True)
 
     def close(self) -> None:
@@ -107,39 +108,42 @@ class AsyncDriver:
             if self._timer is not None:
                 self._timer.cancel()
             self._link.close()
-            for future in list(self._waiting):
+            for future in [*self._waiting, *self._awaited]:
                 if not future.done():
                     future.set_exception(InvalidRequest("The bus was closed meanwhile: connect again."))
 
     async def _wait(self, wait: Wait) -> bool:
-        self._send()
-        self.pump_soon()
         if self.closed:
             raise InvalidRequest("The bus was closed meanwhile: connect again.")
-        future: asyncio.Future[bool] = self._loop.create_future()
+        self._send()
+        self.pump_soon()
         if isinstance(wait, Pending):
-            wait.then(lambda _: None if future.done() else future.set_result(True))
-            if wait.done:
-                return True
-            until = Until(lambda: False)
-        elif wait.ready():
+            return await self._done(wait)
+        if wait.ready():
             return True
-        else:
-            until = wait
+        left_ms = None if wait.deadline_ms is None else wait.deadline_ms - self._clock()
+        if left_ms is not None and left_ms <= 0:
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
         timer = None
-        if until.deadline_ms is not None:
-            left_ms = until.deadline_ms - self._clock()
-            if left_ms <= 0:
-                return False
+        if left_ms is not None:
             timer = self._loop.call_later(left_ms / 1000, lambda: None if future.done() else future.set_result(False))
-        if isinstance(wait, Until):
-            self._waiting[future] = until
+        self._waiting[future] = wait.ready
         try:
             return await future
         finally:
-            self._waiting.pop(future, None)
+            del self._waiting[future]
             if timer is not None:
                 timer.cancel()
+
+    async def _done(self, pending: Pending[object]) -> bool:
+        future: asyncio.Future[bool] = self._loop.create_future()
+        pending.then(lambda _: None if future.done() else future.set_result(True))
+        self._awaited[future] = None
+        try:
+            return await future
+        finally:
+            del self._awaited[future]
 
     def _send(self) -> None:
         session, link = self._session, self._link

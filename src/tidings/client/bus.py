@@ -147,6 +147,13 @@ class Bus:
 
         A put that the broker refuses as Overloaded is tried again for `wait` seconds (the setting
         overload_wait_ms), and raises Overloaded after that: it is never dropped in silence.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     bus.put("news", "hello", key="greetings")
+        ...     bus.put(["news", "sport"], "both")
+        Receipt(topic='news', offset=0, duplicate=False)
+        [Receipt(topic='news', offset=1, duplicate=False), Receipt(topic='sport', offset=0, duplicate=False)]
         """
         found: Receipt | list[Receipt] = self.perform(
             operations.put(self._core, topic, value, key, headers, id, wait=wait)
@@ -158,6 +165,11 @@ class Bus:
 
         An error's `receipts` says how much of it had been stored by then; an Unavailable has `resend()`, which
         goes on with all of it.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     bus.put_many("numbers", (str(number) for number in range(1000)))
+        Receipts(topic='numbers', first_offset=0, count=1000, duplicates=0)
         """
         return self.perform(operations.put_many(self._core, topic, values, keys))
 
@@ -169,7 +181,15 @@ class Bus:
         headers: Mapping[str, Value] | None = None,
         id: str | None = None,
     ) -> Soon[Any]:
-        """Like put, without waiting for the answer: many calls share their requests."""
+        """Like put, without waiting for the answer: many calls share their requests.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     puts = [bus.put_soon("news", str(number)) for number in range(3)]
+        ...     bus.flush()
+        ...     puts[2].result().offset
+        2
+        """
         entry = self.perform(operations.put_soon(self._core, topic, value, key, headers, id))
         soon: Soon[Any] = Soon(self, self._core, entry, isinstance(topic, str))
         waiting = self._soon
@@ -193,11 +213,17 @@ class Bus:
             raise unseen
 
     def publisher(self, name: str) -> Publisher:
-        """A publisher with a name and sequence numbers of its own.
+        """A publisher with a name and sequence numbers of its own, which tell how far it had come.
 
-        with bus.publisher("import-7") as publisher:
-            done = publisher.last_sequence("news")
-            publisher.put_many("news", lines[done:])
+        >>> import tempfile, tidings
+        >>> lines = ["one", "two", "three"]
+        >>> with tidings.open(tempfile.mkdtemp()) as bus:
+        ...     for stop in (2, 3):  # The first run breaks off after two lines.
+        ...         with bus.publisher("import-7") as publisher:
+        ...             done = publisher.last_sequence("news")
+        ...             publisher.put_many("news", lines[done:stop])
+        Receipts(topic='news', first_offset=0, count=2, duplicates=0)
+        Receipts(topic='news', first_offset=2, count=1, duplicates=0)
         """
         identity = self._session.identity(name, os.urandom(16))
         return Publisher(self, self._core, identity)
@@ -205,10 +231,15 @@ class Bus:
     def transaction(self) -> Transaction:
         """Takes and puts that happen together or not at all.
 
-        with bus.transaction() as tx:
-            order = tx.get("orders")
-            if order is not None:
-                tx.put("invoices", order.value)
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="clerk") as bus:
+        ...     _ = bus.subscribe("orders")
+        ...     _ = bus.put("orders", "a bicycle")
+        ...     with bus.transaction() as tx:
+        ...         order = tx.get("orders")
+        ...         tx.put("invoices", order.value)
+        ...     tx.receipts
+        [[Receipt(topic='invoices', offset=0, duplicate=False)]]
         """
         return Transaction(self, self._core)
 
@@ -234,6 +265,13 @@ class Bus:
         It begins with what is put from now on, unless `start` says otherwise. With a `group` the client becomes one
         of the members that share the topic's messages; a group begins with the earliest message, and its first
         member decides about `start` and about what makes a lane: the key, or (`"publisher"`) publisher and key.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     subscription = bus.subscribe("news")
+        ...     _ = bus.put_many("news", ["one", "two"])
+        ...     [message.text for message in subscription.messages(timeout=0)]
+        ['one', 'two']
         """
         if group is None:
             topics = self.perform(operations.subscribe(self._core, topic, "now" if start is None else start))
@@ -259,6 +297,13 @@ class Bus:
 
         `timeout` is how long to wait for one, None for ever. When an acknowledgement ends as Unavailable the
         message is kept, and the next get returns it.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     _ = bus.subscribe("news")
+        ...     _ = bus.put("news", "hello")
+        ...     bus.get("news").text, bus.get("news")
+        ('hello', None)
         """
         return self.perform(reading.get(self._core, topics_of(topic), self._core.deadline_ms(timeout)))
 
@@ -275,8 +320,15 @@ class Bus:
     ) -> Callable[[H], H]:
         """Makes a function the handler of a topic's messages, and subscribes; `run` then calls it.
 
-        @bus.on("news")
-        def show(message): ...
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     @bus.on("news")
+        ...     def show(message):
+        ...         print(message.text)
+        ...         bus.stop()
+        ...     _ = bus.put("news", "hello")
+        ...     bus.run()
+        hello
         """
         handlers: list[Handler]
         if group is None:

@@ -15,7 +15,15 @@ from tidings.client.parcels import Bulk, Entry, Single, Together
 from tidings.client.pending import Pending
 from tidings.client.rows import Row, Source, Value, check_size
 from tidings.client.session import Identity, Session
-from tidings.errors import InvalidRequest, NoSuchTopic, Overloaded, ProtocolError, TidingsError, Unavailable
+from tidings.errors import (
+    InvalidRequest,
+    NoSuchTopic,
+    NotSubscribed,
+    Overloaded,
+    ProtocolError,
+    TidingsError,
+    Unavailable,
+)
 from tidings.message import Receipt, Receipts, TopicInfo, check_topic
 from tidings.protocols.broker.messages import (
     AnyAnswer,
@@ -322,6 +330,7 @@ def subscribe(core: Core, topic: str | Iterable[str], start: Start) -> Operation
     topics = topics_of(topic)
     if not (start in ("now", "earliest", "last") or (type(start) is int and start >= 0)):
         raise InvalidRequest(f'start is "now", "earliest", "last" or an offset, and this is {start!r}.')
+    yield from end_leaving(core, topics)
     name = core.client_id
     done = yield from ask(core, lambda number, epoch: Subscribe(number, name, epoch, topics, start), SubscribeDone)
     if done.created:
@@ -335,14 +344,30 @@ def unsubscribe(core: Core, topic: str | Iterable[str]) -> Operation[None]:
     """Ends a subscription."""
     topics = topics_of(topic)
     name = core.client_id
-    yield from ask(core, lambda number, epoch: Unsubscribe(number, name, epoch, topics), UnsubscribeDone)
+    core.session.streams.of(topics).leaving = True
+    try:
+        yield from ask(core, lambda number, epoch: Unsubscribe(number, name, epoch, topics), UnsubscribeDone)
+    except (NotSubscribed, NoSuchTopic):
+        _drop(core, topics)
+        raise
     _drop(core, topics)
-    if core.subscriptions is not None:
-        core.subscriptions.pop(topics, None)
+
+
+def end_leaving(core: Core, topics: tuple[str, ...]) -> Operation[None]:
+    """Finds out whether an unsubscribe that was never answered has happened, and makes sure that it stays so."""
+    if core.session.streams.of(topics).leaving:
+        core.session.main.renew = True  # The new epoch fences copies of it that may still arrive.
+        core.subscriptions = None
+        if topics in (yield from subscriptions(core)):
+            core.session.streams.of(topics).leaving = False
+        else:
+            _drop(core, topics)
 
 
 def _drop(core: Core, topics: tuple[str, ...]) -> None:
     core.session.streams.drop(topics)
+    if core.subscriptions is not None:
+        core.subscriptions.pop(topics, None)
     if core.inbox is not None:
         core.inbox.forget(topics)
 

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from tidings.client.doubt import Doubt
 from tidings.client.parcels import Bulk, Entry, Lane, Shipment, Single, Together
 from tidings.client.pending import Pending
 from tidings.client.rows import columns_of
-from tidings.errors import OutOfSequence, Overloaded, ProtocolError, TidingsError, Unavailable
+from tidings.errors import Fenced, OutOfSequence, Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
     AnyAnswer,
     AskSequence,
@@ -56,8 +57,7 @@ class Outbox:
         self._asking: dict[str, Pending[AnyAnswer]] = {}
         self._lanes: dict[tuple[str, ...], Lane] = {}
         self._given = 0
-        self._doubt: list[Shipment] = []
-        self._unsent: list[Entry] = []
+        self._doubt = Doubt()
         self.waiting_count = 0
 
     # What the session's users call.
@@ -81,7 +81,7 @@ class Outbox:
             most = self._session.settings.waiting_messages_max
             entry.pending.fail(Overloaded(f"{most} messages are waiting to be sent: wait for some of them first."))
             return
-        if self._doubt or self._unsent:
+        if self._doubt:
             self._abandon(entry.topics)
         self._given += 1
         entry.order = self._given
@@ -107,7 +107,7 @@ class Outbox:
 
     def end_doubt(self, topic: str) -> None:
         """Makes sure that nothing which was put to the topic can still be stored without our knowing."""
-        if self._doubt or self._unsent:
+        if self._doubt:
             self._abandon((topic,))
 
     def is_quiet(self, topic: str) -> bool:
@@ -116,7 +116,7 @@ class Outbox:
 
     def in_doubt(self, topic: str) -> bool:
         """Whether something that may be stored in the topic has not been answered."""
-        return any(topic in shipment.lane.topics for shipment in self._doubt)
+        return self._doubt.concerns(topic)
 
     def last_sequence(self, topic: str) -> Pending[AnyAnswer]:
         """Asks the broker for the last sequence number that the topic took from this name."""
@@ -141,7 +141,7 @@ class Outbox:
         for entry in unsent:
             entry.pending.fail(error())
         if isinstance(error(), Unavailable):
-            self._unsent.extend(unsent)
+            self._doubt.unsent.extend(unsent)
 
     # Lanes.
 
@@ -342,6 +342,8 @@ class Outbox:
         lane = shipment.lane
         lane.in_flight -= 1
         error = answered.error
+        if error is not None and self._ask_again(shipment, error):
+            return
         if error is None:
             answer = answered.outcome()
             stored: tuple[tuple[Stored, ...], ...] | None = None
@@ -358,12 +360,22 @@ class Outbox:
             error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
         self._doubt_numbers(shipment)
         if isinstance(error, Unavailable):
-            self._doubt.append(shipment)
-        elif shipment.call is not None and shipment.call.copies > 1:
-            self._identity.renew = True  # An earlier copy may still arrive, and must not be taken for the next put.
+            self._doubt.shipments.append(shipment)
         shipment.fail(error)
         if not self._session.failing:
             self._after(lane)
+
+    def _ask_again(self, shipment: Shipment, error: BaseException) -> bool:
+        """Of several copies one was refused, and another may have been stored or still be on its way.
+
+        A new epoch fences the others; in it the same request gets the final answer, stored before or refused.
+        """
+        call = shipment.call
+        if isinstance(error, (Unavailable, Fenced)) or call is None or call.copies_in_epoch < 2:
+            return False
+        self._identity.renew = True
+        self._repeat(shipment)
+        return True
 
     def _after(self, lane: Lane) -> None:
         self._pump_lane(lane)
@@ -377,60 +389,35 @@ class Outbox:
 
     # Doubt.
 
-    def _abandon(self, topics: Iterable[str]) -> None:
+    def _abandon(self, topics: tuple[str, ...]) -> None:
         """Something new goes to these topics, so what is in doubt there can no longer be sent again."""
-        wanted = tuple(topics)
-        shipments, _ = self._related(wanted)
-        if any(isinstance(shipment.entries[0], Together) for shipment in shipments):
-            self._send_again(wanted)  # A transaction is brought to its end before anything follows it.
-            return
-        for shipment in shipments:
-            if any(topic in shipment.lane.topics for topic in wanted):
-                self._identity.renew = True
-                for entry in shipment.entries:
-                    entry.gone = True
-        for entry in self._unsent:
-            entry.gone = entry.gone or any(topic in entry.topics for topic in wanted)
-        self._doubt = [shipment for shipment in self._doubt if not shipment.entries[0].gone]
-        self._unsent = [entry for entry in self._unsent if not entry.gone]
-
-    def _related(self, topics: Iterable[str]) -> tuple[list[Shipment], list[Entry]]:
-        """What is in doubt or was left unsent for these topics, and for others that are tied to them."""
-        tied = dict.fromkeys(topics)
-        known = 0
-        while known < len(tied):
-            known = len(tied)
-            for names in [shipment.lane.topics for shipment in self._doubt] + [each.topics for each in self._unsent]:
-                if any(topic in tied for topic in names):
-                    tied.update(dict.fromkeys(names))
-        return (
-            [shipment for shipment in self._doubt if any(topic in tied for topic in shipment.lane.topics)],
-            [entry for entry in self._unsent if any(topic in tied for topic in entry.topics)],
-        )
+        if self._doubt.holds_transaction(topics):
+            self._send_again(topics)  # A transaction is brought to its end before anything follows it.
+        elif self._doubt.abandon(topics):
+            self._identity.renew = True
 
     def _send_again(self, topics: Iterable[str], entry: Entry | None = None) -> None:
         """Sends what is in doubt for these topics again as it was, in its order."""
-        doubt, unsent = self._related(topics)
-        if entry is not None and not entry.topics:  # A transaction that only took: it is tied to nothing.
-            doubt = [shipment for shipment in self._doubt if entry in shipment.entries]
-            unsent = [each for each in self._unsent if each is entry]
-        self._doubt = [shipment for shipment in self._doubt if shipment not in doubt]
-        self._unsent = [each for each in self._unsent if each not in unsent]
+        shipments, unsent = self._doubt.take(topics, entry)
         for each in unsent:
             each.pending = Pending()
-        for shipment in doubt:
+        for shipment in shipments:
             shipment.renew_pendings()
-        for shipment in doubt:
+        for shipment in shipments:
             for part in shipment.parts:
                 for target in part.targets:
                     self._unsure.pop(target.topic, None)  # With these the numbers given so far will be taken.
-            assert shipment.call is not None
-            shipment.lane.in_flight += 1
-            self._session.repeat(shipment.call)
-            shipment.call.pending.then(lambda p, shipment=shipment: self._on_shipped(shipment, p))  # type: ignore[misc]
+            self._repeat(shipment)
         for each in unsent:
             self._wait_in(self._lane(each.topics), each)
         self.pump()
+
+    def _repeat(self, shipment: Shipment) -> None:
+        call = shipment.call
+        assert call is not None
+        shipment.lane.in_flight += 1
+        self._session.repeat(call)
+        call.pending.then(lambda p: self._on_shipped(shipment, p))
 
 
 def _oldest(lanes: Iterable[Lane]) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from tidings.client.operations import Core, Operation, Until, conclude, subscriptions, wait_for
+from tidings.client.operations import Core, Operation, Until, conclude, end_leaving, subscriptions, wait_for
 from tidings.client.stream import Stream
 from tidings.errors import Fenced, InvalidRequest, TidingsError, Unavailable
 from tidings.message import Batch, Message
@@ -56,6 +56,8 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
         fenced = core.session.main.fenced
         if fenced is not None:
             raise Fenced(str(fenced))
+        if stream.leaving:
+            yield from end_leaving(core, stream.topics)
         if stream.doubt is not None:
             yield from _end_doubt(core, stream)
         if not stream.opened:

@@ -106,6 +106,7 @@ class Call:
     __slots__ = (
         "bodies",
         "copies",
+        "copies_in_epoch",
         "epoch",
         "frames",
         "identity",
@@ -128,8 +129,8 @@ class Call:
         self.epoch = 0
         self.sent_ms = 0
         self.tries = 1
-        self.copies = 0
-        """How often it has been sent in all, by whatever cause."""
+        self.copies = self.copies_in_epoch = 0
+        """How often it has been sent in all, and in its present epoch; what older epochs sent is fenced."""
 
     @property
     def stores(self) -> bool:
@@ -251,7 +252,7 @@ class Session:
             call.pending.fail(problem)
         else:
             call.pending.finish(answer)
-        if call.copies > 1 and call.kind in COMING_AND_GOING:
+        if call.copies_in_epoch > 1 and call.kind in COMING_AND_GOING:
             self._stale_subscribe = True
         if who.held and not who.outstanding:
             self._greet(who)
@@ -305,6 +306,7 @@ class Session:
                 self._last_number += 1
                 call.number = self._last_number
             call.epoch = who.epoch
+            call.copies_in_epoch = 0
             header = call.make(call.number, who.epoch)
             call.kind = type(header)
             call.frames = [encode(header), *call.bodies]
@@ -316,6 +318,7 @@ class Session:
             return
         call.sent_ms = self.now_ms
         call.copies += 1
+        call.copies_in_epoch += 1
         self._outstanding[call.number] = call
         who.outstanding += 1
         self.outgoing.append(call.frames)
@@ -333,6 +336,7 @@ class Session:
         for call in self._outstanding.values():
             call.tries += 1
             call.copies += 1
+            call.copies_in_epoch += 1
             call.sent_ms = self.now_ms
             self.outgoing.append(call.frames)
         self.streams.reopen_all(tries)

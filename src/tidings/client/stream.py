@@ -71,6 +71,8 @@ class Stream:
         """A transaction on this stream of which it is not known whether it happened."""
         self.closed = False
         """True once somebody has ended the subscription object."""
+        self.leaving = False
+        """True from an unsubscribe on until it is known whether it has happened."""
         self.opened = False
         self.flows: list[Call] = []
         self.probes: list[tuple[Call, Pending[None]]] = []

@@ -9,7 +9,7 @@ import msgspec
 
 from tidings.journal import journal
 from tidings.node import engine
-from tidings.protocols.broker import commands, messages, subscriptions
+from tidings.protocols.broker import commands, messages, subscriptions, writing
 from tidings.protocols.broker.clients import Track
 from tidings.protocols.broker.delivery import Dispatcher, Served
 from tidings.protocols.broker.machine import Machine
@@ -106,15 +106,15 @@ def _same_epoch() -> Iterator[None]:
 @mutant("store-repetition", "a put that is sent again is stored again", TWICE)
 def _store_repetition() -> Iterator[None]:
     def make(plan_one: Any) -> Any:
-        def planted(self: Machine, client: Any, batch: Any, target: messages.Target, *rest: Any) -> Any:
+        def planted(machine: Machine, client: Any, batch: Any, target: messages.Target, *rest: Any) -> Any:
             track = client.tracks.get(target.topic)
             if track is not None and target.sequence <= track.last:
                 target = messages.Target(target.topic, track.last + 1)
-            return plan_one(self, client, batch, target, *rest)
+            return plan_one(machine, client, batch, target, *rest)
 
         return planted
 
-    with patched(Machine, "_plan_one", make):
+    with patched(writing, "_plan_one", make):
         yield
 
 
@@ -200,7 +200,13 @@ def _never_redelivered() -> Iterator[None]:
 
 @mutant("several-through-each", "one message to several topics reaches one subscription through each", ONCE)
 def _several_through_each() -> Iterator[None]:
-    with patched(Dispatcher, "_seen_elsewhere", lambda _: lambda self, stream, topic, entry: False):
+    def make(own_ranks: Any) -> Any:
+        def planted(self: Dispatcher, *arguments: Any) -> list[bool]:
+            return [True for _ in own_ranks(self, *arguments)]
+
+        return planted
+
+    with patched(Dispatcher, "_own_ranks", make):
         yield
 
 
@@ -209,7 +215,7 @@ def _track_forgets() -> Iterator[None]:
     def make(take: Any) -> Any:
         def planted(self: Track, *arguments: Any) -> None:
             take(self, *arguments)
-            del self.sequences[:-1], self.offsets[:-1]
+            del self.sequences[:-1], self.offsets[:-1], self.counts[:-1]
 
         return planted
 

@@ -12,10 +12,10 @@ from tidings.client.pending import Pending
 from tidings.client.stream import Stream
 from tidings.client.streams import Streams
 from tidings.protocols.broker import messages
-from tidings.simulator.planting import ONCE, TWICE, mutant, patched
+from tidings.simulator.planting import ONCE, TOGETHER, TWICE, mutant, patched
 
 
-@mutant("client-keeps-repetitions", "a delivery that comes twice is handed out twice", ONCE)
+@mutant("client-keeps-repetitions", "a delivery that comes twice is handed out twice", ONCE, TWICE)
 def _client_keeps_repetitions() -> Iterator[None]:
     def make(deliver: Any) -> Any:
         def planted(self: Stream, delivery: messages.Delivery, bodies: Any) -> bool:
@@ -29,7 +29,7 @@ def _client_keeps_repetitions() -> Iterator[None]:
         yield
 
 
-@mutant("client-ignores-gaps", "a delivery that leaves a gap is taken", ONCE)
+@mutant("client-ignores-gaps", "a delivery that leaves a gap is taken", ONCE, TOGETHER)
 def _client_ignores_gaps() -> Iterator[None]:
     def make(deliver: Any) -> Any:
         def planted(self: Stream, delivery: messages.Delivery, bodies: Any) -> bool:
@@ -49,8 +49,8 @@ def _resend_renumbered() -> Iterator[None]:
         def planted(self: Outbox, entry: Entry) -> Any:
             if not isinstance(entry, Single):
                 return resend(self, entry)
-            self._doubt = [each for each in self._doubt if entry not in each.entries]
-            self._unsent = [each for each in self._unsent if each is not entry]
+            self._doubt.shipments = [each for each in self._doubt.shipments if entry not in each.entries]
+            self._doubt.unsent = [each for each in self._doubt.unsent if each is not entry]
             entry.pending = Pending()
             self.give(entry)
             return entry.pending

@@ -78,7 +78,8 @@ def _move_undrained() -> Iterator[None]:
 def _drop_on_leave() -> Iterator[None]:
     def make(leave: Any) -> Any:
         def planted(self: Lanes, member: str, now_ms: int) -> None:
-            self._member(member).flights.clear()
+            for number in list(self._member(member).flights):
+                self.confirm(self.settle(member, number, None, now_ms))
             leave(self, member, now_ms)
 
         return planted
@@ -113,14 +114,16 @@ def _offer_from_mark() -> Iterator[None]:
         yield
 
 
-@mutant("ignore-claims", "what a member says it has in hand after a restart is not looked at", OWNER, world=WORLD)
+@mutant("ignore-claims", "what a member has in hand is confirmed and given to others too", LANES, OWNER, world=WORLD)
 def _ignore_claims() -> Iterator[None]:
     def make(on_claim: Any) -> Any:
         def planted(self: Sharing, now_ms: int, claim: Any, batches: Any) -> Any:
-            workshop = self._workshop(self._machine.groups[claim.key])
+            group = self._machine.groups[claim.key]
+            workshop = self._workshop(group)
             kept = tuple(
-                messages.Kept(1_000_000 + index, held.attempt, held.ranges)
+                messages.Kept(1_000_000 + index, held.attempt, tuple(group.progress.gaps(start, end)))
                 for index, held in enumerate(claim.message.held)
+                for start, end in held.ranges
             )
             return self._begin_work(now_ms, workshop, claim.peer, claim.message, kept, ())
 
@@ -149,8 +152,8 @@ def _short_lease() -> Iterator[None]:
         yield
 
 
-@mutant("free-before-durable", "a lane is free before its settlement is in the journal", STALE, LANES, world=WORLD)
-def _free_before_durable() -> Iterator[None]:
+@mutant("give-before-durable", "what is being settled is given out again meanwhile", SETTLED, STALE, world=WORLD)
+def _give_before_durable() -> Iterator[None]:
     def make(on_settle: Any) -> Any:
         def planted(self: Sharing, now_ms: int, peer: Any, message: messages.Settle) -> Any:
             effects = on_settle(self, now_ms, peer, message)
@@ -179,4 +182,3 @@ def _settle_all_in_hand() -> Iterator[None]:
 
     with patched(ClientMember, "settlements", make):
         yield
-

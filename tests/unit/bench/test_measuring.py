@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidings.bench import limits
 from tidings.bench.backlog import scattered
 from tidings.bench.commits import commits_since
+from tidings.bench.neighbours import Spent, others_share, spent
 from tidings.bench.plan import QUICK, Plan, plan
 from tidings.bench.scenarios import put_sizes
-from tidings.bench.stage import busy_share, filesystem_of, share_used
+from tidings.bench.stage import filesystem_of
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
@@ -127,7 +129,27 @@ def test_filesystem_of_the_nearest_mount() -> None:
     assert filesystem_of(Path("/runaway"), mounts) == "ext4"
 
 
-def test_share_of_the_processors_that_is_used() -> None:
-    assert share_used([0] * 8, [0] * 8) == 0.0
-    assert share_used([5, 0, 0, 5, 0], [10, 0, 0, 5, 0]) == 1.0
-    assert 0.0 <= busy_share(0.02) <= 1.0
+def test_others_had_what_neither_we_nor_nobody_had() -> None:
+    stat = "cpu  {} 0 {} 700 0 0 50 0\ncpu0 1 2 3 4"
+    before, after = spent(stat.format(100, 100)), spent(stat.format(200, 200))
+    assert before is not None
+    assert after is not None
+    assert others_share(before, msgspec.structs.replace(after, own=before.own)) == pytest.approx(1.0)
+    half = msgspec.structs.replace(after, own=before.own + (after.programs - before.programs) / 2)
+    assert others_share(before, half) == pytest.approx(0.5)
+
+
+def test_our_own_work_is_not_that_of_others() -> None:
+    before = Spent(programs=10.0, stolen=0.0, total=100.0, own=5.0)
+    assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=9.0)) == 0.0
+    assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=9.5)) == 0.0
+    assert others_share(before, Spent(programs=14.0, stolen=2.0, total=110.0, own=9.0)) == pytest.approx(0.2)
+    assert others_share(before, before) == 0.0
+    assert others_share(None, before) == 0.0
+
+
+def test_what_is_spent_only_grows() -> None:
+    before, after = spent(), spent()
+    if before is not None and after is not None:
+        assert after.total >= before.total
+        assert after.own >= before.own > 0

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidings.bench import plot, report
@@ -29,9 +30,9 @@ FIGURES = [
 LIMITS = [Figure(scenario="machine", name="memory copy", value=6e9, unit="B/s")]
 
 
-def printed(busy: float = 0.0) -> list[str]:
+def printed(figures: list[Figure] = FIGURES) -> list[str]:
     output = io.StringIO()
-    report.print_report(FIGURES, LIMITS, busy, output)
+    report.print_report(figures, LIMITS, output)
     return output.getvalue().splitlines()
 
 
@@ -60,8 +61,15 @@ def test_scenario_is_named_once() -> None:
     assert sum(line.startswith("put ") for line in printed()) == 1
 
 
-def test_busy_machine_is_told_last() -> None:
-    assert printed(busy=0.9)[-1].startswith("Others used 90% of the processors")
+def test_disturbed_figure_is_neither_met_nor_missed() -> None:
+    disturbed = [msgspec.structs.replace(figure, others=0.6) for figure in FIGURES]
+    lines = printed(disturbed)
+    verdicts = [line.split()[-1] for line in lines if "at least" in line or "at most" in line]
+    assert verdicts == ["disturbed"] * 3
+    assert "0 of 3 targets are met. 3 could not be judged." in lines
+    assert "publish 60%, put 60%, backlog 60%" in " ".join(lines)
+    assert all(figure.ok is None for figure in disturbed)
+    assert plot.colour_of(disturbed[0]) not in (plot.MET, plot.MISSED)
 
 
 def test_closing_line_without_targets() -> None:

@@ -222,18 +222,29 @@ def test_a_session_that_was_taken_over_does_not_take_back() -> None:
     assert isinstance(after.pending.error, Fenced)
 
 
-def test_a_refused_copy_also_needs_a_new_epoch() -> None:
-    """Z9: the put was sent twice and one copy was refused; the other may still arrive."""
+@pytest.mark.parametrize("stored", [True, False])
+def test_when_one_of_two_copies_is_refused_a_new_epoch_tells_about_the_other(stored: bool) -> None:
+    """Z9: the put was sent twice and one copy was refused; the other may have been stored, or may yet be."""
     script = Script()
     script.sure("news")
-    script.put("news", b"a")
+    entry = script.put("news", b"a")
     (put,) = script.sent()
     script.time_out()
     script.frames()
     script.refuse(put.request, LimitReached)
-    script.put("news", b"b")
+    assert not entry.pending.done
     (check,) = script.sent()
-    assert isinstance(check, m.Beat)
+    script.answer(m.BeatDone(check.request, ()))
+    (hello,) = script.sent()
+    script.answer(m.Welcome(hello.request, 2, *LIMITS))
+    (again,) = script.sent()
+    assert (again.part, again.epoch) == (put.part, 2)
+    if stored:
+        script.answer(m.PutDone(again.request, (m.Stored(None, ((0, 1),)),)))
+        assert outcome(entry.pending) == [Receipt("news", 1, True)]
+    else:
+        script.refuse(again.request, LimitReached)
+        assert isinstance(entry.pending.error, LimitReached)
 
 
 def test_overloaded_for_one_copy_says_nothing_about_the_other() -> None:

@@ -21,17 +21,20 @@ class TrackIndex(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     sequences: bytes
     offsets: bytes
+    counts: bytes
 
 
 class Track:
     """The sequence numbers of one publisher that one topic has taken, 1 to `last`."""
 
-    __slots__ = ("last", "offsets", "sealed_count", "sequences")
+    __slots__ = ("counts", "last", "offsets", "sealed_count", "sequences")
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
         self.sequences = array("Q")
         self.offsets = array("Q")
+        self.counts = array("Q")
+        """How many numbers each run has; between two runs there may be numbers whose messages are gone."""
         self.sealed_count = 0
 
     def take(self, sequence: int, offset: int, count: int) -> None:
@@ -40,28 +43,33 @@ class Track:
         The first one after a seal begins a run of its own, so that the piece of each segment says where the
         messages in it are, also when the pieces before it are gone.
         """
-        if len(self.sequences) == self.sealed_count or offset - self.offsets[-1] != sequence - self.sequences[-1]:
+        if (
+            len(self.sequences) == self.sealed_count
+            or offset != self.offsets[-1] + self.counts[-1]
+            or sequence != self.sequences[-1] + self.counts[-1]
+        ):
             self.sequences.append(sequence)
             self.offsets.append(offset)
+            self.counts.append(0)
+        self.counts[-1] += count
         self.last = max(self.last, sequence + count - 1)
 
     def find(self, sequence: int, first_offset: int = 0) -> int | None:
         """The offset of the message that had this number, None when it is below `first_offset`, what is kept."""
         assert 0 < sequence <= self.last
         run = bisect_right(self.sequences, sequence) - 1
-        place = -1 if run < 0 else self.offsets[run] + sequence - self.sequences[run]
-        return place if place >= first_offset else None
+        index = sequence - self.sequences[run] if run >= 0 else 0
+        if run < 0 or index >= self.counts[run] or self.offsets[run] + index < first_offset:
+            return None
+        return self.offsets[run] + index
 
     def trim(self, first_offset: int) -> None:
         """Forgets the places (never the numbers) of messages below `first_offset`."""
         count = 0
-        while count + 1 < len(self.offsets):
-            length = self.sequences[count + 1] - self.sequences[count]
-            if self.offsets[count] + length > first_offset:
-                break
+        while count < len(self.offsets) and self.offsets[count] + self.counts[count] <= first_offset:
             count += 1
         if count:
-            del self.sequences[:count], self.offsets[:count]
+            del self.sequences[:count], self.offsets[:count], self.counts[:count]
             self.sealed_count = max(0, self.sealed_count - count)
 
     def seal_again(self) -> None:
@@ -72,9 +80,10 @@ class Track:
         """Adds a piece that `Client.seal` made; what it says again replaces what was said before."""
         [first] = array("Q", piece.sequences[:8])
         count = bisect_left(self.sequences, first)
-        del self.sequences[count:], self.offsets[count:]
+        del self.sequences[count:], self.offsets[count:], self.counts[count:]
         self.sequences.frombytes(piece.sequences)
         self.offsets.frombytes(piece.offsets)
+        self.counts.frombytes(piece.counts)
         self.sealed_count = len(self.sequences)
 
 
@@ -109,6 +118,7 @@ class Client:
                 topic,
                 track.sequences[track.sealed_count :].tobytes(),
                 track.offsets[track.sealed_count :].tobytes(),
+                track.counts[track.sealed_count :].tobytes(),
             )
             for topic, track in self.tracks.items()
             if track.sealed_count < len(track.sequences)

@@ -1,0 +1,111 @@
+"""Made-up worlds in which the members of a group crash, stall, leave and come back.
+
+`tidings simulate --world groups --seed S --trace` replays a seed that fails here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidings
+from tidings.cli import main
+from tidings.simulator.many import run_many
+from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.run import make_world, run
+
+SEEDS = 200
+SEEDS_SOAK = 10_000
+WORLD = "groups"
+KEPT = Path(__file__).with_name("kept_group_seeds.txt")
+
+
+def kept_seeds() -> list[int]:
+    """The seeds that have found something once: the first word of each line that is not a comment."""
+    lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
+    return [int(words[0]) for words in lines if words]
+
+
+def check(first_seed: int, count: int, jobs: int) -> None:
+    for result in run_many(first_seed, count, jobs, kind=WORLD):
+        assert result.invariant is None, (
+            f"seed {result.seed}: {result.invariant}: {result.text}\n"
+            f"replay: tidings simulate --world groups --seed {result.seed} --trace"
+        )
+
+
+def test_seeds() -> None:
+    check(0, SEEDS, jobs=2)
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    check(0, SEEDS_SOAK, jobs=os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("seed", kept_seeds())
+def test_kept_seed(seed: int) -> None:
+    check(seed, 1, jobs=1)
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    def hashes(hash_seed: str) -> str:
+        program = (
+            "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed, kind='groups').trace_hash)"
+        )
+        environment = os.environ | {
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": str(Path(tidings.__file__).parents[1]),
+        }
+        return subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    first = hashes("1")
+    assert len(set(first.split())) == 12
+    assert hashes("2") == first
+
+
+def test_members_stall_end_and_overlap() -> None:
+    plans = [make_world(seed, WORLD).plan for seed in range(100)]
+    for kind in ("broker_ends", "client_ends", "pauses", "partitions", "breaks", "full_disks", "clock_jumps"):
+        assert any(getattr(plan, kind) for plan in plans), kind
+    assert {end.how for plan in plans for end in plan.client_ends} == {"kill", "close", "overlap"}
+
+
+def test_a_run_is_not_idle() -> None:
+    """Refused settlements, claims, messages given back, members that leave: all within a few seeds."""
+    lines = [line for seed in range(30) for line in run(seed, trace=True, kind=WORLD).trace]
+    for wanted in (
+        "kept=(Kept(",
+        "stale=(1",
+        "settled=((",
+        "crashes with messages in hand",
+        "gives ",
+        "ReleaseDone",
+        "leaves",
+        "attempt 3",
+        "goes on after Fenced",
+        "stands still",
+        "Extend(",
+        "held=(Held(",
+    ):
+        assert any(wanted in line for line in lines), wanted
+
+
+def test_enough_bugs_are_planted() -> None:
+    """`test_mutants` demands that each is found."""
+    assert sum(mutant.world == WORLD for mutant in MUTANTS.values()) >= 5
+
+
+def test_the_command_chooses_the_world(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--world", "groups", "--seed", "1", "--trace"]) == 0
+    assert "is a member" in capsys.readouterr().out
+    assert main(["simulate", "--mutant", "no-grace", "--seeds", "50", "--jobs", "1"]) == 1
+    assert "nobody loses work" in capsys.readouterr().err
+    assert main(["simulate", "--mutant", "no-grace", "--world", "topics"]) == 2
+    assert "leave --world out" in capsys.readouterr().err
