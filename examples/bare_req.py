@@ -1,6 +1,6 @@
 """tidings from a bare REQ socket: only pyzmq and msgpack, no tidings. Usage: bare_req.py tcp://127.0.0.1:7400"""
 
-import os, sys, msgpack, zmq  # noqa: E401
+import os, sys, msgpack, zmq  # noqa: E401, I001
 
 socket = zmq.Context().socket(zmq.REQ)
 socket.connect(sys.argv[1])

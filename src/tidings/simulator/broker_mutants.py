@@ -9,7 +9,7 @@ import msgspec
 
 from tidings.journal import journal
 from tidings.node import engine
-from tidings.protocols.broker import commands, messages, subscriptions, writing
+from tidings.protocols.broker import commands, machine, messages, subscriptions, writing
 from tidings.protocols.broker.clients import Track
 from tidings.protocols.broker.delivery import Dispatcher, Served
 from tidings.protocols.broker.machine import Machine
@@ -106,11 +106,11 @@ def _same_epoch() -> Iterator[None]:
 @mutant("store-repetition", "a put that is sent again is stored again", TWICE)
 def _store_repetition() -> Iterator[None]:
     def make(plan_one: Any) -> Any:
-        def planted(machine: Machine, client: Any, batch: Any, target: messages.Target, *rest: Any) -> Any:
+        def planted(owner: Machine, client: Any, batch: Any, target: messages.Target, *rest: Any) -> Any:
             track = client.tracks.get(target.topic)
             if track is not None and target.sequence <= track.last:
                 target = messages.Target(target.topic, track.last + 1)
-            return plan_one(machine, client, batch, target, *rest)
+            return plan_one(owner, client, batch, target, *rest)
 
         return planted
 
@@ -134,7 +134,7 @@ def _several_only_first() -> Iterator[None]:
 
         return planted
 
-    with patched(Machine, "_store", make):
+    with patched(machine, "store", make):
         yield
 
 

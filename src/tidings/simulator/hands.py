@@ -78,7 +78,7 @@ class Hands:
         elif isinstance(command, commands.DeadLetter):
             self.settled.setdefault(command.offset, None)
             self.holders.pop(command.offset, None)
-        elif isinstance(command, commands.Leave):
+        elif isinstance(command, commands.Leave | commands.Close):
             self._empty(command.client)
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
