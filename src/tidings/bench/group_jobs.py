@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -92,23 +93,29 @@ def publish_paced(desk: Any, topic: str, lanes: int, per_second: int, seconds: f
 
 
 def join_late(desk: Any, address: str, topic: str, members: int, lanes: int) -> tuple[int, int]:
-    """Members take all lanes and hold them; one more comes: how many lanes there are, and how many moved."""
-    buses = [tidings.connect(address, client_id=f"holder-{number}") for number in range(members)]
-    held = [bus.subscribe(topic, group=GROUP) for bus in buses]
+    """Members work on all lanes; one more comes: how many lanes there are, and how many moved until it has a share.
+
+    Each lane has more messages than its member has room for, so that there is something to move.
+    """
+    room = lanes * 4 // members
+    buses = [
+        tidings.connect(address, client_id=f"member-{number}", room_messages=room) for number in range(members + 1)
+    ]
+    held = [bus.subscribe(topic, group=GROUP) for bus in buses[:-1]]
     for jobs in held:
         assert jobs.get(timeout=0.0) is None
-    buses[0].put_many(topic, [b"job"] * lanes * 4, keys=list(lane_keys(lanes * 4, lanes)))
+    buses[0].put_many(topic, [b"job"] * lanes * 8, keys=list(lane_keys(lanes * 8, lanes)))
     for jobs in held:
         assert jobs.get(timeout=5.0) is not None
     [before] = buses[0].groups(topic)
-    late = tidings.connect(address, client_id="latecomer")
-    newcomer = late.subscribe(topic, group=GROUP)
+    newcomer = buses[-1].subscribe(topic, group=GROUP)
     newcomer.get(timeout=0.5)
-    for jobs in held:  # What is in flight is settled, so that lanes which are to move can move.
-        for _ in jobs.messages(timeout=0.2):
+    for jobs in held:  # Once what was in flight is settled, the lanes that are to move can move.
+        for _ in itertools.islice(jobs.messages(timeout=1.0), room):
             pass
+    newcomer.get(timeout=5.0)
     [after] = buses[0].groups(topic)
-    for bus in (*buses, late):
+    for bus in buses:
         bus.close()
     return before.lanes, after.moved_lanes - before.moved_lanes
 

@@ -158,7 +158,7 @@ def join(on: Stage) -> list[Figure]:
             value=float(moved),
             unit="lanes",
             limit=Limit("an even share", ideal),
-            target=ratio_at_most(1.1),
+            target=ratio_at_most(1.3),
             samples=(float(moved),),
         )
     ]

@@ -283,6 +283,7 @@ class GroupWatch(Watch):
 
     def on_recovered(self, engine: Engine) -> None:
         super().on_recovered(engine)
+        self.hands.on_recovered()
         self.owners.on_recovered()
 
     def _on_existing(self, existing: Existing) -> None:

@@ -61,8 +61,9 @@ def membership(me: ClientProcess, style: Working, habits: Habits) -> Operation[N
 
 def _bear(me: ClientProcess, error: TidingsError) -> None:
     """What a member goes on after; not when a newer process has its name."""
-    if me.session.main.fenced is not None:
-        raise error
+    fenced = me.session.main.fenced
+    if fenced is not None:
+        raise Fenced(str(fenced)) from error
     me.world.note(me.label, f"goes on after {type(error).__name__}: {error}")
 
 

@@ -36,6 +36,7 @@ class Hands:
         self.holders: dict[int, Session] = {}
         self._streams: dict[tuple[str, int], Session] = {}
         self._newest: dict[str, int] = {}
+        self._resting: dict[str, None] = {}
         self._of_lane: dict[Lane, list[int]] = {}
         self._known = 0
 
@@ -78,8 +79,17 @@ class Hands:
         elif isinstance(command, commands.DeadLetter):
             self.settled.setdefault(command.offset, None)
             self.holders.pop(command.offset, None)
-        elif isinstance(command, commands.Leave | commands.Close):
+        elif isinstance(command, commands.Leave):
             self._empty(command.client)
+        elif isinstance(command, commands.Close):
+            self._resting[command.client] = None
+        elif isinstance(command, commands.Join):
+            self._resting.pop(command.client, None)
+
+    def on_recovered(self) -> None:
+        """The broker has been restarted: members at rest have nothing in hand."""
+        for name in self._resting:
+            self._empty(name)
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         if isinstance(answer, messages.Parcel):
