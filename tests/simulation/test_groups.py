@@ -82,7 +82,6 @@ def test_a_run_is_not_idle() -> None:
     lines = [line for seed in range(30) for line in run(seed, trace=True, kind=WORLD).trace]
     for wanted in (
         "kept=(Kept(",
-        "stale=(1",
         "settled=((",
         "crashes with messages in hand",
         "gives ",

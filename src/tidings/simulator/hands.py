@@ -37,6 +37,7 @@ class Hands:
         self._streams: dict[tuple[str, int], Session] = {}
         self._newest: dict[str, int] = {}
         self._resting: dict[str, None] = {}
+        self._leaving: dict[str, None] = {}
         self._of_lane: dict[Lane, list[int]] = {}
         self._known = 0
 
@@ -80,7 +81,7 @@ class Hands:
             self.settled.setdefault(command.offset, None)
             self.holders.pop(command.offset, None)
         elif isinstance(command, commands.Leave):
-            self._empty(command.client)
+            self._leaving[command.client] = None
         elif isinstance(command, commands.Close):
             self._resting[command.client] = None
         elif isinstance(command, commands.Join):
@@ -88,8 +89,9 @@ class Hands:
 
     def on_recovered(self) -> None:
         """The broker has been restarted: members at rest have nothing in hand."""
-        for name in self._resting:
+        for name in (*self._resting, *self._leaving):
             self._empty(name)
+        self._leaving.clear()
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         if isinstance(answer, messages.Parcel):
@@ -102,6 +104,9 @@ class Hands:
             self._empty(session[0])
             for offset in kept(answer):
                 self._hand(session, offset)
+        elif isinstance(answer, messages.LeaveDone):  # What was sent to it in the same commit comes before this.
+            self._leaving.pop(process.name, None)
+            self._empty(process.name)
         elif isinstance(answer, messages.ReleaseDone):
             for offset in spread(answer.ranges):
                 if self.holders.get(offset, ("", 0))[0] == process.name:
