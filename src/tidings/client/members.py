@@ -186,7 +186,7 @@ class Members:
 
         self._ask(
             member,
-            lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room, held),
+            lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room, held, True),
             worked,
             tries,
         )

@@ -218,6 +218,8 @@ class Session:
         who = call.identity
         if self._outstanding.pop(call.number, None) is not None:
             who.outstanding -= 1
+            if who.held and not who.outstanding:  # What waited for the last answer need not wait any longer.
+                self._greet(who)
         elif call in who.held:
             who.held.remove(call)
             self._held_count -= 1

@@ -108,6 +108,8 @@ def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Ope
                 core.session.members.open(member)
             yield Until(lambda: member.standing or member.ready() or member.closed or not member.number)
         elif sure and not idle(member):  # What is being settled makes room for more.
+            core.session.now_ms = core.now_ms()
+            core.session.members.flush(member)
             yield Until(lambda: idle(member) or _stirred(member))
         elif sure:
             sure = False

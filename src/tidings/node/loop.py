@@ -32,14 +32,13 @@ EXIT_STORAGE_FAILED = 74
 
 
 class Clock:
-    """Milliseconds since 1970 that never go back, even when the machine's clock does."""
+    """Milliseconds since 1970 that never go back and never stand still, whatever is done to the machine's clock."""
 
     def __init__(self) -> None:
-        self._last_ms = 0
+        self._began_ns = time.time_ns() - time.monotonic_ns()
 
     def __call__(self) -> int:
-        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
-        return self._last_ms
+        return (self._began_ns + time.monotonic_ns()) // 1_000_000
 
 
 class Committer:

@@ -35,7 +35,9 @@ class Shop(Desk):
 
     def work(self, member: str, room: int = 100, held: tuple[messages.Held, ...] = (), new: bool = True) -> Any:
         self.streams[member] = self.streams.get(member, 0) + new
-        request = messages.Work(5, member, self.epochs[member], "workers", "jobs", self.streams[member], room, held)
+        request = messages.Work(
+            5, member, self.epochs[member], "workers", "jobs", self.streams[member], room, held, new
+        )
         self.say([codec.encode(request)], peer=member)
         self.commit()
         return self.listen()

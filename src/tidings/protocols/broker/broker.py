@@ -61,11 +61,11 @@ class Broker:
                 return self.sharing.on_examined(now_ms, batches, origin)
             case Refused(_, _, Origin(peer, message), error):
                 return self._failed(peer, message, error)
-            case Refused(_, _, Settling() as settling, error):
-                self.sharing.on_refused(settling)
-                return self._failed(settling.peer, settling.message, error)
-            case Refused(_, _, Burying() as burying, _):
-                self.sharing.on_refused(burying)
+            case Refused(now_ms, _, Settling() as settling, error):
+                failed = self._failed(settling.peer, settling.message, error)
+                return failed + self.sharing.on_refused(now_ms, settling)
+            case Refused(now_ms, _, Burying() as burying, _):
+                return self.sharing.on_refused(now_ms, burying)
             case Ticked(now_ms):
                 return self._on_tick(now_ms)
         return []
@@ -431,9 +431,10 @@ class Broker:
         try:
             result = self.apply(event.command, event.time_ms, event.body_address)
         except TidingsError as error:
+            failed = self._failed(origin.peer, origin.message, error) if isinstance(origin, Origin | Settling) else []
             if isinstance(origin, Settling | Burying):
-                self.sharing.on_refused(origin)
-            return self._failed(origin.peer, origin.message, error) if isinstance(origin, Origin | Settling) else []
+                failed += self.sharing.on_refused(event.now_ms, origin)
+            return failed
         match origin:
             case None:
                 return []

@@ -360,6 +360,7 @@ class Machine:
         self.groups_of.setdefault(group.topic, {})[group.key] = group
 
     def _on_leave(self, command: Leave, time_ms: int) -> None:
+        self.check_session(command.client, command.epoch)
         self._drop_member(
             self.find_group(command.group, command.topic, command.client, command.epoch), command.client, time_ms
         )
@@ -369,6 +370,7 @@ class Machine:
             group.empty_since_ms = time_ms
 
     def _on_settle(self, command: Settle) -> int:
+        self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
         return sum(group.progress.add(start, min(end, limit)) for start, end in command.ranges if start < end)

@@ -181,6 +181,8 @@ class Work(Request, frozen=True, tag="work"):
     stream: int
     room: int
     held: tuple[Held, ...] = ()
+    begins: bool = False
+    """Whether this opens the stream; otherwise it speaks of one that the broker must know."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.errors import Fenced, InvalidRequest
+from tidings.errors import Fenced, InvalidRequest, TidingsError
 from tidings.message import Columns, GroupInfo, MemberInfo
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.groups import RESTING, Group, GroupKey
@@ -87,6 +87,10 @@ class Workshop:
         self.awaited: dict[str, None] = {}
         """Members that may still have something in hand from before a restart."""
         self.examining = False
+        self.settling: dict[str, int] = {}
+        """How many settlements of each member are on their way to the journal."""
+        self.postponed: dict[str, tuple[Peer, messages.Work]] = {}
+        """Streams that begin when these settlements have been decided."""
 
 
 class Sharing:
@@ -124,6 +128,11 @@ class Sharing:
         if station is not None and station.epoch == message.epoch and message.stream < station.stream:
             return []  # A late one, of a stream that has been replaced.
         if station is None or station.epoch != message.epoch or message.stream > station.stream:
+            if not message.begins:
+                raise Fenced(f"The stream {message.stream} of {message.client!r} is not open: open it again.")
+            if workshop.settling.get(message.client):  # What became of it has to be known before the answer.
+                workshop.postponed[message.client] = (peer, message)
+                return []
             workshop.lanes.join(message.client, now_ms)
             workshop.stations[message.client] = Station(peer, message.stream, message.epoch)
             workshop.lanes.grant(message.client, room)
@@ -322,6 +331,7 @@ class Sharing:
         if not offsets:
             return self.on_settled(now_ms, origin)
         command = commands.Settle(message.client, message.epoch, message.group, message.topic, tuple(compress(offsets)))
+        workshop.settling[message.client] = workshop.settling.get(message.client, 0) + 1
         return [Persist(command, origin=origin)]
 
     def _open_workshop(self, group: str, topic: str, client: str, epoch: int, stream: int) -> Workshop:
@@ -342,17 +352,34 @@ class Sharing:
         for settlement in origin.settlements:
             if settlement.open:
                 workshop.lanes.confirm(settlement)
-        return answer + self.pump(now_ms, workshop)
+        return [*answer, *self._on_decided(now_ms, workshop, origin), *self.pump(now_ms, workshop)]
 
-    def on_refused(self, origin: Settling | Burying) -> None:
+    def _on_decided(self, now_ms: int, workshop: Workshop, origin: Settling) -> list[Effect]:
+        """A settlement has been written or refused: a stream that waited for that begins."""
+        client = origin.message.client
+        if any(settlement.offsets for settlement in origin.settlements):
+            workshop.settling[client] -= 1
+        if workshop.settling.get(client) or client not in workshop.postponed:
+            return []
+        peer, message = workshop.postponed.pop(client)
+        try:
+            self._machine.check_session(message.client, message.epoch)
+            return self.on_work(now_ms, peer, message)
+        except TidingsError as error:
+            return [Send(peer, messages.Failed(message.request, error.number, str(error)))]
+
+    def on_refused(self, now_ms: int, origin: Settling | Burying) -> list[Effect]:
         """The journal did not take it."""
         workshop = self._workshops.get(origin.key)
         if workshop is None:
-            return
+            return []
         settlements = origin.settlements if isinstance(origin, Settling) else (origin.settlement,)
         for settlement in settlements:
             if settlement.open:
                 workshop.lanes.unsettle(settlement)
+        if isinstance(origin, Settling):
+            return self._on_decided(now_ms, workshop, origin)
+        return []
 
     def on_release(self, now_ms: int, peer: Peer, message: messages.Release) -> list[Effect]:
         workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
