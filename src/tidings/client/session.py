@@ -438,7 +438,9 @@ class Session:
         held, who.held = who.held, []
         self._held_count -= len(held)
         for call in held:
-            call.pending.fail(type(error)(str(error)))
+            # What was sent before may have been stored, whatever became of this try.
+            kind = Unavailable if call.copies and not isinstance(error, Fenced) else type(error)
+            call.pending.fail(kind(str(error)))
         if isinstance(error, TidingsError):
             who.outbox.fail_waiting(lambda: type(error)(str(error)))
 

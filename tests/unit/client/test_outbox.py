@@ -280,6 +280,23 @@ def test_numbers_go_on_after_everything_that_was_given_one() -> None:
     assert targets(script.sent()[0]) == [("news", 6)]
 
 
+def test_a_put_in_doubt_stays_so_when_the_new_epoch_is_refused() -> None:
+    """Z9: that nobody could be asked says nothing about what had been stored."""
+    script = Script()
+    script.sure("news", "sport")
+    doubtful = script.put("news", b"a")
+    script.put("sport", b"b")
+    script.run_out_of_tries()
+    script.put("sport", b"c")  # Needs a new epoch.
+    (check,) = script.sent()
+    script.session.main.outbox.resend(doubtful)
+    script.answer(m.BeatDone(check.request, ()))
+    (hello,) = script.sent()
+    script.refuse(hello.request, Overloaded)
+    assert isinstance(doubtful.pending.error, Unavailable)
+    assert script.session.main.outbox.in_doubt("news")
+
+
 def test_only_what_is_tied_to_it_is_sent_again_with_it() -> None:
     script = Script()
     script.sure("news", "sport", "chess")
