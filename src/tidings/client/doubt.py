@@ -1,61 +1,43 @@
 """What ended as Unavailable: requests that may have been stored, and things that were never sent.
 
-Both are kept so that they can be sent again as they were, until something else is put to the same topic.
+An outbox keeps both, so that they can be sent again as they were until something else is put to the same
+topic. Here is what belongs together among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidings.client.parcels import Entry, Shipment, Together
 
 
-class Doubt:
-    """The requests and things in doubt of one outbox, in their order."""
+def related(
+    shipments: Sequence[Shipment], unsent: Sequence[Entry], topics: Iterable[str]
+) -> tuple[list[Shipment], list[Entry]]:
+    """What is in doubt or unsent for these topics, and for others that are tied to them by a common put."""
+    tied = dict.fromkeys(topics)
+    known = 0
+    while known < len(tied):
+        known = len(tied)
+        for names in [shipment.lane.topics for shipment in shipments] + [entry.topics for entry in unsent]:
+            if any(topic in tied for topic in names):
+                tied.update(dict.fromkeys(names))
+    return (
+        [shipment for shipment in shipments if any(topic in tied for topic in shipment.lane.topics)],
+        [entry for entry in unsent if any(topic in tied for topic in entry.topics)],
+    )
 
-    def __init__(self) -> None:
-        self.shipments: list[Shipment] = []
-        self.unsent: list[Entry] = []
 
-    def __bool__(self) -> bool:
-        return bool(self.shipments or self.unsent)
+def with_entry(
+    shipments: Sequence[Shipment], unsent: Sequence[Entry], entry: Entry
+) -> tuple[list[Shipment], list[Entry]]:
+    """What has to be sent again for this entry's sake, in its order."""
+    if entry.topics:
+        return related(shipments, unsent, entry.topics)
+    # A transaction that only took is tied to nothing.
+    return [each for each in shipments if entry in each.entries], [each for each in unsent if each is entry]
 
-    def concerns(self, topic: str) -> bool:
-        """Whether something that may be stored in the topic has not been answered."""
-        return any(topic in shipment.lane.topics for shipment in self.shipments)
 
-    def holds_transaction(self, topics: Iterable[str]) -> bool:
-        """Whether a transaction in doubt is tied to these topics."""
-        return any(isinstance(shipment.entries[0], Together) for shipment in self._related(topics)[0])
-
-    def abandon(self, topics: tuple[str, ...]) -> bool:
-        """Nothing for these topics can be sent again any more; whether any of it may be stored."""
-        shipments = [each for each in self.shipments if any(topic in each.lane.topics for topic in topics)]
-        for entry in [entry for shipment in shipments for entry in shipment.entries] + self.unsent:
-            entry.gone = entry.gone or any(topic in entry.topics for topic in topics)
-        self.shipments = [shipment for shipment in self.shipments if shipment not in shipments]
-        self.unsent = [entry for entry in self.unsent if not entry.gone]
-        return bool(shipments)
-
-    def take(self, topics: Iterable[str], entry: Entry | None) -> tuple[list[Shipment], list[Entry]]:
-        """Takes out what is in doubt for these topics and for others that are tied to them."""
-        shipments, unsent = self._related(topics)
-        if entry is not None and not entry.topics:  # A transaction that only took is tied to nothing.
-            shipments = [shipment for shipment in self.shipments if entry in shipment.entries]
-            unsent = [each for each in self.unsent if each is entry]
-        self.shipments = [shipment for shipment in self.shipments if shipment not in shipments]
-        self.unsent = [each for each in self.unsent if each not in unsent]
-        return shipments, unsent
-
-    def _related(self, topics: Iterable[str]) -> tuple[list[Shipment], list[Entry]]:
-        tied = dict.fromkeys(topics)
-        known = 0
-        while known < len(tied):
-            known = len(tied)
-            for names in [shipment.lane.topics for shipment in self.shipments] + [each.topics for each in self.unsent]:
-                if any(topic in tied for topic in names):
-                    tied.update(dict.fromkeys(names))
-        return (
-            [shipment for shipment in self.shipments if any(topic in tied for topic in shipment.lane.topics)],
-            [entry for entry in self.unsent if any(topic in tied for topic in entry.topics)],
-        )
+def holds_transaction(shipments: Iterable[Shipment]) -> bool:
+    """Whether a transaction is among them."""
+    return any(isinstance(shipment.entries[0], Together) for shipment in shipments)

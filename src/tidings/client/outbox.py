@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tidings.client.doubt import Doubt
+from tidings.client.doubt import holds_transaction, related, with_entry
 from tidings.client.parcels import Bulk, Entry, Lane, Shipment, Single, Together
 from tidings.client.pending import Pending
 from tidings.client.rows import columns_of
@@ -57,7 +57,8 @@ class Outbox:
         self._asking: dict[str, Pending[AnyAnswer]] = {}
         self._lanes: dict[tuple[str, ...], Lane] = {}
         self._given = 0
-        self._doubt = Doubt()
+        self._doubt: list[Shipment] = []
+        self._unsent: list[Entry] = []
         self.waiting_count = 0
 
     # What the session's users call.
@@ -81,7 +82,7 @@ class Outbox:
             most = self._session.settings.waiting_messages_max
             entry.pending.fail(Overloaded(f"{most} messages are waiting to be sent: wait for some of them first."))
             return
-        if self._doubt:
+        if self._doubt or self._unsent:
             self._abandon(entry.topics)
         self._given += 1
         entry.order = self._given
@@ -102,12 +103,12 @@ class Outbox:
             )
             return failed
         if isinstance(entry.pending.error, Unavailable):
-            self._send_again(entry.topics, entry)
+            self._send_again(*with_entry(self._doubt, self._unsent, entry))
         return entry.pending
 
     def end_doubt(self, topic: str) -> None:
         """Makes sure that nothing which was put to the topic can still be stored without our knowing."""
-        if self._doubt:
+        if self._doubt or self._unsent:
             self._abandon((topic,))
 
     def is_quiet(self, topic: str) -> bool:
@@ -116,7 +117,7 @@ class Outbox:
 
     def in_doubt(self, topic: str) -> bool:
         """Whether something that may be stored in the topic has not been answered."""
-        return self._doubt.concerns(topic)
+        return any(topic in shipment.lane.topics for shipment in self._doubt)
 
     def last_sequence(self, topic: str) -> Pending[AnyAnswer]:
         """Asks the broker for the last sequence number that the topic took from this name."""
@@ -141,7 +142,7 @@ class Outbox:
         for entry in unsent:
             entry.pending.fail(error())
         if isinstance(error(), Unavailable):
-            self._doubt.unsent.extend(unsent)
+            self._unsent.extend(unsent)
 
     # Lanes.
 
@@ -360,7 +361,7 @@ class Outbox:
             error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
         self._doubt_numbers(shipment)
         if isinstance(error, Unavailable):
-            self._doubt.shipments.append(shipment)
+            self._doubt.append(shipment)
         shipment.fail(error)
         if not self._session.failing:
             self._after(lane)
@@ -391,14 +392,22 @@ class Outbox:
 
     def _abandon(self, topics: tuple[str, ...]) -> None:
         """Something new goes to these topics, so what is in doubt there can no longer be sent again."""
-        if self._doubt.holds_transaction(topics):
-            self._send_again(topics)  # A transaction is brought to its end before anything follows it.
-        elif self._doubt.abandon(topics):
+        shipments, unsent = related(self._doubt, self._unsent, topics)
+        if holds_transaction(shipments):
+            self._send_again(shipments, unsent)  # A transaction is brought to its end before anything follows it.
+            return
+        shipments = [shipment for shipment in shipments if any(topic in shipment.lane.topics for topic in topics)]
+        if shipments:
             self._identity.renew = True
+        for entry in [entry for shipment in shipments for entry in shipment.entries] + unsent:
+            entry.gone = entry.gone or any(topic in entry.topics for topic in topics)
+        self._doubt = [shipment for shipment in self._doubt if shipment not in shipments]
+        self._unsent = [entry for entry in self._unsent if not entry.gone]
 
-    def _send_again(self, topics: Iterable[str], entry: Entry | None = None) -> None:
-        """Sends what is in doubt for these topics again as it was, in its order."""
-        shipments, unsent = self._doubt.take(topics, entry)
+    def _send_again(self, shipments: list[Shipment], unsent: list[Entry]) -> None:
+        """Sends what is in doubt again as it was, in its order."""
+        self._doubt = [shipment for shipment in self._doubt if shipment not in shipments]
+        self._unsent = [entry for entry in self._unsent if entry not in unsent]
         for each in unsent:
             each.pending = Pending()
         for shipment in shipments:

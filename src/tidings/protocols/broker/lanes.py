@@ -324,6 +324,9 @@ class Lanes(Claims):
         holder.in_flight += len(messages)
         touched: dict[Lane, None] = {}
         if not holder.active or self._members.get(holder.name) is not holder:
+            if settlement.number in self._finished:  # It was taken for settled: it counts as taken back instead.
+                name, refused = self._finished[settlement.number]
+                self._finished[settlement.number] = (name, [*refused, *messages])
             self._take_back(holder, settlement.attempt, messages, touched, failed=True)
             self._settle_holds(touched)
             return []
