@@ -134,6 +134,9 @@ class Member:
         self.releases: dict[int, int] = {}
         """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
         out, because it takes back what is behind them in their lanes."""
+        self._orphans: dict[int, None] = {}
+        """Messages that were lost while somebody was at work on them: finishing one does not settle its next copy
+        that has come meanwhile and waits."""
         self._queue: deque[Unopened | Share] = deque()
         self._index = 0
 
@@ -227,12 +230,15 @@ class Member:
         lost = [offset for offset in gone if offset not in settled_before]
         self.refused += sum(1 for offset in lost if offset in before and offset not in self.waiters)
         self._refuse_waiters(lost)
+        self._orphan(offset for offset in gone if offset not in before)
         self.releases = {offset: delay_ms for offset, delay_ms in self.releases.items() if offset in self.hand}
         self._sort_out()
 
     def drop(self, offsets: Iterable[int]) -> None:
         """These are no longer this member's."""
         gone = [offset for offset in dict.fromkeys(offsets) if offset in self.hand]
+        finished = self._finished() if gone else set()
+        self._orphan(offset for offset in gone if offset not in finished)
         for offset in gone:
             self.hand.pop(offset).intact = False
             self.releases.pop(offset, None)
@@ -240,10 +246,15 @@ class Member:
             self._refuse_waiters(gone)
             self._sort_out()
 
+    def _orphan(self, offsets: Iterable[int]) -> None:
+        """These have gone; whoever has been handed one of them works on in vain."""
+        self._orphans.update(dict.fromkeys(offset for offset in offsets if not self.waits(offset)))
+
     def forget_all(self) -> None:
         """Nothing of it is left."""
         self._refuse_waiters(list(self.hand))
         self.hand.clear()
+        self._orphans.clear()
         self.ready_crates.clear()
         self.releases.clear()
         self.unanswered.clear()
@@ -337,7 +348,7 @@ class Member:
             return
         hand, answered = self.hand, self.answered
         crate = hand.get(offsets[0])
-        if crate is not None and crate.intact and not answered and hand.get(offsets[-1]) is crate:
+        if crate is not None and crate.intact and not (answered or self._orphans) and hand.get(offsets[-1]) is crate:
             crate.done += offsets
             crate.left -= len(offsets)
             self.ready_crates[crate] = None
@@ -346,7 +357,9 @@ class Member:
             crate = hand.get(offset)
             if offset in answered:
                 continue
-            if crate is None:
+            orphan = offset in self._orphans
+            self._orphans.pop(offset, None)
+            if crate is None or (orphan and self.waits(offset)):
                 self.refused += 1
                 continue
             crate.done.append(offset)

@@ -70,7 +70,7 @@ def test_what_can_be_refused_here_is_refused_here(bus: Bus, broker: SmallBroker)
     with pytest.raises(InvalidRequest):
         bus.get("news", timeout=-1)
     with pytest.raises(InvalidRequest):
-        bus.subscribe("news", start="yesterday")  # type: ignore[arg-type]
+        bus.subscribe("news", start="yesterday")  # type: ignore[call-overload]
     assert len(broker.requests) == before
 
 
