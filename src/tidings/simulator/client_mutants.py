@@ -49,8 +49,8 @@ def _resend_renumbered() -> Iterator[None]:
         def planted(self: Outbox, entry: Entry) -> Any:
             if not isinstance(entry, Single):
                 return resend(self, entry)
-            self._doubt.shipments = [each for each in self._doubt.shipments if entry not in each.entries]
-            self._doubt.unsent = [each for each in self._doubt.unsent if each is not entry]
+            self._doubt = [each for each in self._doubt if entry not in each.entries]
+            self._unsent = [each for each in self._unsent if each is not entry]
             entry.pending = Pending()
             self.give(entry)
             return entry.pending
