@@ -403,7 +403,7 @@ class Session:
             self._fail_held(who, checked.error)
 
     def _say_hello(self, who: Identity) -> None:
-        hello = Call(who, lambda number, _: Hello(number, VERSION, who.name, who.token, who.anonymous), ())
+        hello = Call(who, lambda number, _: Hello(number, VERSION, who.name, who.token, who.anonymous, who.epoch), ())
         who.greeting = hello
         hello.pending.then(lambda p: self._on_welcome(who, p))
         self._send(hello)

@@ -200,7 +200,13 @@ class Follower:
         command = [sys.executable, "-m", "tidings", "get", "news", "--follow", "--as", "bob", *flags]
         environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            # Whoever runs the tests in the background may have had Ctrl-C ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def next(self) -> str:

@@ -143,8 +143,13 @@ class Broker:
         client = self.machine.clients.get(message.client)
         if client is not None and client.token == message.token:
             return [Send(peer, self._welcome(message, client.epoch))]
-        self.machine.check_token(message.client, message.token)
-        return [Persist(commands.Open(message.client, message.token, message.anonymous), origin=Origin(peer, message))]
+        self.machine.check_token(message.client, message.token, message.renews)
+        return [
+            Persist(
+                commands.Open(message.client, message.token, message.anonymous, message.renews),
+                origin=Origin(peer, message),
+            )
+        ]
 
     def _welcome(self, message: messages.Hello, epoch: int) -> messages.Welcome:
         settings = self.settings

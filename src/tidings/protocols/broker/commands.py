@@ -18,6 +18,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
     client: str
     token: bytes
     anonymous: bool
+    renews: int = 0
 
 
 class BatchWrite(msgspec.Struct, frozen=True, array_like=True):

@@ -148,10 +148,10 @@ class Machine:
             raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
         return client
 
-    def check_token(self, name: str, token: bytes) -> None:
+    def check_token(self, name: str, token: bytes, renews: int) -> None:
         """Fenced for the Hello of a session that was replaced: it was on its way for too long."""
         client = self.clients.get(name)
-        if client is not None and token in client.past_tokens:
+        if client is not None and (token in client.past_tokens or renews not in (0, client.epoch)):
             raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
 
     def find_topic(self, name: str) -> Topic:
@@ -196,7 +196,7 @@ class Machine:
                 raise LimitReached(f"{self.settings.clients_max} names are in use (clients_max): raise the limit.")
             client = self.clients[command.client] = Client(command.client, command.token, command.anonymous)
         elif client.token != command.token:
-            self.check_token(command.client, command.token)
+            self.check_token(command.client, command.token, command.renews)
             client.begin_session(command.token)
             client.anonymous = client.anonymous and command.anonymous
         return client.epoch

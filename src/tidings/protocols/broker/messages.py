@@ -33,12 +33,17 @@ class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
 
 class Hello(Request, frozen=True, tag="hello"):
     """Opens a session of a name. A new `token` makes a new epoch and fences the older session of that
-    name; the same token again gets the same epoch again. An anonymous name is forgotten at its `Bye`."""
+    name; the same token again gets the same epoch again. An anonymous name is forgotten at its `Bye`.
+
+    A session that wants a new epoch for itself names the one that it has in `renews`: if that is no longer the
+    current one, a newer session has come, and the older does not push it out.
+    """
 
     version: int
     client: str
     token: bytes
     anonymous: bool = False
+    renews: int = 0
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):

@@ -115,6 +115,9 @@ def test_a_late_hello_of_an_older_session_does_not_bring_it_back() -> None:
         story.apply(Open("alice", b"token", False))
     assert story.machine.clients["alice"].epoch == 2
     assert story.apply(Open("alice", b"third", False)) == 3
+    with pytest.raises(Fenced):
+        story.apply(Open("alice", b"fourth", False, renews=2))
+    assert story.apply(Open("alice", b"fifth", False, renews=3)) == 4
 
 
 def test_a_message_id_is_stored_once_for_each_topic() -> None:
