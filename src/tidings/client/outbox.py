@@ -141,8 +141,9 @@ class Outbox:
         self.waiting_count = 0
         for entry in unsent:
             entry.pending.fail(error())
-        if isinstance(error(), Unavailable):
-            self._unsent.extend(unsent)
+        # What of many messages has not been sent goes with those of them that are in doubt, whatever the error.
+        kept = isinstance(error(), Unavailable)
+        self._unsent.extend(each for each in unsent if kept or any(each in doubt.entries for doubt in self._doubt))
 
     # Lanes.
 
