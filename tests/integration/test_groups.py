@@ -135,7 +135,7 @@ def test_a_small_delay_costs_nothing(build: Build) -> None:
         for message in jobs.messages(timeout=1.5):
             values.append(message.text)
             if message.text == "p0-2":
-                time.sleep(2.5)  # The broker looks at leases once a second.
+                time.sleep(2.5)  # Work that takes longer than a lease: the heartbeat is what is tested.
         return values
 
     assert sorted(together(lambda: slowly(ann), lambda: slowly(bob))) == [lane(0), lane(1)]

@@ -16,7 +16,6 @@ from tidings.message import Columns, select
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest
 
 HEADER_BYTES_MAX = 4 * 1024 * 1024
-BODIES_MAX = 4096
 
 Frame = bytes | memoryview
 
