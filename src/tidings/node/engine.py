@@ -132,10 +132,6 @@ class Engine:
         return bool(self._staged)
 
     @property
-    def staged_count(self) -> int:
-        return len(self._staged)
-
-    @property
     def committing(self) -> bool:
         return self._commit is not None
 

@@ -2,8 +2,9 @@
 
 A plain poll loop. It takes the requests that are ready, lets the engine stage what must be durable, and
 hands the commit to the writing thread; while that waits for the disk (without the GIL) the loop reads the
-next requests. A lone request is written in the loop itself: two thread switches would cost it more than
-they save.
+next requests. A small commit is written in the loop itself as long as the disk answers fast: two thread
+switches would cost more than they save (a sixth of all processor time with 32 publishers of single
+messages), and what comes meanwhile waits in ZeroMQ's own thread.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from tidings.transport.router import Router
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
+INLINE_BYTES_MAX = 64 * 1024
+INLINE_NS_MAX = 1_000_000
+"""A commit up to this size is written in the loop, if the last ones took less than this on the average."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -49,6 +53,8 @@ class Committer:
         self._wake = wake
         self._work: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
         self.finished: queue.SimpleQueue[DiskFull | None] = queue.SimpleQueue()
+        self.usual_ns = 0
+        """How long a write and its sync take: a moving average."""
         self._thread = threading.Thread(target=self._run, name="tidings-commit", daemon=True)
         self._thread.start()
 
@@ -57,6 +63,7 @@ class Committer:
 
     def write(self, commit: Commit) -> DiskFull | None:
         """Writes a commit; a full disk is returned, any other failure ends the process."""
+        began_ns = time.monotonic_ns()
         try:
             self._journal.write(commit)
         except DiskFull as error:
@@ -65,6 +72,7 @@ class Committer:
             sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
             sys.stderr.flush()
             os._exit(EXIT_STORAGE_FAILED)
+        self.usual_ns += (time.monotonic_ns() - began_ns - self.usual_ns) // 8
         return None
 
     def _run(self) -> None:
@@ -116,9 +124,9 @@ class Loop:
         engine = self._engine
         if engine.committing or not engine.has_staged:
             return
-        alone = engine.staged_count == 1
+        inline = engine.staged_bytes <= INLINE_BYTES_MAX and self._committer.usual_ns <= INLINE_NS_MAX
         commit = engine.begin_commit(self._clock())
-        if alone:
+        if inline:
             self._end_commit(self._committer.write(commit))
         else:
             self._committer.submit(commit)

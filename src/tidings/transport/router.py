@@ -11,7 +11,7 @@ import zmq
 
 from tidings.errors import InvalidRequest, Unavailable
 from tidings.settings import MIB, NodeSettings
-from tidings.transport import curve
+from tidings.transport import curve, frames
 
 Peer = bytes | tuple[bytes]
 """A DEALER's identity, or that of a REQ wrapped in a tuple: its frames have an empty one in front."""
@@ -79,31 +79,28 @@ class Router:
 
     def receive(self, count_max: int) -> Iterator[tuple[Peer, list[bytes | memoryview], str | None]]:
         """The requests that have come, up to a number: peer, frames, and whose key it was."""
-        receive = self._socket.recv_multipart
+        receive, socket = frames.receive, self._socket
         for _ in range(count_max):
             try:
-                parts = receive(zmq.NOBLOCK, copy=False)
+                identity, *parts = receive(socket)
             except zmq.Again:
                 return
-            user = None
-            if self._keyed and len(parts) > 1:
-                user = curve.sender(parts[1])
-            frames: list[bytes | memoryview] = [
+            user = curve.sender(parts[0]) if self._keyed and parts else None
+            request: list[bytes | memoryview] = [
                 part.bytes if len(part) <= COPY_BYTES_MAX else part.buffer for part in parts
             ]
-            peer = bytes(frames[0])
-            if len(frames) > 1 and not frames[1]:
-                yield (peer,), frames[2:], user
+            if request and not request[0]:
+                yield (identity.bytes,), request[1:], user
             else:
-                yield peer, frames[1:], user
+                yield identity.bytes, request, user
 
     def send_all(self, outgoing: list[tuple[Peer, list[bytes | memoryview]]]) -> None:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""
         shared: dict[int, zmq.Frame] = {}
-        send = self._socket.send_multipart
-        for peer, frames in outgoing:
+        send, socket = frames.send, self._socket
+        for peer, answer in outgoing:
             parts: list[zmq.Frame | bytes | memoryview] = [peer] if isinstance(peer, bytes) else [peer[0], b""]
-            for frame in frames:
+            for frame in answer:
                 if len(frame) <= COPY_BYTES_MAX:
                     parts.append(frame)
                     continue
@@ -112,8 +109,10 @@ class Router:
                 if whole is None:
                     whole = shared[id(frame)] = zmq.Frame(frame, copy=False)
                 parts.append(whole)
-            with contextlib.suppress(zmq.Again):
-                send(parts, zmq.NOBLOCK, copy=True)
+            try:
+                send(socket, parts)
+            except zmq.Again:
+                continue
 
     def close(self, linger_ms: int) -> None:
         """Closes the door; what has been handed to it may still go out for a while."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from tidings.errors import InvalidRequest
+from tidings.transport.frames import Frame, receive, send
 
 if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
 
-Frame = bytes | memoryview
-
+EVENTS = int(zmq.EVENTS)
+READABLE = int(zmq.POLLIN)
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 """A frame above this ends the connection; far above every limit that a broker could set."""
 QUEUED_MESSAGES_MAX = 100_000
@@ -46,18 +47,18 @@ class DealerLink:
     def send(self, frames: Sequence[Frame]) -> None:
         """Sends one message without waiting; it is lost when the queue is full."""
         with contextlib.suppress(zmq.Again):
-            self._socket.send_multipart(frames, zmq.DONTWAIT)
+            send(self._socket, frames)
 
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
-        if int(dealer.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # Cheaper than an attempt that fails.
-            return _frames(dealer)
+        if int(dealer.get(EVENTS)) & READABLE:  # Cheaper than an attempt that fails.
+            return [frame.bytes for frame in receive(dealer)]
         if timeout_ms == 0:
             return None
         for ready, _ in self._poller.poll(timeout_ms):
             if ready is dealer:
-                return _frames(dealer)
+                return [frame.bytes for frame in receive(dealer)]
             with contextlib.suppress(BlockingIOError):
                 self._ear.recv(4096)
         return None
@@ -106,7 +107,3 @@ class DealerLink:
         self._poller = zmq.Poller()
         self._poller.register(opened, zmq.POLLIN)
         self._poller.register(self._ear, zmq.POLLIN)
-
-
-def _frames(dealer: zmq.Socket[bytes]) -> list[bytes]:
-    return list(dealer.recv_multipart())
