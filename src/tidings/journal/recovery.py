@@ -2,7 +2,8 @@
 
 A new segment comes to be in this order, each step on disk before the next begins:
 
-    1. the index of the segment that ends
+    0. the segment that ends gives back the room that was made ahead of it
+    1. its index
     2. the snapshot of the state before the next slot
     3. the new segment, empty; its header
     4. its first records

@@ -19,6 +19,7 @@ from random import Random
 from tidings.journal.disk import TEMPORARY_SUFFIX, Buffer, DiskFull, SyncFailed
 
 SECTOR_SIZE = 512
+ALLOCATED_SIZE = 4096
 
 Step = str
 """One of "write", "sync", "create", "rename", "remove", "truncate"."""
@@ -36,6 +37,8 @@ class _File:
         self.synced_size = 0
         self.cut_off = b""
         """Synced bytes that a truncation removed which has not been synced itself."""
+        self.grows = False
+        """Whether it has room made ahead, of which a crash leaves zeros."""
 
     def truncate(self, size: int) -> None:
         if size < self.synced_size:
@@ -53,7 +56,14 @@ class _File:
             self.content += self.cut_off
         else:
             _tear(self.content, self.synced_size, random)
+        self.show_room()
         self.sync()
+
+    def show_room(self) -> None:
+        """Nobody is left who knows where the bytes end that were written."""
+        if self.grows:
+            self.content += bytes(-len(self.content) % ALLOCATED_SIZE)
+            self.grows = False
 
 
 class SimulatedDisk:
@@ -85,6 +95,7 @@ class SimulatedDisk:
 
     def append(self, name: str, buffers: Sequence[Buffer]) -> None:
         size_before = self.size(name)
+        self._files[name].grows = True
         if not self._write(name, b"".join(buffers)):
             self.truncate(name, size_before)
             raise DiskFull(f"There is no room on the disk for {name}: free some space.")
@@ -95,9 +106,14 @@ class SimulatedDisk:
         if not self.skip_syncs:
             self._files[name].sync()
 
+    def seal(self, name: str) -> None:
+        if self._files[name].grows:
+            self.truncate(name, self.size(name))
+
     def truncate(self, name: str, size: int) -> None:
         self._step("truncate", name)
         self._files[name].truncate(size)
+        self._files[name].grows = False
         self.sync(name)
 
     def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
@@ -150,6 +166,8 @@ class SimulatedDisk:
 
     def kill(self) -> None:
         """The process dies and the machine goes on: everything written is kept, though not yet synced."""
+        for file in self._files.values():
+            file.show_room()
         # Names count as synced, because opening a folder syncs it first.
         self._files_synced = dict(self._files)
         self._fail_next_sync = False

@@ -14,7 +14,15 @@ from random import Random
 import pytest
 
 from tidings.errors import StorageError, Unavailable
-from tidings.journal.disk import BUFFERS_PER_WRITE_MAX, DESCRIPTORS_MAX, Disk, DiskFull, RealDisk, SyncFailed
+from tidings.journal.disk import (
+    ALLOCATED_BYTES,
+    BUFFERS_PER_WRITE_MAX,
+    DESCRIPTORS_MAX,
+    Disk,
+    DiskFull,
+    RealDisk,
+    SyncFailed,
+)
 from tidings.simulator.disk import SimulatedDisk
 
 
@@ -134,6 +142,39 @@ class TestFolder:
     def test_the_lock_is_not_listed(self, tmp_path: Path) -> None:
         disk = RealDisk(tmp_path)
         assert disk.names() == []
+        disk.close()
+
+
+class TestRoomAhead:
+    """Z11: a file that grows is larger than what was appended; only a crash may show it."""
+
+    def test_a_crash_leaves_zeros_and_closing_leaves_none(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        disk.create("a")
+        disk.append("a", [b"abc"])
+        assert (tmp_path / "a").stat().st_size == 3 + ALLOCATED_BYTES
+        assert (tmp_path / "a").read_bytes().rstrip(b"\0") == b"abc"
+        disk.close()
+        assert (tmp_path / "a").read_bytes() == b"abc"
+
+    def test_a_sealed_file_ends_where_its_last_byte_is(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        disk.create("a")
+        disk.append("a", [b"abc"])
+        disk.seal("a")
+        assert (tmp_path / "a").read_bytes() == b"abc"
+        disk.append("a", [b"def"])  # Sealing may have been in vain: the disk was full behind it.
+        assert bytes(disk.map("a")) == b"abcdef"
+        disk.close()
+
+    def test_without_room_ahead_it_goes_on_without(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        disk.create("a")
+        with file_size_limit(1000):
+            disk.append("a", [b"abc"])
+            disk.append("a", [b"def"])
+            disk.sync("a")
+        assert (tmp_path / "a").read_bytes() == b"abcdef"
         disk.close()
 
 

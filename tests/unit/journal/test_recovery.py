@@ -153,7 +153,7 @@ class TestCrashAtEveryStep:
         steps: list[Step] = []
         disk.on_step = lambda step, _: steps.append(step)
         run_until_cut(disk, settings, self.COMMITS, retain)
-        assert {*steps} == {"write", "sync", "create", "rename", "remove"}
+        assert {*steps} == {"write", "sync", "create", "rename", "remove", "truncate"}
         return len(steps)
 
     @pytest.mark.parametrize("retain", [False, True])

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tidings.journal.disk import DiskFull, SyncFailed
-from tidings.simulator.disk import SECTOR_SIZE, PowerCut, SimulatedDisk, Step
+from tidings.simulator.disk import ALLOCATED_SIZE, SECTOR_SIZE, PowerCut, SimulatedDisk, Step
 
 SYNCED = b"s" * 700
 WRITTEN = b"w" * 3000
@@ -26,6 +26,13 @@ def contents(disk: SimulatedDisk) -> dict[str, bytes]:
     return {name: bytes(disk.map(name)) for name in disk.names()}
 
 
+def written(disk: SimulatedDisk) -> bytes:
+    """What the file holds without the room that was made ahead."""
+    content = bytes(disk.map("a"))
+    assert len(content) % ALLOCATED_SIZE == 0
+    return content.rstrip(b"\0")
+
+
 def cut_at(disk: SimulatedDisk, step_wanted: Step, name_wanted: str) -> None:
     def hook(step: Step, name: str) -> None:
         if (step, name) == (step_wanted, name_wanted):
@@ -40,7 +47,7 @@ def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest_by_sector() -> Non
     for seed in range(200):
         disk = half_synced(seed)
         disk.crash()
-        content = bytes(disk.map("a"))
+        content = written(disk)
         assert content.startswith(SYNCED)
         rest = content[len(SYNCED) :]
         assert len(rest) <= len(WRITTEN)
@@ -80,9 +87,9 @@ def test_the_end_of_the_process_alone_loses_nothing_but_is_no_sync() -> None:
     for seed in range(20):
         disk = half_synced(seed)
         disk.kill()
-        assert bytes(disk.map("a")) == SYNCED + WRITTEN
+        assert written(disk) == SYNCED + WRITTEN
         disk.crash()
-        lost = lost or disk.map("a") != SYNCED + WRITTEN
+        lost = lost or written(disk) != SYNCED + WRITTEN
     assert lost
 
 
@@ -144,8 +151,16 @@ def test_a_write_that_is_cut_has_written_some() -> None:
         with pytest.raises(PowerCut):
             disk.append("a", [b"abc"])
         disk.kill()
-        sizes.add(disk.size("a"))
+        sizes.add(len(written(disk)))
     assert sizes == {0, 1, 2, 3}
+
+
+def test_a_sealed_file_has_no_room_ahead() -> None:
+    for end in (SimulatedDisk.kill, SimulatedDisk.crash):
+        disk = half_synced()
+        disk.seal("a")
+        end(disk)
+        assert bytes(disk.map("a")) == SYNCED + WRITTEN
 
 
 def test_a_full_disk_changes_nothing() -> None:
