@@ -74,9 +74,8 @@ class Driver:
 
     def _wait(self, wait: Wait) -> bool:
         """Drives the link until what is waited for has happened; False when the deadline came first."""
-        until = wait if isinstance(wait, Until) else Until(lambda: wait.done)
-        ready, deadline_ms = until.ready, until.deadline_ms
-        while not ready():
+        until, deadline_ms = (wait, wait.deadline_ms) if isinstance(wait, Until) else (None, None)
+        while not (wait.done if until is None else until.ready()):  # type: ignore[union-attr]
             now_ms = self._clock()
             if deadline_ms is not None and now_ms >= deadline_ms:
                 return False
@@ -109,10 +108,11 @@ class Driver:
             session.tick(self._clock())
             self._send()
             return
-        ends_ms = [moment for moment in (due_ms, deadline_ms) if moment is not None]
-        wait_ms = min(min(ends_ms) - now_ms, LONGEST_MS) if ends_ms else LONGEST_MS
-        if self._wake is None:
-            wait_ms = min(wait_ms, UNWOKEN_MS)
+        wait_ms = LONGEST_MS if self._wake is not None else UNWOKEN_MS
+        if due_ms is not None and due_ms - now_ms < wait_ms:
+            wait_ms = due_ms - now_ms
+        if deadline_ms is not None and deadline_ms - now_ms < wait_ms:
+            wait_ms = deadline_ms - now_ms
         self._driving = True
         self._turn.release()
         try:

@@ -56,6 +56,8 @@ class Outbox:
         """Topics whose next number has to be asked for."""
         self._asking: dict[str, Pending[AnyAnswer]] = {}
         self._lanes: dict[tuple[str, ...], Lane] = {}
+        self._lanes_of: dict[str, list[Lane]] = {}
+        """topic -> the lanes that lead to it."""
         self._given = 0
         self._doubt: list[Shipment] = []
         self._unsent: list[Entry] = []
@@ -113,7 +115,7 @@ class Outbox:
 
     def is_quiet(self, topic: str) -> bool:
         """Whether nothing is on its way to the topic."""
-        return not any(topic in lane.topics and (lane.in_flight or lane.waiting) for lane in self._lanes.values())
+        return not any(lane.in_flight or lane.waiting for lane in self._lanes_of.get(topic, ()))
 
     def in_doubt(self, topic: str) -> bool:
         """Whether something that may be stored in the topic has not been answered."""
@@ -150,12 +152,14 @@ class Outbox:
     def _lane(self, topics: tuple[str, ...]) -> Lane:
         lane = self._lanes.get(topics)
         if lane is None:
-            lane = Lane(topics)
-            for other in self._lanes.values():
-                if any(topic in other.topics for topic in topics):
-                    other.rivals.append(lane)
-                    lane.rivals.append(other)
-            self._lanes[topics] = lane
+            lane = self._lanes[topics] = Lane(topics)
+            for topic in topics:
+                others = self._lanes_of.setdefault(topic, [])
+                for other in others:
+                    if other not in lane.rivals:
+                        other.rivals.append(lane)
+                        lane.rivals.append(other)
+                others.append(lane)
         return lane
 
     def _wait_in(self, lane: Lane, entry: Entry) -> None:
@@ -213,7 +217,7 @@ class Outbox:
     def _ask(self, topic: str) -> None:
         if topic in self._asking or self._session.failing:
             return
-        if any(lane.in_flight and topic in lane.topics for lane in self._lanes.values()):
+        if any(lane.in_flight for lane in self._lanes_of.get(topic, ())):
             return  # What is in flight might still change the answer; its own answer brings us back here.
         asked = self._asking[topic] = Pending()
         call = self._session.request(self._session.now_ms, self._ask_sequence(topic), identity=self._identity)
@@ -232,42 +236,30 @@ class Outbox:
             if isinstance(answer, Sequence):
                 self._next[topic] = answer.last + 1
                 self._unsure.pop(topic, None)
-                self.pump()
+                self._pump_topic(topic)
                 return
             error = ProtocolError("The broker's answer is not the one that was asked for: is that a tidings broker?")
         if not isinstance(error, Unavailable):  # Whatever waits for this number has no use for another try.
-            for lane in self._lanes.values():
-                if topic in lane.topics:
-                    waiting = list(lane.waiting)
-                    lane.waiting.clear()
-                    lane.count = lane.size_bytes = 0
-                    for entry in waiting:
-                        self.waiting_count -= entry.count
-                        entry.pending.fail(type(error)(str(error)))
+            for lane in self._lanes_of.get(topic, ()):
+                waiting = list(lane.waiting)
+                lane.waiting.clear()
+                lane.count = lane.size_bytes = 0
+                for entry in waiting:
+                    self.waiting_count -= entry.count
+                    entry.pending.fail(type(error)(str(error)))
             self.pump()
+
+    def _pump_topic(self, topic: str) -> None:
+        for lane in self._lanes_of.get(topic, ()):
+            self._pump_lane(lane)
 
     # Shipments.
 
     def _send_singles(self, lane: Lane) -> None:
-        settings, limits = self._session.settings, self._session.limits
-        bytes_max, messages_max = settings.batch_bytes, settings.batch_messages
-        if limits is not None:
-            bytes_max = min(bytes_max, limits.batch_bytes_max * 7 // 8)
-            messages_max = min(messages_max, limits.batch_messages_max)
-        before = _oldest(lane.rivals) if lane.rivals else None
-        taken: list[Single] = []
+        taken = self._take_singles(lane)
         size = 0
-        while lane.waiting and len(taken) < messages_max:
-            entry = lane.waiting[0]
-            if not isinstance(entry, Single) or (before is not None and entry.order > before):
-                break
-            if taken and (entry.sequence is not None or size + entry.row.size_bytes > bytes_max):
-                break
-            lane.waiting.popleft()
-            taken.append(entry)
+        for entry in taken:
             size += entry.row.size_bytes
-            if entry.sequence is not None:
-                break
         lane.count -= len(taken)
         lane.size_bytes -= size
         self.waiting_count -= len(taken)
@@ -279,13 +271,42 @@ class Outbox:
         part = Part(self._number_rows(lane.topics, len(taken)), len(taken))
         self._ship(Shipment(lane, taken, (part,), (body,), ()))
 
-    def _send_bulk(self, lane: Lane, bulk: Bulk) -> None:
+    def _take_singles(self, lane: Lane) -> list[Single]:
+        """As many as fit into one batch, and do not have to wait for another lane."""
+        waiting = lane.waiting
+        first = waiting.popleft()
+        assert isinstance(first, Single)
+        taken = [first]
+        if not waiting or first.sequence is not None:
+            return taken
+        bytes_max, messages_max = self._batch_limits()
+        before = _oldest(lane.rivals) if lane.rivals else None
+        size = first.row.size_bytes
+        while waiting and len(taken) < messages_max:
+            entry = waiting[0]
+            if not isinstance(entry, Single) or entry.sequence is not None:
+                break
+            size += entry.row.size_bytes
+            if size > bytes_max or (before is not None and entry.order > before):
+                break
+            taken.append(entry)
+            waiting.popleft()
+        return taken
+
+    def _batch_limits(self) -> tuple[int, int]:
+        """How many bytes and messages go into one batch: what the settings say and the broker takes."""
         settings, limits = self._session.settings, self._session.limits
-        bytes_max, messages_max, message_max = settings.batch_bytes, settings.batch_messages, 1 << 62
-        if limits is not None:
-            bytes_max = min(bytes_max, limits.batch_bytes_max * 7 // 8)
-            messages_max = min(messages_max, limits.batch_messages_max)
-            message_max = limits.message_bytes_max
+        if limits is None:
+            return settings.batch_bytes, settings.batch_messages
+        return (
+            min(settings.batch_bytes, limits.batch_bytes_max * 7 // 8),
+            min(settings.batch_messages, limits.batch_messages_max),
+        )
+
+    def _send_bulk(self, lane: Lane, bulk: Bulk) -> None:
+        bytes_max, messages_max = self._batch_limits()
+        limits = self._session.limits
+        message_max = 1 << 62 if limits is None else limits.message_bytes_max
         try:
             columns = bulk.source.take(self._identity.name, messages_max, bytes_max, message_max)
         except Exception as error:  # noqa: BLE001 - the caller's iterable may raise anything, and gets it back.
@@ -355,7 +376,7 @@ class Outbox:
                 stored = answer.stored
             if stored is not None and shipment.fits(stored):
                 shipment.finish(stored)
-                if any(entry.sequence is not None for entry in shipment.entries) and stored[0][0].repeated:
+                if shipment.entries[0].sequence is not None and stored[0][0].repeated:
                     self._doubt_numbers(shipment)  # A repetition of an older number says nothing about the next one.
                 self._after(lane)
                 return

@@ -114,6 +114,8 @@ class Together(Entry):
 class Lane:
     """Puts to the same topics, in the order in which they were given."""
 
+    __slots__ = ("count", "in_flight", "rivals", "size_bytes", "topics", "waiting")
+
     def __init__(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
         self.waiting: deque[Entry] = deque()
@@ -126,6 +128,8 @@ class Lane:
 
 class Shipment:
     """One request of an outbox and the entries that it carries."""
+
+    __slots__ = ("acknowledgements", "bodies", "call", "entries", "lane", "parts")
 
     def __init__(
         self,
@@ -149,8 +153,9 @@ class Shipment:
         for places, part in zip(stored, self.parts, strict=True):
             if len(places) != len(part.targets):
                 return False
-            if any(place.first_offset is None and len(place.repeated) < part.count for place in places):
-                return False
+            for place in places:
+                if place.first_offset is None and len(place.repeated) < part.count:
+                    return False
         return True
 
     def finish(self, stored: Sequence[Sequence[Stored]]) -> None:
@@ -200,6 +205,9 @@ class Shipment:
 
 def _receipts(part: Part, places: Sequence[Stored]) -> list[list[Receipt]]:
     """For each message of a part, a receipt for each of its topics."""
+    if part.count == 1 and len(places) == 1 and not places[0].repeated:
+        assert places[0].first_offset is not None
+        return [[Receipt(part.targets[0].topic, places[0].first_offset)]]
     rows: list[list[Receipt]] = [[] for _ in range(part.count)]
     for target, place in zip(part.targets, places, strict=True):
         topic = target.topic

@@ -68,6 +68,17 @@ def check_size(size_bytes: int, message_bytes_max: int) -> None:
 
 def columns_of(publisher: str, rows: Sequence[Row]) -> Columns:
     """The rows as columns; a column that nobody uses is left out."""
+    if len(rows) == 1:
+        [row] = rows
+        return Columns(
+            1,
+            publisher,
+            [row.value],
+            None if row.key is None else [row.key],
+            None if row.headers is None else [row.headers],
+            None if row.id is None else [row.id],
+            row.published_us,
+        )
     times = [row.published_us for row in rows]
     first = times[0]
     return Columns(

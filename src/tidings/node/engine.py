@@ -97,7 +97,7 @@ class Engine:
         settings = self.broker.settings
         if len(bodies) > settings.topics_per_request_max:
             raise ProtocolError(f"{len(bodies)} bodies came with one request: send fewer.")
-        batches = tuple(codec.decode_columns(body) for body in bodies)
+        batches = tuple(map(codec.decode_columns, bodies))
         for body, columns in zip(bodies, batches, strict=True):
             codec.check_columns(columns, len(body), settings.message_bytes_max)
         return batches
@@ -182,10 +182,10 @@ class Engine:
         bodies: dict[Place, Frame] = {}
         for effect in effects:
             match effect:
-                case Send(peer, message):
-                    self.outgoing.append((peer, [codec.encode(message)]))
                 case Persist():
                     self._stage(effect)
+                case Send():
+                    self.outgoing.append((effect.peer, [codec.encode(effect.message)]))
                 case Forward(peer, message, places):
                     frames: list[Frame] = [codec.encode(message)]
                     for place in places:

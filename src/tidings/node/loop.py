@@ -29,7 +29,7 @@ TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
 INLINE_BYTES_MAX = 64 * 1024
-INLINE_NS_MAX = 1_000_000
+INLINE_NS_MAX = 2_000_000
 """A commit up to this size is written in the loop, if the last ones took less than this on the average."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""

@@ -7,8 +7,6 @@ type and size or raises ProtocolError; nothing that came in is ever evaluated or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from tidings.errors import MessageTooLarge, ProtocolError
@@ -57,15 +55,14 @@ def decode_columns(body: Frame) -> Columns:
     if columns.format != 1:
         raise ProtocolError(f"The batch has the format {columns.format}, and this version reads format 1: update.")
     count = len(columns.values)
-    optional: Sequence[Sequence[object] | int | None] = (
-        columns.keys,
-        columns.headers,
-        columns.ids,
-        columns.published_us,
-    )
-    for column in optional:
-        if column is not None and not isinstance(column, int) and len(column) != count:
-            raise ProtocolError("The columns of the batch differ in length: each has one entry for each message.")
+    keys, headers, ids, times = columns.keys, columns.headers, columns.ids, columns.published_us
+    if (
+        (keys is not None and len(keys) != count)
+        or (headers is not None and len(headers) != count)
+        or (ids is not None and len(ids) != count)
+        or (not isinstance(times, int) and times is not None and len(times) != count)
+    ):
+        raise ProtocolError("The columns of the batch differ in length: each has one entry for each message.")
     return columns
 
 

@@ -90,8 +90,8 @@ class Broker:
             if event.user is not None:
                 self._check_key(event.user, message)
             match message:
-                case messages.Put(_, client, epoch, part):
-                    return self._on_commit(event, client, epoch, (part,), ())
+                case messages.Put():
+                    return self._on_put(event, message)
                 case messages.Ack(_, client, epoch, acknowledgement):
                     return self._on_commit(event, client, epoch, (), (acknowledgement,))
                 case messages.Commit(_, client, epoch, parts, acknowledgements):
@@ -162,6 +162,18 @@ class Broker:
             settings.batch_messages_max,
         )
 
+    def _on_put(self, event: Received, message: messages.Put) -> list[Effect]:
+        """The one part of most commits, without the detours of several."""
+        client = message.client
+        self.machine.check_session(client, message.epoch)
+        self._heard_at_ms[client] = event.now_ms
+        if len(event.bodies) != 1:
+            raise ProtocolError(f"1 batch came with {len(event.bodies)} bodies: send one for each.")
+        batch = self._check_part(client, message.part, event.bodies[0], event.batches[0])
+        return [
+            Persist(commands.Write(client, message.epoch, (batch,)), event.bodies, Origin(event.peer, message)),
+        ]
+
     def _on_commit(
         self,
         event: Received,
@@ -212,14 +224,12 @@ class Broker:
             )
         if columns.publisher != client:
             raise ProtocolError(f"The batch names {columns.publisher!r} as its publisher, and {client!r} sent it.")
-        names: dict[str, None] = {}
         for target in part.targets:
-            check_topic(target.topic)
             if target.sequence < 1:
                 raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
-            self.machine.check_puttable(target.topic)
-            names[target.topic] = None
-        if len(names) != len(part.targets):
+            if target.topic not in self.machine.topics:
+                self.machine.check_puttable(check_topic(target.topic))
+        if len(part.targets) > 1 and len({target.topic for target in part.targets}) != len(part.targets):
             raise InvalidRequest("A topic is named twice in one put: name each once.")
         ids = tuple(columns.ids) if columns.ids is not None and any(each is not None for each in columns.ids) else None
         return commands.BatchWrite(part.targets, part.count, len(body), ids)
@@ -410,13 +420,15 @@ class Broker:
 
     def apply(self, command: commands.Command, time_ms: int, body_address: int) -> object:
         """Changes the state by a durable command, and the streams as far as it concerns them."""
+        if isinstance(command, commands.Write):
+            stored = self.machine.apply(command, time_ms, body_address)
+            for batch in command.batches:
+                for target in batch.targets:
+                    self._touched[target.topic] = None
+            return stored
         leaving = list(self.machine.owned.get(command.client, ())) if isinstance(command, commands.Close) else []
         result = self.machine.apply(command, time_ms, body_address)
         match command:
-            case commands.Write(batches=batches):
-                for batch in batches:
-                    for target in batch.targets:
-                        self._touched[target.topic] = None
             case commands.Open(client):
                 for key in self.machine.owned.get(client, {}):
                     stream = self.dispatcher.streams.get(key)
@@ -441,18 +453,18 @@ class Broker:
                 failed += self.sharing.on_refused(event.now_ms, origin)
             return failed
         match origin:
-            case None:
-                return []
+            case Origin():
+                return self._answer(event, origin.peer, origin.message, result)
             case Settling():
                 return self.sharing.on_settled(event.now_ms, origin)
             case Burying():
                 return self.sharing.on_buried(event.now_ms, origin)
-        return self._answer(event, event.origin.peer, event.origin.message, result)
+        return []
 
     def _answer(self, event: Persisted, peer: Peer, message: Any, result: Any) -> list[Effect]:
         match message:
-            case messages.Put(request):
-                return [Send(peer, messages.PutDone(request, result[0]))]
+            case messages.Put():
+                return [Send(peer, messages.PutDone(message.request, result[0]))]
             case messages.Ack(request):
                 return [Send(peer, messages.AckDone(request))] if request else []
             case messages.Commit(request):

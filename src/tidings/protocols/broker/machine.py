@@ -227,6 +227,8 @@ class Machine:
         for acknowledgement in command.acknowledgements:
             self._check_acknowledgement(client, acknowledgement)
         plans = plan(self, client, command.batches, time_ms)
+        if len(plans) == 1 and not command.acknowledgements:
+            return (store(self, client, command.batches[0], plans[0], time_ms, body_address),)
         address = body_address
         stored: list[tuple[Stored, ...]] = []
         for batch, targets in zip(command.batches, plans, strict=True):
