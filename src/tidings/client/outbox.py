@@ -308,19 +308,19 @@ class Outbox:
         limits = self._session.limits
         message_max = 1 << 62 if limits is None else limits.message_bytes_max
         try:
-            columns = bulk.source.take(self._identity.name, messages_max, bytes_max, message_max)
+            taken = bulk.source.take(self._identity.name, messages_max, bytes_max, message_max)
         except Exception as error:  # noqa: BLE001 - the caller's iterable may raise anything, and gets it back.
             bulk.error = error
-            columns = None
-        if columns is None:
+            taken = None
+        if taken is None:
             lane.waiting.popleft()
             bulk.exhausted = True
             bulk.settle()
             return
-        count = len(columns.values)
+        count, body = taken
         part = Part(self._number_rows(lane.topics, count), count)
         bulk.in_flight += 1
-        self._ship(Shipment(lane, [bulk], (part,), (encode(columns),), ()))
+        self._ship(Shipment(lane, [bulk], (part,), (body,), ()))
 
     def _send_together(self, lane: Lane, entry: Together) -> None:
         lane.waiting.popleft()

@@ -8,15 +8,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
+from operator import countOf
 
 from tidings.errors import InvalidRequest, MessageTooLarge
 from tidings.message import Columns, Headers
+from tidings.wire.codec import encode
 
 Value = bytes | bytearray | memoryview | str
 ROW_OVERHEAD_BYTES = 16
 """Counted for each message beside its value, key and headers, so that estimates err on the safe side."""
 
 LIKELY_COUNT = 1024
+LIKELY_SHARE = 95
+"""How full, in percent, a batch is expected to get: one that turns out too large is made twice."""
 
 
 class Row:
@@ -102,10 +106,15 @@ class Source:
         self._keys = None if keys is None else _Slices(keys)
         self._now_us = now_us
         self._likely_count = LIKELY_COUNT
-        """How many messages fill a batch, judged by the last one; looking at more would be wasted."""
+        """How many messages fill a batch, judged by the last one."""
 
-    def take(self, publisher: str, messages_max: int, bytes_max: int, message_bytes_max: int) -> Columns | None:
-        """The next batch within these bounds (one message may break them), or None at the end."""
+    def take(
+        self, publisher: str, messages_max: int, bytes_max: int, message_bytes_max: int
+    ) -> tuple[int, bytes] | None:
+        """The next batch within these bounds (one message may break them): how many messages, and its body.
+
+        None at the end. The body is made first and looked at then: to count its bytes beforehand costs as much.
+        """
         given = self._values.peek(min(messages_max, self._likely_count))
         if not given:
             if self._keys is not None and self._keys.peek(1):
@@ -114,21 +123,19 @@ class Source:
         values = _all_bytes(given, "value")
         count = len(values)
         keys = None if self._keys is None else self._keys_for(count)
-        total = sum(map(len, values))
-        if total > message_bytes_max:  # Only a batch above the limit can hold a message above it.
+        now_us = self._now_us()
+        body = encode(Columns(1, publisher, values, keys, None, None, now_us))
+        self._likely_count = max(1, bytes_max * LIKELY_SHARE // 100 * count // len(body))
+        if len(body) > message_bytes_max:  # Only a batch above the limit can hold a message above it.
             check_size(max(map(len, values)), message_bytes_max)
-        if keys is not None:
-            total += sum(len(key) for key in keys if key is not None)
-        total += ROW_OVERHEAD_BYTES * count
-        self._likely_count = max(1, bytes_max * count // total)
-        if total > bytes_max:
+        if len(body) > bytes_max:
             ends = list(accumulate(_sizes(values, keys)))
             count = max(1, bisect_right(ends, bytes_max))
-            values, keys = values[:count], keys and keys[:count]
+            body = encode(Columns(1, publisher, values[:count], keys and keys[:count], None, None, now_us))
         self._values.skip(count)
         if self._keys is not None:
             self._keys.skip(count)
-        return Columns(1, publisher, values, keys, None, None, self._now_us())
+        return count, body
 
     def _keys_for(self, count: int) -> list[bytes | None]:
         assert self._keys is not None
@@ -145,7 +152,7 @@ def _sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Iter
 
 
 def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:
-    if set(map(type, values)) == {bytes}:
+    if countOf(map(type, values), bytes) == len(values):
         return values if isinstance(values, list) else list(values)  # type: ignore[arg-type]
     return [to_bytes(value, what) for value in values]
 
