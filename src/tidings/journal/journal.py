@@ -113,6 +113,11 @@ class Journal:
             or self._next_slot - self._first_slot >= self._settings.segment_records_max
         )
 
+    @property
+    def commit_bytes_max(self) -> int:
+        """How much should go into one commit."""
+        return self._settings.commit_bytes_max
+
     def recover(self) -> Recovery:
         """What the disk holds. Appending has to wait until the records have been read to the end."""
         found = survey(self._disk)

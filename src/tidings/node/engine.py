@@ -136,15 +136,27 @@ class Engine:
         return self._commit is not None
 
     def begin_commit(self, now_ms: int) -> Commit:
-        """Everything staged so far, for `journal.write`; one commit at a time."""
+        """What has been staged first, for `journal.write`; one commit at a time."""
         assert self._staged and self._commit is None
         if self.journal.full:
             self.journal.roll_next(*self.broker.machine.seal())
             self._removable_address = lowest_address(self.broker.machine, self.journal.end_address)
-        self._committing, self._staged, self.staged_bytes = self._staged, [], 0
+        self._committing = self._take_staged()
         appends = [Append(COMMAND, encode_command(each.command), each.bodies, now_ms) for each in self._committing]
         self._commit = self.journal.begin(appends)
         return self._commit
+
+    def _take_staged(self) -> list[Persist]:
+        staged, bytes_max = self._staged, self.journal.commit_bytes_max
+        if self.staged_bytes <= bytes_max:
+            self._staged, self.staged_bytes = [], 0
+            return staged
+        count = size = 0
+        while count < len(staged) and size < bytes_max:
+            size += _staged_bytes(staged[count])
+            count += 1
+        self._staged, self.staged_bytes = staged[count:], self.staged_bytes - size
+        return staged[:count]
 
     def finish_commit(self, now_ms: int) -> None:
         """The commit is durable: apply it, answer, and serve the streams."""
@@ -176,7 +188,7 @@ class Engine:
 
     def _stage(self, effect: Persist) -> None:
         self._staged.append(effect)
-        self.staged_bytes += 256 + sum(map(len, effect.bodies))
+        self.staged_bytes += _staged_bytes(effect)
 
     def _run(self, effects: list[Effect]) -> None:
         bodies: dict[Place, Frame] = {}
@@ -224,3 +236,8 @@ class Engine:
     def _read(self, place: Place) -> Frame:
         body = self.journal.read(place.address, place.size_bytes)
         return body if place.kept is None else codec.thin(body, place.kept)
+
+
+def _staged_bytes(effect: Persist) -> int:
+    """About how many bytes it will be in the journal."""
+    return 256 + sum(map(len, effect.bodies))

@@ -85,6 +85,26 @@ def test_requests_that_come_during_a_commit_share_the_next_one(desk: Desk) -> No
     assert len(commit.records) == 2
 
 
+def test_a_commit_ends_when_it_is_large_and_the_rest_goes_into_the_next() -> None:
+    """Decision 10: a commit is bounded, and nothing staged is lost or changes places."""
+    desk = Desk(journal=JournalSettings(commit_bytes_max=1_000))
+    clients = ("alice", "bob", "carol")
+    for client in clients:
+        desk.hello(client)
+    for client in clients:
+        part = messages.Part((messages.Target("news", 1),), 1)
+        desk.say([codec.encode(messages.Put(9, client, 1, part)), codec.encode(Columns(1, client, [b"x" * 400]))])
+    sizes = []
+    while desk.engine.has_staged:
+        commit = desk.engine.begin_commit(desk.now_ms)
+        sizes.append(len(commit.records))
+        desk.engine.journal.write(commit)
+        desk.engine.finish_commit(desk.now_ms)
+    assert sizes == [2, 1]
+    assert desk.engine.staged_bytes == 0
+    assert [answer.stored[0].first_offset for _, answer, _ in desk.heard()] == [0, 1, 2]
+
+
 def test_everything_is_there_after_a_restart(desk: Desk) -> None:
     """Z3, Z9, Z11: topics, messages, subscriptions, cursors, sequence numbers and sessions."""
     desk.subscribe("alice", "news")
