@@ -24,7 +24,7 @@ from tidings.errors import InvalidRequest, Unavailable
 from tidings.gateways.spelling import BODY_BYTES_MAX, Answer, answer, refusal
 
 HOST = "127.0.0.1"
-READ_BYTES = 65_536
+READ_BYTES = 16_384
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Limits:
     answer_seconds: float = 10.0
     """For an answer to be taken."""
     head_bytes_max: int = 65_536
-    """The address and the headers of a request."""
+    """The address and the headers of a request; what is read at once may go beyond, by `READ_BYTES` at most."""
     farewell_seconds: float = 1.0
     """How long what a refused client still sends is thrown away, so that it can read why it was refused."""
     stop_seconds: float = 2.0
@@ -71,10 +71,11 @@ class WebService:
         self._thread.start()
 
     def close(self) -> None:
-        """Takes no more requests, ends those that are being answered, and waits for that."""
+        """Takes no more requests, ends those that are being answered, and waits for that. Twice is as good as once."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+            self._thread = None
         self._loop.close()
         self._socket.close()
 
@@ -88,7 +89,6 @@ class WebService:
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._serve())
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._on_connection, sock=self._socket)
@@ -101,8 +101,12 @@ class WebService:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # What was closed just now is gone after one more round of the loop.
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stop.is_set():  # It had been let in when the door was closed.
+            writer.close()
+            return
         if len(self._connections) >= self._limits.connections_max:
             # So short an answer always finds room in a new socket: nothing is left to wait for.
             crowd = refusal(429, "There are too many connections: try again in a moment.")
@@ -124,11 +128,13 @@ class WebService:
             while going_on and not self._stop.is_set():
                 self._idle.add(task)
                 going_on = await conversation.exchange(lambda: self._idle.discard(task))
-        except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # The client has gone, or does not take its answer.
+        except OSError:
+            pass  # The client has gone, or does not take its answer in time.
         finally:
             self._idle.discard(task)
-            writer.close()
+            writer.transport.abort()  # What is still unsent nobody takes: it must not keep the socket open.
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 class Refused(Exception):
