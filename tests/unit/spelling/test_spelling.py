@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -37,6 +38,14 @@ def test_there_are_200_cases_in_every_language() -> None:
 def test_an_unknown_language_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidRequest, match="'xx': choose one of en, es, pt, pt-BR"):
         spell("2", "xx")
+
+
+def test_the_page_tells_the_truth() -> None:
+    page = (SOURCE.parent / "docs" / "spelling.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\S+) \| `(.+?)` \| (?:`(.+?)`|the same) \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    for lang, text, becomes in rows:
+        assert spell(text, lang) == (becomes or text)
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
