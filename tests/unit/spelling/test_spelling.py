@@ -97,11 +97,11 @@ def test_no_text_upsets_it_and_what_is_spelled_stays_spelled(text: str, lang: st
 
 @pytest.mark.parametrize("piece", ["1.", "1,", "1,111", ".111", "1-", "-", "1", "1:", "1º", " ", "a", "1,111,11", "1 "])
 def test_the_time_grows_no_faster_than_the_text(piece: str) -> None:
-    """A pattern that goes back on itself would need hours for a million characters, and no machine is so slow."""
+    """A pattern that goes back on itself would need minutes for each, and no machine is so slow."""
     began = time.process_time()
     for lang in LANGUAGES:
-        spell(piece * (1_000_000 // len(piece)), lang)
-    assert time.process_time() - began < 120
+        spell(piece * (300_000 // len(piece)), lang)
+    assert time.process_time() - began < 60
 
 
 def test_threads_do_not_disturb_each_other() -> None:
