@@ -30,14 +30,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages"),
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
-    "gateways": (*NOUNS, "client"),
-    "spark": (*NOUNS, "client", ""),
+    # It does without the bus, so that a Spark task can use it alone.
+    "spelling": ("errors",),
+    "gateways": (*NOUNS, "client", "spelling"),
+    "spark": (*NOUNS, "client", "spelling", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
     "bench": (*NOUNS, "client", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
     "demo": (*NOUNS, "client", ""),
-    "cli": (*NOUNS, "client", "node", "simulator", "bench", "demo", "transport", "console", "spark", "experiments", ""),
+    "cli": (
+        *NOUNS,
+        *("client", "node", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
+        *("gateways", "spelling"),
+        "",
+    ),
     "__main__": ("cli",),
     "__init__": (*NOUNS, "client", "node"),
 }
@@ -171,6 +178,8 @@ def test_the_package_was_found() -> None:
         ("client.fake", "import tidings.node.loop"),
         ("simulator.fake", "from tidings.node import loop"),
         ("simulator.fake", "from tidings.node.loop import serve"),
+        ("spelling.fake", "from tidings.client import connect"),
+        ("client.fake", "from tidings.spelling import spell"),
         ("cli.fake", "import zmq.auth"),
         ("cli.fake", "from tidings.journal import segment"),
         ("errors", "from tidings.message import Message"),

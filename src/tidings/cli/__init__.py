@@ -31,6 +31,7 @@ COMMANDS = {
     "topics": "list the topics",
     "groups": "list the groups, their members and their lanes",
     "shell": "all of these at a prompt",
+    "spell": "put the numbers of a text into words",
     "demo": "see publishers, subscribers, a crash and a recovery",
     "doctor": "check this machine and say what to do",
     "keys": "make the keys of brokers and clients",

@@ -64,6 +64,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A port, or 0 for any that is free.
+
+    >>> port("7480")
+    7480
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
 def human_bytes(size: int) -> str:
     """A size in the largest unit that keeps it above 1.
 

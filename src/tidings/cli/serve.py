@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidings import settings
-from tidings.cli import quantities
+from tidings.cli import extras, quantities
 from tidings.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tidings.gateways.http import WebService
+
+HTTP_PORT = 7480
 
 HELP = """\
 Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. What it has acknowledged
@@ -22,6 +29,7 @@ EXAMPLES = """\
   tidings serve --data data/ --bind tcp://*:7400 --keys keys/ --admin alice  # for other machines, with keys
   tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may go
   tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
+  tidings serve --data data/ --http                                          # and numbers into words, on port 7480
 """
 
 
@@ -58,7 +66,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="messages that every subscription has acknowledged may go",
     )
     parser.add_argument(
-        "--ready-file", metavar="PATH", type=Path, help="write the address there once the broker answers"
+        "--http",
+        metavar="PORT",
+        type=quantities.port,
+        nargs="?",
+        const=HTTP_PORT,
+        help=f"also put numbers into words over HTTP, on this port of 127.0.0.1 (alone: {HTTP_PORT}; 0: any free one)",
+    )
+    parser.add_argument(
+        "--ready-file",
+        metavar="PATH",
+        type=Path,
+        help="write the address there once the broker answers; a second line is that of --http",
     )
 
 
@@ -84,17 +103,35 @@ def run(arguments: argparse.Namespace) -> int:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
-    def on_ready(address: str) -> None:
-        if ready_file is not None:
-            write_whole(ready_file, address + "\n")
-        print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+    # Its port is taken before the broker begins, so that one that is not to be had leaves nothing half started.
+    with web_service(arguments.http) as web:
 
-    try:
-        loop.serve(arguments.data, broker, journal, node, on_ready)
-    finally:
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+        def on_ready(address: str) -> None:
+            addresses = [address]
+            if web is not None:
+                web.start()
+                addresses.append(web.address)
+            if ready_file is not None:
+                write_whole(ready_file, "".join(f"{line}\n" for line in addresses))
+            print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+            if web is not None:
+                print(f"tidings spells numbers at {web.address}/spell", file=sys.stderr, flush=True)
+
+        try:
+            loop.serve(arguments.data, broker, journal, node, on_ready)
+        finally:
+            if ready_file is not None:
+                ready_file.unlink(missing_ok=True)
     return 0
+
+
+def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:
+    """The web service on its port, or nothing if none was asked for."""
+    if port is None:
+        return contextlib.nullcontext()
+    with extras.needed("web", "--http"):
+        from tidings.gateways.http import WebService
+    return WebService(port)
 
 
 def free_port(address: str | None) -> str | None:

@@ -84,7 +84,19 @@ def test_other_machines_are_let_in_only_with_keys(served: Served, capsys: pytest
     assert main(["serve", "--data", "data", "--bind", "tcp://*:7400", "--keys", "keys"]) == 0
 
 
-@pytest.mark.parametrize("flags", ["", "--topics never", "--durability no", "--retain-age soon", "--retain-bytes 0"])
+def test_the_web_service_has_a_line_of_its_own(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """E6: who reads only the first line of the file or of stderr reads what was always there."""
+    assert main(["serve", "--data", "data", "--http", "0", "--ready-file", "address"]) == 0
+    first, second = str(served["ready"]).splitlines()
+    assert (first, second.startswith("http://127.0.0.1:")) == ("tcp://127.0.0.1:12345", True)
+    lines = [f"tidings serves {first} from data", f"tidings spells numbers at {second}/spell"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["", "--topics never", "--durability no", "--retain-age soon", "--retain-bytes 0", "--http 65536", "--http x"],
+)
 def test_wrong_usage(flags: str, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", *(["--data", "d"] if flags else []), *flags.split()]) == 2
     assert served == {}
