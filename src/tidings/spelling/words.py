@@ -3,7 +3,7 @@
 The words up to 999 are num2words's, and are joined here: so they can all be kept in a small cache, which makes long
 numbers quick, and the rules of each language are kept where num2words does not. Spanish says `veintiún mil` and not
 `veintiuno mil`; Portuguese puts its `e` before the last class of three digits only where that is below 100 or full
-hundreds (Cunha and Cintra, Nova gramática do português contemporâneo, on the conjunction between cardinals).
+hundreds.
 Ordinals are num2words's with its misspellings mended.
 """
 
