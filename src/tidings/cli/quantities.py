@@ -64,6 +64,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A TCP port; 0 stands for any free one.
+
+    >>> port("4200")
+    4200
+    """
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
 def human_bytes(size: int) -> str:
     """A size in the largest unit that keeps it above 1.
 

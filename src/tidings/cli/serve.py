@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidings import settings
 from tidings.cli import quantities
 from tidings.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tidings.gateways.sockets import SocketDoor
 
 HELP = """\
 Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. What it has acknowledged
@@ -22,6 +27,7 @@ EXAMPLES = """\
   tidings serve --data data/ --bind tcp://*:7400 --keys keys/ --admin alice  # for other machines, with keys
   tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may go
   tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
+  tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
 """
 
 
@@ -58,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="messages that every subscription has acknowledged may go",
     )
     parser.add_argument(
+        "--sockets",
+        metavar="PORT",
+        type=quantities.port,
+        help="also serve editors and subscribers on plain sockets, at this port of 127.0.0.1; 0 is any free one",
+    )
+    parser.add_argument(
         "--ready-file", metavar="PATH", type=Path, help="write the address there once the broker answers"
     )
 
@@ -76,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
     node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
 
+    sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
+
     from tidings.node import loop
     from tidings.transport import curve
 
@@ -84,16 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
-    def on_ready(address: str) -> None:
-        if ready_file is not None:
-            write_whole(ready_file, address + "\n")
-        print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+    with contextlib.ExitStack() as stack:
+        doors: list[SocketDoor] = []
+        if sockets.sockets_port is not None:
+            from tidings.gateways.sockets import SocketDoor
 
-    try:
-        loop.serve(arguments.data, broker, journal, node, on_ready)
-    finally:
+            doors.append(stack.enter_context(SocketDoor(sockets)))
+
+        def on_ready(address: str) -> None:
+            if ready_file is not None:
+                write_whole(ready_file, address + "\n")
+            print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+            for door in doors:
+                print(f"tidings takes editors and subscribers at {door.address}", file=sys.stderr, flush=True)
+
         if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+            stack.callback(ready_file.unlink, missing_ok=True)
+        loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
     return 0
 
 

@@ -29,10 +29,15 @@ QUEUED_MESSAGES_MAX = 100_000
 class DealerLink:
     """A link over ZeroMQ; see `tidings.client.link.Link`."""
 
-    def __init__(self, address: str, curve: ClientOptions | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        curve: ClientOptions | None = None,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
         self.address = address
         self._curve = curve
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._context = zmq.Context.instance() if context is None else context
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
@@ -73,7 +78,7 @@ class DealerLink:
 
     def sibling(self) -> DealerLink:
         """Another connection to the same broker, for another thread."""
-        return DealerLink(self.address, self._curve)
+        return DealerLink(self.address, self._curve, self._context)
 
     def reopen(self) -> None:
         """A new socket; what the old one had not sent or given out is lost."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
         journal: JournalSettings,
         node: NodeSettings,
         on_ready: Callable[[str], None],
+        doors: Sequence[loop.Door],
     ) -> None:
+        assert list(doors) == []
         on_ready("tcp://127.0.0.1:12345")
         ready = Path("address")
         seen.update(data=data, broker=broker, journal=journal, node=node)

@@ -1,0 +1,220 @@
+"""A subscriber of the socket door: its address, its session on the bus, and the messages on their way to it.
+
+A subscriber (ip, port) is a client of the bus of its own, `tidings.sockets/IP:PORT`, and its topics are that
+client's subscriptions. So the journal knows who is subscribed to what, and the door keeps no list beside it. The
+name is an anonymous one: a Bye forgets it with everything that it was owed, which is how a subscriber is dropped; and
+the door leaves without a Bye when the broker stops, so that the next one finds all of them.
+
+Messages go out one at a time for each subscriber and in the order of their topic. Each is a transaction that takes the
+message, delivers it and ends with its acknowledgement: the next one begins when that is in the journal. A delivery is
+done when all bytes were sent and the subscriber has closed its end, or has kept it open for longer than it should. What
+fails is tried again after a pause that grows. All of this waits for one subscriber alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidings.client.aio import AsyncBus
+from tidings.errors import InvalidRequest, LimitReached
+from tidings.gateways.fields import check_text, encode
+from tidings.message import Message
+from tidings.settings import SocketsSettings
+
+DOOR = "tidings.sockets"
+"""The name under which the door itself publishes and looks; its subscribers' names lie below it."""
+
+log = logging.getLogger("tidings.gateways.sockets")
+
+
+class Address(NamedTuple):
+    """Where a subscriber listens."""
+
+    ip: str
+    port: int
+
+    @property
+    def client_id(self) -> str:
+        """The subscriber's name on the bus.
+
+        >>> Address("127.0.0.1", 4201).client_id
+        'tidings.sockets/127.0.0.1:4201'
+        """
+        return f"{DOOR}/{self.ip}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.ip}:{self.port}"
+
+
+def address_of(client_id: str) -> Address:
+    """The address that a subscriber's name stands for.
+
+    >>> address_of("tidings.sockets/127.0.0.1:4201")
+    Address(ip='127.0.0.1', port=4201)
+    """
+    ip, _, port = client_id.removeprefix(f"{DOOR}/").rpartition(":")
+    return Address(ip, int(port))
+
+
+class Unreachable(Exception):
+    """A subscriber refused for too long."""
+
+
+class Stopped(Exception):
+    """The door closes; what is in hand has not been delivered and stays on the bus."""
+
+
+class Subscriber:
+    """One subscriber and its deliveries. Every method belongs to the event loop."""
+
+    def __init__(
+        self, address: Address, bus: AsyncBus, settings: SocketsSettings, on_failed: Callable[[Subscriber], None]
+    ) -> None:
+        self.address = address
+        self.failure: BaseException | None = None
+        """Why nothing more can be delivered."""
+        self._bus = bus
+        self._settings = settings
+        self._on_failed = on_failed
+        self._topics: dict[str, asyncio.Task[None] | None] = {}
+        """What it is subscribed to; None until the deliveries have begun."""
+        self._in_hand: set[str] = set()
+        """Topics of which a message is being delivered or acknowledged."""
+        self._turn = asyncio.Lock()
+        self._nudged = asyncio.Event()
+        self._failing_since: float | None = None
+        self._pause_s = settings.sockets_retry_ms / 1000
+        self._stopping = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no topic left."""
+        return not self._topics
+
+    def has(self, topic: str) -> bool:
+        """Whether it is subscribed to this topic."""
+        return topic in self._topics
+
+    async def subscribe(self, topic: str) -> None:
+        """Makes the subscription on the bus, from the topic's last message on; `begin` starts its deliveries."""
+        if len(self._topics) >= self._settings.sockets_topics_max:
+            raise LimitReached(
+                f"{self.address} has {self._settings.sockets_topics_max} topics (sockets_topics_max): "
+                "unsubscribe some, or raise the limit."
+            )
+        await self._bus.subscribe(topic, start="last")
+        self._topics.setdefault(topic, None)
+
+    async def resume(self) -> None:
+        """Goes on with everything that the bus knows it to be subscribed to."""
+        for (topic,) in await self._bus.subscriptions():
+            self._topics.setdefault(topic, None)
+            self.begin(topic)
+
+    def begin(self, topic: str) -> None:
+        """Starts the deliveries of a topic, if it is subscribed to and they have not begun."""
+        if topic in self._topics and self._topics[topic] is None and not self._stopping:
+            task = self._topics[topic] = asyncio.create_task(self._deliver_all(topic))
+            task.add_done_callback(self._on_done)
+        self._nudged.set()  # Somebody is there: what was refused may be taken now.
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Ends a subscription: nothing of the topic is delivered once this has returned."""
+        task = self._topics.pop(topic)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self._in_hand.discard(topic)
+        await self._bus.unsubscribe(topic)
+
+    async def close(self, forget: bool, grace_s: float = 0.0) -> None:
+        """Ends all deliveries, what is in hand after a while at most; `forget` ends the subscriptions with them."""
+        self._stopping = True
+        self._nudged.set()
+        tasks = {topic: task for topic, task in self._topics.items() if task is not None}
+        for topic, task in tasks.items():
+            if topic not in self._in_hand:
+                task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks.values(), timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._bus.close(bye=forget)
+
+    async def _deliver_all(self, topic: str) -> None:
+        """The messages of one topic, each acknowledged before the next is looked at."""
+        while not self._stopping:
+            async with self._bus.transaction() as transaction:
+                message = await transaction.get(topic, timeout=math.inf)
+                if message is not None:
+                    self._in_hand.add(topic)
+                    async with self._turn:
+                        await self._deliver(message)
+            self._in_hand.discard(topic)
+
+    async def _deliver(self, message: Message) -> None:
+        """Tries until it is done."""
+        try:
+            data = encode(message.topic, check_text(message.text))
+        except (UnicodeDecodeError, InvalidRequest) as error:
+            log.warning(
+                "sockets: message %d of %r is not for %s, which this protocol cannot carry it to: %s",
+                message.offset,
+                message.topic,
+                self.address,
+                error,
+            )
+            return
+        while True:
+            if self._stopping:
+                raise Stopped
+            self._nudged.clear()
+            try:
+                async with asyncio.timeout(self._settings.sockets_delivery_ms / 1000):
+                    await self._send(data)
+            except OSError as error:  # A time-out is one too.
+                self._note_refusal(error)
+            else:
+                self._failing_since = None
+                self._pause_s = self._settings.sockets_retry_ms / 1000
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._nudged.wait()
+            self._pause_s = min(2 * self._pause_s, self._settings.sockets_retry_ms_max / 1000)
+
+    async def _send(self, data: bytes) -> None:
+        """One try: connect, send, and see the subscriber close."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, self.address)
+            await loop.sock_sendall(connection, data)
+            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(TimeoutError):  # It has the bytes, and is only slow to let go.
+                async with asyncio.timeout(self._settings.sockets_linger_ms / 1000):
+                    await loop.sock_recv(connection, 1)
+
+    def _note_refusal(self, error: OSError) -> None:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since >= self._settings.sockets_refusal_ms_max / 1000:
+            raise Unreachable(str(error) or "it took too long") from error
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is None or isinstance(failure, Stopped) or self._stopping:
+            return
+        if self.failure is None:
+            self.failure = failure
+            self._on_failed(self)

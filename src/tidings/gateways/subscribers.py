@@ -1,0 +1,134 @@
+"""All subscribers of the socket door: who there is, who comes, and who is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tidings.client.aio import AsyncBus
+from tidings.client.link import WatchedLink
+from tidings.errors import LimitReached, TidingsError
+from tidings.gateways.delivery import Address, Subscriber, Unreachable, address_of, log
+from tidings.settings import KIB, ClientSettings, SocketsSettings
+
+PATIENT = ClientSettings(timeout_ms=5_000, retries=6, beat_ms=8_000, credit_messages=256, credit_bytes=256 * KIB)
+"""A door's sessions live in the broker's own process: what takes long there is busy, not lost. What waits for a
+subscriber waits on the bus, and only a little of it here."""
+REVIVAL_S = 1.0
+"""How long a subscriber rests whose session the bus has refused."""
+
+
+async def open_session(link: Callable[[], WatchedLink], client_id: str, anonymous: bool) -> AsyncBus:
+    """A session of the door's own."""
+    bus = AsyncBus(link(), client_id, PATIENT, anonymous=anonymous)
+    try:
+        await bus.start()
+    except BaseException:
+        await bus.close(bye=False)
+        raise
+    return bus
+
+
+class Subscribers:
+    """The subscribers, by address. What they are subscribed to is the bus's business, and is asked there."""
+
+    def __init__(
+        self, link: Callable[[], WatchedLink], settings: SocketsSettings, on_broken: Callable[[BaseException], None]
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._on_broken = on_broken
+        self._known: dict[Address, Subscriber] = {}
+        self._changing = asyncio.Lock()
+        """Held by whoever makes, changes or drops a subscriber, so that these happen one after the other."""
+        self._mending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def resume(self, names: list[str]) -> None:
+        """Goes on with the subscribers that an earlier life of the broker had."""
+        async with self._changing:
+            for name in names:
+                await self._open(address_of(name))
+
+    async def subscribe(self, address: Address, topic: str) -> Callable[[], None]:
+        """Subscribes to a topic that exists. What it returns starts the deliveries, once the subscriber was told."""
+        async with self._changing:
+            subscriber = self._known.get(address)
+            if subscriber is None:
+                if len(self._known) >= self._settings.sockets_subscribers_max:
+                    raise LimitReached(
+                        f"There are {len(self._known)} subscribers (sockets_subscribers_max): raise the limit."
+                    )
+                subscriber = await self._open(address)
+            try:
+                if not subscriber.has(topic):
+                    await subscriber.subscribe(topic)
+            finally:
+                if subscriber.idle:
+                    await self._drop(subscriber)
+            return lambda: subscriber.begin(topic)
+
+    async def unsubscribe(self, address: Address, topic: str) -> bool:
+        """Ends a subscription; whether there was one."""
+        async with self._changing:
+            subscriber = self._known.get(address)
+            if subscriber is None or not subscriber.has(topic):
+                return False
+            await subscriber.unsubscribe(topic)
+            if subscriber.idle:
+                await self._drop(subscriber)
+            return True
+
+    async def close(self, grace_s: float) -> None:
+        """Ends all deliveries; the subscriptions stay on the bus."""
+        self._closed = True
+        for task in self._mending:
+            task.cancel()
+        await asyncio.gather(*self._mending, return_exceptions=True)
+        await asyncio.gather(*(each.close(forget=False, grace_s=grace_s) for each in self._known.values()))
+        self._known.clear()
+
+    async def _open(self, address: Address) -> Subscriber:
+        bus = await open_session(self._link, address.client_id, anonymous=True)
+        subscriber = self._known[address] = Subscriber(address, bus, self._settings, self._on_failed)
+        await subscriber.resume()
+        return subscriber
+
+    async def _drop(self, subscriber: Subscriber) -> None:
+        """Forgets a subscriber, here and on the bus."""
+        del self._known[subscriber.address]
+        await subscriber.close(forget=True)
+
+    def _on_failed(self, subscriber: Subscriber) -> None:
+        """A subscriber's deliveries have ended in a way that they should not."""
+        if not self._closed:
+            task = asyncio.create_task(self._mend(subscriber))
+            self._mending.add(task)
+            task.add_done_callback(self._on_mended)
+
+    def _on_mended(self, task: asyncio.Task[None]) -> None:
+        self._mending.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._on_broken(failure)
+
+    async def _mend(self, subscriber: Subscriber) -> None:
+        failure = subscriber.failure
+        async with self._changing:
+            if self._known.get(subscriber.address) is not subscriber:
+                return
+            if isinstance(failure, Unreachable):
+                log.warning(
+                    "sockets: %s could not be reached for %g s (%s) and is dropped, with what it was owed",
+                    subscriber.address,
+                    self._settings.sockets_refusal_ms_max / 1000,
+                    failure,
+                )
+                await self._drop(subscriber)
+            elif isinstance(failure, TidingsError):
+                log.warning("sockets: the session of %s is opened again, after: %s", subscriber.address, failure)
+                await subscriber.close(forget=False)
+                await asyncio.sleep(REVIVAL_S)
+                await self._open(subscriber.address)
+            else:
+                assert failure is not None
+                raise failure
