@@ -63,14 +63,7 @@ class Malformed(ProtocolError):
 
 
 class FieldReader:
-    """Takes bytes as they come until so many fields are there; never holds more than the fields may have.
-
-    >>> reader = FieldReader(FIELDS_BYTES_MAX)
-    >>> reader.feed(b"PUBLISH\\0ne"), reader.feed(b"ws\\0hello\\0and more")
-    (False, True)
-    >>> parse(reader.fields)
-    Publish(topic='news', text='hello')
-    """
+    """Takes bytes as they come until so many fields are there; never holds more than the fields may have."""
 
     def __init__(self, sizes_max: tuple[int, ...]) -> None:
         self.fields: list[bytes] = []
@@ -90,13 +83,35 @@ class FieldReader:
         return False
 
     def _check(self, field: bytes) -> None:
-        number = len(self.fields)
-        size_max = self._sizes_max[number]
-        if number == 0 and size_max == OPERATION_BYTES_MAX and not any(name.startswith(field) for name in FAILURES):
-            raise Malformed(f"it began with {field[:OPERATION_BYTES_MAX]!r}, which is no operation")
+        """Refuses a field, complete or not, that can no longer become a good one."""
+        size_max = self._sizes_max[len(self.fields)]
         if len(field) > size_max:
-            answer = FAILURES.get(self.fields[0]) if number else None
-            raise Malformed(f"its field {number + 1} was longer than {size_max} bytes", answer)
+            raise Malformed(f"its field {len(self.fields) + 1} was longer than {size_max} bytes", self._answer())
+
+    def _answer(self) -> int | None:
+        return None
+
+
+class RequestReader(FieldReader):
+    """Takes the fields of a request, and nothing else for as long as it can be told.
+
+    >>> reader = RequestReader()
+    >>> reader.feed(b"PUBLISH\\0ne"), reader.feed(b"ws\\0hello\\0and more")
+    (False, True)
+    >>> parse(reader.fields)
+    Publish(topic='news', text='hello')
+    """
+
+    def __init__(self) -> None:
+        super().__init__(FIELDS_BYTES_MAX)
+
+    def _check(self, field: bytes) -> None:
+        if not self.fields and not any(name.startswith(field) for name in FAILURES):
+            raise Malformed(f"it began with {field[: OPERATION_BYTES_MAX + 1]!r}, which is no operation")
+        super()._check(field)
+
+    def _answer(self) -> int | None:
+        return FAILURES.get(self.fields[0])
 
 
 def parse(fields: list[bytes]) -> Request:

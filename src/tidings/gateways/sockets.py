@@ -23,7 +23,7 @@ from tidings.client.link import WatchedLink
 from tidings.errors import Fenced, NoSuchTopic, TidingsError, Unavailable
 from tidings.gateways import fields
 from tidings.gateways.delivery import DOOR, Address, log
-from tidings.gateways.fields import FieldReader, Malformed, Publish, Request, Subscribe, Unsubscribe
+from tidings.gateways.fields import Malformed, Publish, Request, RequestReader, Subscribe, Unsubscribe
 from tidings.gateways.subscribers import Subscribers, open_session
 from tidings.settings import SocketsSettings
 
@@ -169,7 +169,7 @@ class SocketDoor:
 
     async def _read(self, connection: socket.socket) -> Request:
         loop = asyncio.get_running_loop()
-        reader = FieldReader(fields.FIELDS_BYTES_MAX)
+        reader = RequestReader()
         seconds = self._settings.sockets_request_ms / 1000
         try:
             async with asyncio.timeout(seconds):
