@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -209,7 +210,7 @@ class Subscriber:
         if self._failing_since is None:
             self._failing_since = now
         elif now - self._failing_since >= self._settings.sockets_refusal_ms_max / 1000:
-            raise Unreachable(str(error) or "it took too long") from error
+            raise Unreachable("it took too long" if error.errno is None else os.strerror(error.errno)) from error
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()

@@ -122,8 +122,8 @@ class SocketDoor:
         """Takes connections, as long as there is a place for them."""
         loop = asyncio.get_running_loop()
         places = asyncio.Semaphore(self._settings.sockets_connections_max)
-        self._listener.setblocking(False)
         served: set[asyncio.Task[None]] = set()
+        reading: set[asyncio.Task[None]] = set()
         try:
             while True:
                 await places.acquire()
@@ -134,19 +134,25 @@ class SocketDoor:
                     log.warning("sockets: a connection could not be taken (%s)", error)
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                     continue
-                task = asyncio.create_task(self._attend(office, connection, Address(ip, port)))
+                task = asyncio.create_task(self._attend(office, connection, Address(ip, port), reading))
                 served.add(task)
+                reading.add(task)
+                task.add_done_callback(reading.discard)
                 task.add_done_callback(served.discard)
                 task.add_done_callback(office.note)
                 task.add_done_callback(lambda _: places.release())
         finally:
+            for task in reading:  # What is not a request yet is not waited for.
+                task.cancel()
             if served:
                 _, late = await asyncio.wait(served, timeout=GRACE_S)
                 for task in late:
                     task.cancel()
 
-    async def _attend(self, office: Office, connection: socket.socket, caller: Address) -> None:
-        """One connection from its request to its end."""
+    async def _attend(
+        self, office: Office, connection: socket.socket, caller: Address, reading: set[asyncio.Task[None]]
+    ) -> None:
+        """One connection from its request to its end; in `reading` until the request is there."""
         loop = asyncio.get_running_loop()
         with connection:
             try:
@@ -159,6 +165,9 @@ class SocketDoor:
             except OSError as error:
                 log.warning("sockets: %s was lost before its request was complete (%s)", caller, error)
                 return
+            task = asyncio.current_task()
+            assert task is not None
+            reading.discard(task)
             code, begin = await office.handle(request, caller)
             try:
                 # A plain editor has closed its end by now and asks for no answer.
@@ -208,14 +217,16 @@ class Office:
     @classmethod
     async def open(cls, link: Callable[[], WatchedLink], settings: SocketsSettings) -> Office:
         """Opens the session, and goes on with the subscribers that the bus knows."""
-        bus = await open_session(link, DOOR, anonymous=False)
-        office = cls(link, bus, settings)
-        try:
-            await office._subscribers.resume(list(await bus.subscribers()))
-        except BaseException:
-            await office.close()
-            raise
-        return office
+        while True:
+            office = cls(link, await open_session(link, DOOR, anonymous=False), settings)
+            try:
+                await office._subscribers.resume(list(await office._bus.subscribers()))
+                return office
+            except Fenced:  # Somebody else uses the door's own name: it takes it back.
+                await office.close()
+            except BaseException:
+                await office.close()
+                raise
 
     async def handle(self, request: Request, caller: Address) -> tuple[int, Callable[[], None]]:
         """Does what a request asks: the code to answer with, and what is to be done once it was answered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from tidings.client.aio import AsyncBus
 from tidings.client.link import WatchedLink
@@ -47,8 +47,11 @@ class Subscribers:
     async def resume(self, names: list[str]) -> None:
         """Goes on with the subscribers that an earlier life of the broker had."""
         async with self._changing:
-            for name in names:
-                await self._open(address_of(name))
+            for address in map(address_of, names):
+                try:
+                    await self._open(address)
+                except TidingsError as error:
+                    self._revive_later(address, error)
 
     async def subscribe(self, address: Address, topic: str) -> Callable[[], None]:
         """Subscribes to a topic that exists. What it returns starts the deliveries, once the subscriber was told."""
@@ -90,8 +93,13 @@ class Subscribers:
 
     async def _open(self, address: Address) -> Subscriber:
         bus = await open_session(self._link, address.client_id, anonymous=True)
-        subscriber = self._known[address] = Subscriber(address, bus, self._settings, self._on_failed)
-        await subscriber.resume()
+        subscriber = Subscriber(address, bus, self._settings, self._on_failed)
+        try:
+            await subscriber.resume()
+        except BaseException:
+            await subscriber.close(forget=False)
+            raise
+        self._known[address] = subscriber
         return subscriber
 
     async def _drop(self, subscriber: Subscriber) -> None:
@@ -99,12 +107,23 @@ class Subscribers:
         del self._known[subscriber.address]
         await subscriber.close(forget=True)
 
+    # When something fails.
+
     def _on_failed(self, subscriber: Subscriber) -> None:
         """A subscriber's deliveries have ended in a way that they should not."""
-        if not self._closed:
-            task = asyncio.create_task(self._mend(subscriber))
-            self._mending.add(task)
-            task.add_done_callback(self._on_mended)
+        self._start(self._mend(subscriber))
+
+    def _revive_later(self, address: Address, error: TidingsError) -> None:
+        log.warning("sockets: the session of %s is opened again soon, after: %s", address, error)
+        self._start(self._revive(address))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._mending.add(task)
+        task.add_done_callback(self._on_mended)
 
     def _on_mended(self, task: asyncio.Task[None]) -> None:
         self._mending.discard(task)
@@ -113,6 +132,7 @@ class Subscribers:
 
     async def _mend(self, subscriber: Subscriber) -> None:
         failure = subscriber.failure
+        assert failure is not None
         async with self._changing:
             if self._known.get(subscriber.address) is not subscriber:
                 return
@@ -125,10 +145,18 @@ class Subscribers:
                 )
                 await self._drop(subscriber)
             elif isinstance(failure, TidingsError):
-                log.warning("sockets: the session of %s is opened again, after: %s", subscriber.address, failure)
+                del self._known[subscriber.address]
                 await subscriber.close(forget=False)
-                await asyncio.sleep(REVIVAL_S)
-                await self._open(subscriber.address)
+                self._revive_later(subscriber.address, failure)
             else:
-                assert failure is not None
                 raise failure
+
+    async def _revive(self, address: Address) -> None:
+        """Opens a session again that the bus has refused, however often it takes."""
+        await asyncio.sleep(REVIVAL_S)
+        async with self._changing:
+            if address not in self._known:
+                try:
+                    await self._open(address)
+                except TidingsError as error:
+                    self._revive_later(address, error)
