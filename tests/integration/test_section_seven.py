@@ -6,9 +6,11 @@ server is here the broker's own journal.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 
 import tidings
 from tests.integration.socket_programs import (
+    ENVIRONMENT,
     SocketBroker,
     SubscriberProgram,
     free_port,
@@ -263,3 +266,41 @@ def test_quit_ends_the_subscriptions(broker: SocketBroker, bus: tidings.Bus, top
         assert bus.topic(topic).subscriptions == 1
         assert program.quit() == 0
     assert bus.topic(topic).subscriptions == 0
+
+
+def test_at_a_terminal_messages_leave_the_typed_line_alone(broker: SocketBroker, topic: str) -> None:
+    """E2: a message that comes while somebody types appears above the line, and what was typed still counts."""
+    publish(broker, topic, "first")
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "tidings", "subscriber", "-s", "127.0.0.1", "-p", str(broker.port)]
+    environment = ENVIRONMENT | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = bytearray()
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 4096):
+                shown.extend(data)
+        except OSError:
+            return  # So a terminal ends.
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        wait_until(lambda: b"c>" in shown, "the prompt")
+        os.write(ours, f"SUBSCRIBE {topic}\r".encode())
+        wait_until(lambda: f"c> MESSAGE FROM {topic} : first".encode() in shown, f"the last message: {shown!r}")
+        assert b"c> SUBSCRIBE OK" in shown
+        os.write(ours, b"UNSUB")
+        publish(broker, topic, "while typing")
+        wait_until(lambda: f"c> MESSAGE FROM {topic} : while typing".encode() in shown, f"the next one: {shown!r}")
+        os.write(ours, f"SCRIBE {topic}\r".encode())
+        wait_until(lambda: b"c> UNSUBSCRIBE OK" in shown, f"the whole command: {shown!r}")
+        os.write(ours, b"QUIT\r")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        os.close(ours)

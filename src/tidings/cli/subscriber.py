@@ -117,7 +117,7 @@ def _typed_lines() -> Iterator[str]:
     from prompt_toolkit.patch_stdout import patch_stdout
 
     session: PromptSession[str] = PromptSession()
-    with patch_stdout(raw=True):
+    with patch_stdout():
         while True:
             try:
                 yield session.prompt(PROMPT)
