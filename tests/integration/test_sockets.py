@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -289,6 +290,38 @@ def test_limits_of_subscribers_and_topics(start: Start) -> None:
         assert three.wait_for(1) == ["text"]
     lines = log_of(broker)
     assert len(lines) == 2 and "sockets_topics_max" in lines[0] and "sockets_subscribers_max" in lines[1]
+
+
+def test_whoever_left_without_a_word_makes_room(start: Start) -> None:
+    """E8: subscribers that are owed nothing and no longer listen do not fill the house for ever."""
+    broker = start(sockets_subscribers_max=2)
+    calls.publish("127.0.0.1", broker.port, "news", "text")
+    with Received() as stays, Received() as comes:
+        with Received() as leaves:
+            for subscriber in (stays, leaves):
+                assert broker.ask("SUBSCRIBE", "news", subscriber.port) == b"0\0"
+                assert subscriber.wait_for(1) == ["text"]
+        # What was delivered last may not be acknowledged yet, and until then it counts as owed.
+        wait_until(lambda: broker.ask("SUBSCRIBE", "news", comes.port) == b"0\0", "a place")
+        calls.publish("127.0.0.1", broker.port, "news", "more")
+        assert (stays.wait_for(2), comes.wait_for(2)) == (["text", "more"], ["text", "more"])
+    assert f"sockets: 127.0.0.1:{leaves.port} is gone and is dropped, to make room for another" in log_of(broker)
+
+
+def test_without_file_descriptors_the_door_says_no_and_goes_on(start: Start) -> None:
+    """E8: a process that may open no more files refuses, and takes up its work when it may again."""
+    broker = start()
+    calls.publish("127.0.0.1", broker.port, "news", "text")
+    before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    with Received() as received:
+        used = len(os.listdir(f"/proc/{broker.pid}/fd"))
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 2, before[1]))
+        assert broker.ask("SUBSCRIBE", "news", received.port) == b"1\0"
+        assert broker.ask("PUBLISH", "news", "still here") == b"0\0"
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
+        assert broker.ask("SUBSCRIBE", "news", received.port) == b"0\0"
+        assert received.wait_for(1) == ["still here"]
+    assert any("no more sockets" in line for line in log_of(broker))
 
 
 @pytest.mark.parametrize("end", [SocketBroker.kill, SocketBroker.stop], ids=["killed", "stopped"])

@@ -32,6 +32,9 @@ from tidings.settings import SocketsSettings
 DOOR = "tidings.sockets"
 """The name under which the door itself publishes and looks; its subscribers' names lie below it."""
 
+KNOCK_S = 1.0
+"""How long a port is given to show whether anybody is there."""
+
 log = logging.getLogger("tidings.gateways.sockets")
 
 
@@ -134,6 +137,21 @@ class Subscriber:
             await asyncio.wait([task])
         self._in_hand.discard(topic)
         await self._bus.unsubscribe(topic)
+
+    async def is_gone(self) -> bool:
+        """Whether it is owed nothing and nobody listens at its port any more."""
+        if self._in_hand:
+            return False
+        try:
+            async with asyncio.timeout(KNOCK_S):
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+                    connection.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(connection, self.address)
+        except ConnectionRefusedError:
+            return not self._in_hand
+        except OSError:
+            return False
+        return False
 
     async def close(self, forget: bool, grace_s: float = 0.0) -> None:
         """Ends all deliveries, what is in hand after a while at most; `forget` ends the subscriptions with them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 
 from tidings.client.aio import AsyncBus
@@ -14,6 +15,8 @@ from tidings.settings import KIB, ClientSettings, SocketsSettings
 PATIENT = ClientSettings(timeout_ms=5_000, retries=6, beat_ms=8_000, credit_messages=256, credit_bytes=256 * KIB)
 """A door's sessions live in the broker's own process: what takes long there is busy, not lost. What waits for a
 subscriber waits on the bus, and only a little of it here."""
+KNOCKS_APART_S = 1.0
+"""How often, at most, it is looked who of a full house has left."""
 REVIVAL_S = 1.0
 """How long a subscriber rests whose session the bus has refused."""
 
@@ -43,6 +46,7 @@ class Subscribers:
         """Held by whoever makes, changes or drops a subscriber, so that these happen one after the other."""
         self._mending: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._knock_at = 0.0
 
     async def resume(self, names: list[str]) -> None:
         """Goes on with the subscribers that an earlier life of the broker had."""
@@ -58,6 +62,8 @@ class Subscribers:
         async with self._changing:
             subscriber = self._known.get(address)
             if subscriber is None:
+                if len(self._known) >= self._settings.sockets_subscribers_max:
+                    await self._make_room()
                 if len(self._known) >= self._settings.sockets_subscribers_max:
                     raise LimitReached(
                         f"There are {len(self._known)} subscribers (sockets_subscribers_max): raise the limit."
@@ -106,6 +112,18 @@ class Subscribers:
         """Forgets a subscriber, here and on the bus."""
         del self._known[subscriber.address]
         await subscriber.close(forget=True)
+
+    async def _make_room(self) -> None:
+        """Drops whoever has left without a word. A delivery would show that, but there may be none for days."""
+        now = time.monotonic()
+        if now < self._knock_at:
+            return
+        self._knock_at = now + KNOCKS_APART_S
+        known = list(self._known.values())
+        for subscriber, gone in zip(known, await asyncio.gather(*(each.is_gone() for each in known)), strict=True):
+            if gone:
+                log.warning("sockets: %s is gone and is dropped, to make room for another", subscriber.address)
+                await self._drop(subscriber)
 
     # When something fails.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, LimitReached
 
 if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
@@ -38,7 +38,10 @@ class DealerLink:
         self.address = address
         self._curve = curve
         self._context = zmq.Context.instance() if context is None else context
-        self._ear, self._bell = socket.socketpair()
+        try:
+            self._ear, self._bell = socket.socketpair()
+        except OSError as error:
+            raise _no_socket(error) from error
         self._ear.setblocking(False)
         self._bell.setblocking(False)
         try:
@@ -92,7 +95,10 @@ class DealerLink:
         self._bell.close()
 
     def _open(self) -> None:
-        opened = self._context.socket(zmq.DEALER)
+        try:
+            opened = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise _no_socket(error) from error
         try:
             opened.linger = 0
             opened.ipv6 = "[" in self.address
@@ -111,6 +117,10 @@ class DealerLink:
         self._poller = zmq.Poller()
         self._poller.register(opened, zmq.POLLIN)
         self._poller.register(self._ear, zmq.POLLIN)
+
+
+def _no_socket(error: Exception) -> LimitReached:
+    return LimitReached(f"The system gives this process no more sockets ({error}): close some, or raise ulimit -n.")
 
 
 def _frames(dealer: zmq.Socket[bytes]) -> list[bytes]:
