@@ -146,6 +146,11 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require(port is None or 0 <= port < 65_536, f"The setting sockets_port is 0 to 65535, and it is {port}.")
         for name in self.__struct_fields__[1:]:
             _require(getattr(self, name) > 0, f"The setting {name} must be above 0.")
+        _require(
+            self.sockets_linger_ms < self.sockets_delivery_ms,
+            f"sockets_linger_ms ({self.sockets_linger_ms}) must be below sockets_delivery_ms "
+            f"({self.sockets_delivery_ms}), or what was delivered would be sent again.",
+        )
 
 
 class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

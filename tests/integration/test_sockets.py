@@ -402,6 +402,27 @@ def test_whoever_takes_the_doors_name_does_not_keep_it(start: Start) -> None:
     assert "newer session" in line
 
 
+def test_names_that_the_door_has_not_given_lead_it_nowhere(start: Start) -> None:
+    """Anybody may use a name below the door's; after a restart it follows none of those to another machine."""
+    broker = start()
+    calls.publish("127.0.0.1", broker.port, "news", "text")
+    calls.publish("127.0.0.1", broker.port, "sport", "text")
+    with Received() as received:
+        assert broker.ask("SUBSCRIBE", "news", received.port) == b"0\0"
+        received.wait_for(1)
+        for name in ("nobody", "192.0.2.1:80", "localhost:80", "127.0.0.1:0", "127.0.0.1:port"):
+            with tidings.connect(broker.address, f"tidings.sockets/{name}") as bus:
+                bus.subscribe("news")
+        assert broker.stop() == 0
+        with tidings.open(broker.data, f"tidings.sockets/127.0.0.1:{received.port}") as bus:
+            bus.subscribe(["news", "sport"])
+        broker.start()
+        calls.publish("127.0.0.1", broker.port, "news", "more")
+        assert received.wait_for(2) == ["text", "more"]
+    lines = log_of(broker)
+    assert len([line for line in lines if "is no name of a subscriber" in line]) == 5 == len(lines)
+
+
 def test_a_port_in_use_is_a_sentence(start: Start, tmp_path: Path) -> None:
     """E1: the broker does not start without the door that it was told to open."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

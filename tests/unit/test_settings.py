@@ -65,6 +65,7 @@ def test_variables_are_read_as_the_type_they_stand_for(file: Path, monkeypatch: 
         (ClientSettings, {"retries": 0}, "retries"),
         (SocketsSettings, {"sockets_port": 65_536}, "sockets_port"),
         (SocketsSettings, {"sockets_subscribers_max": 0}, "sockets_subscribers_max"),
+        (SocketsSettings, {"sockets_linger_ms": 9, "sockets_delivery_ms": 9}, "sockets_linger_ms"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

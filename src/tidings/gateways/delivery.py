@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import ipaddress
 import logging
 import math
 import os
@@ -57,14 +59,21 @@ class Address(NamedTuple):
         return f"{self.ip}:{self.port}"
 
 
-def address_of(client_id: str) -> Address:
-    """The address that a subscriber's name stands for.
+def address_of(client_id: str) -> Address | None:
+    """The address that a subscriber's name stands for; None for a name that the door has not given.
 
-    >>> address_of("tidings.sockets/127.0.0.1:4201")
-    Address(ip='127.0.0.1', port=4201)
+    Anybody may make up a name below the door's, and none may lead the door to another machine.
+
+    >>> address_of("tidings.sockets/127.0.0.1:4201"), address_of("tidings.sockets/10.0.0.7:80")
+    (Address(ip='127.0.0.1', port=4201), None)
     """
     ip, _, port = client_id.removeprefix(f"{DOOR}/").rpartition(":")
-    return Address(ip, int(port))
+    try:
+        address = Address(str(ipaddress.IPv4Address(ip)), int(port))
+    except ValueError:
+        return None
+    known = ipaddress.IPv4Address(ip).is_loopback and 0 < address.port < 65_536 and address.client_id == client_id
+    return address if known else None
 
 
 class Unreachable(Exception):
@@ -118,16 +127,21 @@ class Subscriber:
 
     async def resume(self) -> None:
         """Goes on with everything that the bus knows it to be subscribed to."""
-        for (topic,) in await self._bus.subscriptions():
-            self._topics.setdefault(topic, None)
-            self.begin(topic)
+        for topics in await self._bus.subscriptions():
+            if len(topics) == 1:  # The door makes no others, but anybody may who uses the name.
+                self._topics.setdefault(topics[0], None)
+                self.begin(topics[0])
 
     def begin(self, topic: str) -> None:
-        """Starts the deliveries of a topic, if it is subscribed to and they have not begun."""
+        """Starts the deliveries of a topic, if it is subscribed to and they have not begun.
+
+        Somebody is there: what was refused before may be taken now.
+        """
         if topic in self._topics and self._topics[topic] is None and not self._stopping:
             task = self._topics[topic] = asyncio.create_task(self._deliver_all(topic))
             task.add_done_callback(self._on_done)
-        self._nudged.set()  # Somebody is there: what was refused may be taken now.
+        self._take_heart()
+        self._nudged.set()
 
     async def unsubscribe(self, topic: str) -> None:
         """Ends a subscription: nothing of the topic is delivered once this has returned."""
@@ -186,7 +200,7 @@ class Subscriber:
             data = encode(message.topic, check_text(message.text))
         except (UnicodeDecodeError, InvalidRequest) as error:
             log.warning(
-                "sockets: message %d of %r is not for %s, which this protocol cannot carry it to: %s",
+                "sockets: message %d of %r is left out for %s, because this protocol cannot carry it: %s",
                 message.offset,
                 message.topic,
                 self.address,
@@ -203,8 +217,7 @@ class Subscriber:
             except OSError as error:  # A time-out is one too.
                 self._note_refusal(error)
             else:
-                self._failing_since = None
-                self._pause_s = self._settings.sockets_retry_ms / 1000
+                self._take_heart()
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
@@ -217,11 +230,16 @@ class Subscriber:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
             await loop.sock_connect(connection, self.address)
+            refuse_oneself(connection)
             await loop.sock_sendall(connection, data)
             connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(TimeoutError):  # It has the bytes, and is only slow to let go.
                 async with asyncio.timeout(self._settings.sockets_linger_ms / 1000):
                     await loop.sock_recv(connection, 1)
+
+    def _take_heart(self) -> None:
+        self._failing_since = None
+        self._pause_s = self._settings.sockets_retry_ms / 1000
 
     def _note_refusal(self, error: OSError) -> None:
         now = time.monotonic()
@@ -237,3 +255,13 @@ class Subscriber:
         if self.failure is None:
             self.failure = failure
             self._on_failed(self)
+
+
+def refuse_oneself(connection: socket.socket) -> None:
+    """Raises ConnectionRefusedError if both ends of a connection are the same one.
+
+    The system picks our port from the same range that subscribers' ports come from. If it picks the very port that we
+    connect to, and nobody listens there, TCP connects us to ourselves, and we would take our own bytes for delivered.
+    """
+    if connection.getsockname() == connection.getpeername():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody is there but ourselves")

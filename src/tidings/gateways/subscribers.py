@@ -51,7 +51,11 @@ class Subscribers:
     async def resume(self, names: list[str]) -> None:
         """Goes on with the subscribers that an earlier life of the broker had."""
         async with self._changing:
-            for address in map(address_of, names):
+            for name in names:
+                address = address_of(name)
+                if address is None:
+                    log.warning("sockets: %r is no name of a subscriber, and is left alone", name)
+                    continue
                 try:
                     await self._open(address)
                 except TidingsError as error:
