@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -209,21 +210,31 @@ def test_a_subscriber_that_comes_back_in_time_misses_nothing(start: Start) -> No
 
 def test_a_subscriber_that_reads_nothing_delays_nobody(start: Start) -> None:
     """E8: it takes connections and never looks at them; it gets its messages slowly, and only it."""
-    broker = start(sockets_linger_ms=200)
+    broker = start(sockets_linger_ms=4_000)
     calls.publish("127.0.0.1", broker.port, "news", "start")
     with socket.create_server(("127.0.0.1", 0)) as deaf, Received() as received:
         assert broker.ask("SUBSCRIBE", "news", deaf.getsockname()[1]) == b"0\0"
         assert broker.ask("SUBSCRIBE", "news", received.port) == b"0\0"
-        began = time.monotonic()
         for number in range(30):
             calls.publish("127.0.0.1", broker.port, "news", str(number))
         received.wait_for(31)
-        assert time.monotonic() - began < 30 * 0.2, "the deaf one alone takes that long"
+        assert waiting_connections(deaf) < 31, "the deaf one has not got all of them yet"
+
+
+def waiting_connections(listener: socket.socket) -> int:
+    """How many connections nobody has looked at."""
+    listener.setblocking(False)
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            listener.accept()[0].close()
+            count += 1
+    return count
 
 
 def test_slow_silent_and_garbage_clients_cost_a_bounded_time(start: Start) -> None:
     """E8: they hold every place there is, each until its time is up, with one line in the log each."""
-    broker = start(sockets_connections_max=4, sockets_request_ms=500)
+    broker = start(sockets_connections_max=4, sockets_request_ms=1_000)
     silent = [broker.connect() for _ in range(3)]
     slow = broker.connect()
     sent = threading.Event()
@@ -269,7 +280,7 @@ def test_slow_silent_and_garbage_clients_cost_a_bounded_time(start: Start) -> No
         for connection in [*silent, slow]:
             connection.close()
     lines = log_of(broker)
-    assert len([line for line in lines if "not complete after 0.5 s" in line]) == 4
+    assert len([line for line in lines if "not complete after 1 s" in line]) == 4
     assert len([line for line in lines if "is no operation" in line]) == 1
     assert len([line for line in lines if "ended before its request was complete" in line]) == 1
     assert len(lines) == 4 + 1 + 1 + 5
