@@ -259,6 +259,19 @@ def test_the_prompt_explains_itself_and_survives_the_web_service(broker: SocketB
         assert len(program.errors) == 1 and "numbers stay digits" in program.errors[0]
 
 
+def test_bytes_that_are_no_text_are_no_surprise(broker: SocketBroker) -> None:
+    """E2: neither program falls over them."""
+    command = [sys.executable, "-m", "tidings", "subscriber", "-s", "127.0.0.1", "-p", str(broker.port)]
+    done = subprocess.run(
+        command, input=b"SUBSCRIBE \xff\n\xff\nQUIT\n", capture_output=True, env=ENVIRONMENT, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"c> SUBSCRIBE FAIL\nc> The commands are ")
+    for topic, text in (("news", "\udcff"), ("\udcff", "text")):
+        refused = run_editor(broker.port, topic, text)
+        assert refused.returncode == 1 and refused.stderr.startswith("Warning: ")
+
+
 def test_quit_ends_the_subscriptions(broker: SocketBroker, bus: tidings.Bus, topic: str) -> None:
     publish(broker, topic, "text")
     with SubscriberProgram(broker.port) as program:

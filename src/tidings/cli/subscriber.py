@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import queue
 import sys
@@ -97,6 +98,8 @@ class Screen:
             yield from _typed_lines()
             return
         self._prompt()
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # Bytes that are no text name no topic, and end nothing.
         try:
             for line in sys.stdin:
                 yield line.rstrip("\n")

@@ -139,6 +139,10 @@ def check_text(text: str) -> str:
         raise InvalidRequest(f"A text has at most {TEXT_LENGTH_MAX:,} characters, and this one has {len(text):,}.")
     if "\0" in text:
         raise InvalidRequest("A text cannot hold a NUL, which ends it on this protocol.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("A text must be UTF-8, and this one has bytes that are not.") from error
     return text
 
 

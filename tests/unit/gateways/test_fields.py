@@ -118,7 +118,7 @@ def test_a_delivery_is_two_fields() -> None:
         FieldReader((4, 4)).feed(b"longer")
 
 
-@pytest.mark.parametrize("text", ["x" * 1025, "a\0b"])
+@pytest.mark.parametrize("text", ["x" * 1025, "a\0b", "a\udcffb"])
 def test_texts_that_the_protocol_cannot_carry(text: str) -> None:
     with pytest.raises(InvalidRequest):
         fields.check_text(text)
