@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidings.errors import InvalidRequest
@@ -84,6 +84,7 @@ def test_nonsense_is_noticed_as_soon_as_it_can_be() -> None:
         reader.feed(b"J")
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6000), max_size=20))
 def test_any_bytes_are_a_request_or_malformed_and_little_is_kept(pieces: list[bytes]) -> None:
     reader = RequestReader()
@@ -97,6 +98,7 @@ def test_any_bytes_are_a_request_or_malformed_and_little_is_kept(pieces: list[by
         pass
 
 
+@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=128),
     st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=1024),
