@@ -87,7 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
     node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
-
     sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
 
     from tidings.node import loop
