@@ -120,6 +120,41 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """ZeroMQ's high-water mark for each client."""
 
 
+class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The door for editors and subscribers on plain TCP sockets; it is on loopback, for its protocol has no keys."""
+
+    sockets_port: int | None = None
+    """Where the door listens; 0 is any free port, None is no such door."""
+    sockets_connections_max: int = 128
+    """Requests being read or answered at a time; whoever comes then waits in the system's queue."""
+    sockets_request_ms: int = 5_000
+    """A request that is not complete after this long is cut off."""
+    sockets_subscribers_max: int = 200
+    """Each costs the process up to four file descriptors."""
+    sockets_topics_max: int = 64
+    """Topics of one subscriber."""
+    sockets_delivery_ms: int = 5_000
+    """How long one try to deliver a message may take."""
+    sockets_linger_ms: int = 1_000
+    """How long a subscriber that has been sent a message is given to close its end."""
+    sockets_retry_ms: int = 50
+    sockets_retry_ms_max: int = 2_000
+    """The pause before the next try, at first and at most; it doubles in between."""
+    sockets_refusal_ms_max: int = 60_000
+    """A subscriber that could not be reached for this long is dropped, with what it was owed."""
+
+    def __post_init__(self) -> None:
+        port = self.sockets_port
+        _require(port is None or 0 <= port < 65_536, f"The setting sockets_port is 0 to 65535, and it is {port}.")
+        for name in self.__struct_fields__[1:]:
+            _require(getattr(self, name) > 0, f"The setting {name} must be above 0.")
+        _require(
+            self.sockets_linger_ms < self.sockets_delivery_ms,
+            f"sockets_linger_ms ({self.sockets_linger_ms}) must be below sockets_delivery_ms "
+            f"({self.sockets_delivery_ms}), or what was delivered would be sent again.",
+        )
+
+
 class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a client tries, packs and prefetches."""
 
@@ -153,7 +188,7 @@ Settings = TypeVar("Settings", bound=msgspec.Struct)
 def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str | Path = "tidings.toml") -> Settings:
     """Settings of a kind: from `given`, then TIDINGS_* variables, then the file, then the defaults.
 
-    The table of the file is the kind's name: [broker], [journal], [node], [client].
+    The table of the file is the kind's name: [broker], [journal], [node], [sockets], [client].
 
     >>> load(BrokerSettings, {"topics": "on-publish"}, file="/nonexistent").topics
     'on-publish'

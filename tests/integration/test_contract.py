@@ -56,6 +56,26 @@ def test_which_operation_makes_a_topic(build: Callable[..., House], policy: str)
         assert [topic.name for topic in bus.topics()] == ["news", "sport"]
 
 
+def test_subscribers_below_a_name(house: House) -> None:
+    """E1: a name sees the subscriptions of the names below it, and of nobody else; also after a restart."""
+    door = house.connect("door")
+    assert door.subscribers() == {}
+    for name, topics in (
+        ("door/1", ["news", "sport"]),
+        ("door/2", ["news"]),
+        ("doorway", ["news"]),
+        ("door", ["news"]),
+    ):
+        with house.connect(name) as bus:
+            for topic in topics:
+                bus.subscribe(topic)
+    with house.connect("door/3") as bus:
+        bus.subscribe("news")
+        bus.unsubscribe("news")
+    house.restart()
+    assert house.connect("door").subscribers() == {"door/1": [("news",), ("sport",)], "door/2": [("news",)]}
+
+
 def test_subscriptions_outlive_their_subscriber_and_the_broker(house: House) -> None:
     """Z3: the process ends, messages come meanwhile, the broker is restarted, and nothing is missing."""
     alice = house.connect("alice")

@@ -30,7 +30,7 @@ def test_the_first_python_block_runs(tmp_path: Path) -> None:
 
 
 def test_the_shell_block_runs(tmp_path: Path) -> None:
-    [commands] = [block for block in blocks("sh") if "tidings subscribe" in block]
+    [commands] = [block for block in blocks("sh") if "tidings subscribe " in block]
     with BrokerProcess(tmp_path / "data") as broker:
         outputs = []
         for line in commands.splitlines():

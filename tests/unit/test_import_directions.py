@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
-    "bench": (*NOUNS, "client", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
+    "bench": (*NOUNS, "client", "gateways", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
     "demo": (*NOUNS, "client", ""),
     "cli": (
         *NOUNS,
@@ -176,6 +176,10 @@ def test_the_package_was_found() -> None:
         ("node.fake", "import zmq"),
         ("client.fake", "from tidings.protocols.broker import machine"),
         ("client.fake", "import tidings.node.loop"),
+        ("gateways.fake", "from tidings.node import loop"),
+        ("gateways.fake", "from tidings.transport.zeromq import DealerLink"),
+        ("gateways.fake", "import zmq"),
+        ("client.fake", "from tidings.gateways import sockets"),
         ("simulator.fake", "from tidings.node import loop"),
         ("simulator.fake", "from tidings.node.loop import serve"),
         ("spelling.fake", "from tidings.client import connect"),
@@ -204,6 +208,8 @@ def test_planted_fault_is_reported(module: str, source: str) -> None:
         ("simulator.fake", "from tidings.node import engine\nfrom tidings.node.engine import Engine"),
         ("client.fake", "from tidings.protocols.broker import messages"),
         ("client.fake", "from tidings.protocols.broker.messages import Hello"),
+        ("gateways.fake", "from tidings.client.aio import AsyncBus\nfrom tidings.gateways import fields"),
+        ("cli.fake", "from tidings.gateways.sockets import SocketDoor"),
         ("transport.fake", "import zmq"),
         ("cli.fake", "import tidings\nfrom tidings.node.loop import serve\nimport random, time"),
         ("__init__", "from tidings.client.bus import Bus\nfrom tidings.errors import TidingsError"),

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tidings.errors import InvalidRequest
-from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, NodeSettings, load
+from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, NodeSettings, SocketsSettings, load
 
-KINDS = [BrokerSettings, JournalSettings, NodeSettings, ClientSettings]
+KINDS = [BrokerSettings, JournalSettings, NodeSettings, SocketsSettings, ClientSettings]
 
 
 @pytest.fixture
@@ -63,6 +63,9 @@ def test_variables_are_read_as_the_type_they_stand_for(file: Path, monkeypatch: 
         (JournalSettings, {"durability": "maybe"}, "maybe"),
         (JournalSettings, {"segment_bytes_max": 0}, "segment_bytes_max"),
         (ClientSettings, {"retries": 0}, "retries"),
+        (SocketsSettings, {"sockets_port": 65_536}, "sockets_port"),
+        (SocketsSettings, {"sockets_subscribers_max": 0}, "sockets_subscribers_max"),
+        (SocketsSettings, {"sockets_linger_ms": 9, "sockets_delivery_ms": 9}, "sockets_linger_ms"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -17,6 +17,7 @@ from typing import Any
 import tidings
 from tidings.bench import limits
 from tidings.bench.group_jobs import GROUP_JOBS
+from tidings.bench.socket_jobs import SOCKET_JOBS, Sink
 from tidings.client.bus import Bus
 from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
@@ -39,6 +40,7 @@ class Desk:
         self.readers: list[tuple[Bus, Subscription]] = []
         self.callers: limits.EchoClient | None = None
         self.server: limits.EchoServer | None = None
+        self.sink: Sink | None = None
 
     @property
     def connected(self) -> Bus:
@@ -57,6 +59,8 @@ class Desk:
         """Lets go of everything."""
         for bus, _ in self.readers:
             bus.close()
+        if self.sink is not None:
+            self.sink.close()
         if self.bus is not None:
             self.bus.close()
         if self.callers is not None:
@@ -291,6 +295,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
     for job in (
         *GROUP_JOBS,
+        *SOCKET_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,

@@ -22,6 +22,7 @@ class Plan(msgspec.Struct, frozen=True):
     group_messages: int = 1_000_000
     group_members: int = 8
     group_seconds: float = 9.0
+    socket_messages: int = 4_000
     backlog_messages: int = 10_000_000
     backlog_few_messages: int = 10_000
     backlog_probe_messages: int = 200_000
@@ -39,6 +40,7 @@ QUICK = Plan(
     fanout_messages=30_000,
     group_messages=200_000,
     group_seconds=6.0,
+    socket_messages=1_000,
     backlog_messages=1_000_000,
     backlog_probe_messages=100_000,
     topics_many=1_000,
@@ -52,6 +54,7 @@ _LEAST: dict[str, float] = {
     "fanout_subscriptions": 3,
     "group_members": 8,
     "group_seconds": 6.0,
+    "socket_messages": 64,
     "backlog_few_messages": 100,
     "topics_few": 2,
     "topics_many": 20,

@@ -1,8 +1,9 @@
 """The command line: `tidings COMMAND`, a module for each command.
 
 A command's module offers `HELP` (what it does), `EXAMPLES` (lines that end its --help),
-`add_arguments(parser)` and `run(arguments) -> int`, the exit code. Only the module of the command that was
-asked for is imported, so that `tidings put` does not pay for the shell.
+`add_arguments(parser)` and `run(arguments) -> int`, the exit code; `SHORT_HELP = False` if its -h means something
+else than --help. Only the module of the command that was asked for is imported, so that `tidings put` does not pay for
+the shell.
 
 Exit codes: 0 done, 1 an error (one sentence on stderr), 2 wrong usage, 3 `get` found nothing, 130 Ctrl-C,
 141 whoever read our output has gone.
@@ -32,6 +33,8 @@ COMMANDS = {
     "groups": "list the groups, their members and their lanes",
     "shell": "all of these at a prompt",
     "spell": "put the numbers of a text into words",
+    "editor": "publish a text through the door for sockets",
+    "subscriber": "subscribe at a prompt through the door for sockets",
     "demo": "see publishers, subscribers, a crash and a recovery",
     "doctor": "check this machine and say what to do",
     "keys": "make the keys of brokers and clients",
@@ -102,7 +105,10 @@ def _run(argv: list[str]) -> int:
         epilog=f"examples:\n{module.EXAMPLES.rstrip()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    short_help = ("-h",) if getattr(module, "SHORT_HELP", True) else ()
+    parser.add_argument(*short_help, "--help", action="help", help="show this help message and exit")
     module.add_arguments(parser)
     parser.set_defaults(usage_error=parser.error)
     return int(module.run(parser.parse_args(rest)))

@@ -11,7 +11,7 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, backlog (default: all).
+Scenarios: publish, consume, put, many, fanout, groups, sockets, backlog (default: all).
 """
 
 EXAMPLES = """\

@@ -15,6 +15,7 @@ from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tidings.gateways.http import WebService
+    from tidings.gateways.sockets import SocketDoor
 
 HTTP_PORT = 7480
 
@@ -29,6 +30,7 @@ EXAMPLES = """\
   tidings serve --data data/ --bind tcp://*:7400 --keys keys/ --admin alice  # for other machines, with keys
   tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may go
   tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
+  tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
   tidings serve --data data/ --http                                          # and numbers into words, on port 7480
 """
 
@@ -66,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="messages that every subscription has acknowledged may go",
     )
     parser.add_argument(
+        "--sockets",
+        metavar="PORT",
+        type=quantities.port,
+        help="also serve editors and subscribers on plain sockets, at this port of 127.0.0.1; 0 is any free one",
+    )
+    parser.add_argument(
         "--http",
         metavar="PORT",
         type=quantities.port,
@@ -94,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
     node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
+    sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
 
     from tidings.node import loop
     from tidings.transport import curve
@@ -103,25 +112,29 @@ def run(arguments: argparse.Namespace) -> int:
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
-    # Its port is taken before the broker begins, so that one that is not to be had leaves nothing half started.
-    with web_service(arguments.http) as web:
+    # Ports are taken before the broker begins, so that one that is not to be had leaves nothing half started.
+    with contextlib.ExitStack() as stack:
+        web = stack.enter_context(web_service(arguments.http))
+        doors: list[SocketDoor] = []
+        if sockets.sockets_port is not None:
+            from tidings.gateways.sockets import SocketDoor
+
+            doors.append(stack.enter_context(SocketDoor(sockets)))
 
         def on_ready(address: str) -> None:
-            addresses = [address]
             if web is not None:
                 web.start()
-                addresses.append(web.address)
             if ready_file is not None:
-                write_whole(ready_file, "".join(f"{line}\n" for line in addresses))
+                write_whole(ready_file, address + "\n" + (f"{web.address}\n" if web is not None else ""))
             print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+            for door in doors:
+                print(f"tidings takes editors and subscribers at {door.address}", file=sys.stderr, flush=True)
             if web is not None:
                 print(f"tidings spells numbers at {web.address}/spell", file=sys.stderr, flush=True)
 
-        try:
-            loop.serve(arguments.data, broker, journal, node, on_ready)
-        finally:
-            if ready_file is not None:
-                ready_file.unlink(missing_ok=True)
+        if ready_file is not None:
+            stack.callback(ready_file.unlink, missing_ok=True)
+        loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
     return 0
 
 

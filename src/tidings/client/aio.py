@@ -297,6 +297,10 @@ class AsyncBus:
         """The subscriptions of this client, each as its topics."""
         return await self.perform(operations.subscriptions(self._core))
 
+    async def subscribers(self) -> dict[str, list[tuple[str, ...]]]:
+        """The subscriptions of every name below this client's own, `client_id/...`."""
+        return await self.perform(operations.subscribers(self._core))
+
     async def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged before it is returned."""
         return await self.perform(reading.get(self._core, topics_of(topic), self._core.deadline_ms(timeout)))
@@ -385,12 +389,17 @@ class AsyncBus:
         """Makes whoever waits look again."""
         self._driver.pump_soon()
 
-    async def close(self) -> None:
-        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable."""
+    async def close(self, bye: bool = True) -> None:
+        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable.
+
+        Without `bye` it only closes, and to the broker the client has fallen silent: an anonymous name, which would be
+        forgotten at its Bye, keeps its subscriptions for whoever comes back under it within a day.
+        """
         if self._driver.closed:
             return
         try:
-            await self.perform(operations.finish(self._core))
+            if bye:
+                await self.perform(operations.finish(self._core))
         finally:
             self._driver.close()
             if self._core.inbox is not None:

@@ -292,6 +292,10 @@ class Bus:
         """The subscriptions of this client, each as its topics."""
         return self.perform(operations.subscriptions(self._core))
 
+    def subscribers(self) -> dict[str, list[tuple[str, ...]]]:
+        """The subscriptions of every name below this client's own, `client_id/...`."""
+        return self.perform(operations.subscribers(self._core))
+
     def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged before it is returned; None when there is none.
 

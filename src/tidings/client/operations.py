@@ -28,6 +28,7 @@ from tidings.message import Receipt, Receipts, TopicInfo, check_topic
 from tidings.protocols.broker.messages import (
     AnyAnswer,
     AskStatus,
+    AskSubscribers,
     AskSubscriptions,
     AskTopics,
     Bye,
@@ -38,6 +39,7 @@ from tidings.protocols.broker.messages import (
     Status,
     Subscribe,
     SubscribeDone,
+    Subscribers,
     Subscriptions,
     Topics,
     Unsubscribe,
@@ -379,6 +381,13 @@ def subscriptions(core: Core) -> Operation[list[tuple[str, ...]]]:
         answer = yield from ask(core, lambda number, epoch: AskSubscriptions(number, name, epoch), Subscriptions)
         core.subscriptions = dict.fromkeys(answer.subscriptions)
     return list(core.subscriptions)
+
+
+def subscribers(core: Core) -> Operation[dict[str, list[tuple[str, ...]]]]:
+    """The names below the client's own that have subscriptions, with these."""
+    name = core.client_id
+    answer = yield from ask(core, lambda number, epoch: AskSubscribers(number, name, epoch), Subscribers)
+    return {subscriber: list(topics) for subscriber, topics in answer.subscribers.items()}
 
 
 def topics(core: Core) -> Operation[list[TopicInfo]]:

@@ -5,6 +5,9 @@ hands the commit to the writing thread; while that waits for the disk (without t
 next requests. A small commit is written in the loop itself as long as the disk answers fast: two thread
 switches would cost more than they save (a sixth of all processor time with 32 publishers of single
 messages), and what comes meanwhile waits in ZeroMQ's own thread.
+
+Doors for other protocols run beside the loop in threads of their own and reach it as clients do, over links from
+inside the process. They close first, while the loop still answers them.
 """
 
 from __future__ import annotations
@@ -15,15 +18,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from tidings.journal.disk import Disk, DiskFull, RealDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router
+from tidings.transport.zeromq import DealerLink
 
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
@@ -85,10 +90,35 @@ class Committer:
         self._thread.join()
 
 
+class Door(Protocol):
+    """Another way in, which a thread of its own looks after."""
+
+    def start(self, link: Callable[[], DealerLink], on_closed: Callable[[], None]) -> None:
+        """Starts the thread. It calls `on_closed` as the last thing that it does, with all links closed."""
+
+    def stop(self) -> None:
+        """Asks the door to close, and does not wait for it; closing takes seconds at most."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the thread has done its last."""
+
+    def check(self) -> None:
+        """Raises what the door could not go on after, if it was that which closed it."""
+
+
 class Loop:
     """A broker at its door."""
 
-    def __init__(self, engine: Engine, router: Router, settings: NodeSettings, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        router: Router,
+        settings: NodeSettings,
+        clock: Callable[[], int],
+        doors: Sequence[Door] = (),
+    ) -> None:
+        self._doors = doors
         self._engine = engine
         self._router = router
         self._settings = settings
@@ -102,10 +132,12 @@ class Loop:
         self._router.wake()
 
     def run(self) -> None:
-        """Serves until somebody stops it."""
+        """Serves until somebody stops it, or a door closes that should not have."""
         engine, router = self._engine, self._router
+        for door in self._doors:
+            door.start(router.link, router.wake)
         tick_at_ms = self._clock()
-        while not (self._stop or engine.stopping):
+        while not self._ended():
             now_ms = self._clock()
             if now_ms >= tick_at_ms:
                 engine.tick(now_ms)
@@ -119,6 +151,14 @@ class Loop:
                     engine.receive(now_ms, peer, frames, user)
             self._take_finished()
         self._finish()
+
+    def _ended(self) -> bool:
+        """Whether to serve no longer: somebody wants the end, and every door has closed."""
+        if self._stop or self._engine.stopping or any(door.closed for door in self._doors):
+            for door in self._doors:
+                door.stop()
+            return all(door.closed for door in self._doors)
+        return False
 
     def _start_commit(self) -> None:
         engine = self._engine
@@ -167,6 +207,7 @@ def serve(
     node: NodeSettings,
     on_ready: Callable[[str], None],
     disk: Disk | None = None,
+    doors: Sequence[Door] = (),
 ) -> None:
     """Runs a broker on a folder until SIGTERM, SIGINT or an authorised shutdown. `on_ready` gets the address."""
     disk = disk if disk is not None else RealDisk(data)
@@ -174,10 +215,12 @@ def serve(
         engine = Engine(broker, Journal.open(disk, journal))
         engine.recover()
         router = Router(node, broker.batch_bytes_max)
-        loop = Loop(engine, router, node, Clock())
+        loop = Loop(engine, router, node, Clock(), doors)
         _stop_on_signals(loop, router.wake_descriptor)
         on_ready(router.address)
         loop.run()
+        for door in doors:
+            door.check()
     finally:
         disk.close()
 

@@ -12,6 +12,7 @@ import zmq
 from tidings.errors import InvalidRequest, Unavailable
 from tidings.settings import MIB, NodeSettings
 from tidings.transport import curve, frames
+from tidings.transport.zeromq import DealerLink
 
 Peer = bytes | tuple[bytes]
 """A DEALER's identity, or that of a REQ wrapped in a tuple: its frames have an empty one in front."""
@@ -19,9 +20,12 @@ Peer = bytes | tuple[bytes]
 COPY_BYTES_MAX = 16 * 1024
 """Frames above this size are handed on without a copy."""
 
+INSIDE = "inproc://tidings"
+"""Where doors of the same process connect. The name means something only in the router's own context."""
+
 
 class Router:
-    """A bound ROUTER socket. Every method belongs to the thread of the loop, except `wake`."""
+    """A bound ROUTER socket. Every method belongs to the thread of the loop, except `wake` and `link`."""
 
     def __init__(self, settings: NodeSettings, frame_bytes_max: int) -> None:
         curve.check_bind(settings.bind, settings.keys)
@@ -40,6 +44,8 @@ class Router:
                 self._authenticator = curve.Authenticator(self._context, Path(settings.keys))
                 curve.configure_server(socket, Path(settings.keys))
             socket.bind(settings.bind)
+            self.address = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+            socket.bind(INSIDE)
         except zmq.ZMQError as error:
             self.close(0)
             if error.errno == zmq.EADDRINUSE:
@@ -48,7 +54,6 @@ class Router:
         except BaseException:
             self.close(0)
             raise
-        self.address = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         self._keyed = settings.keys is not None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -68,6 +73,13 @@ class Router:
         """Ends the loop's wait; may be called from any thread."""
         with contextlib.suppress(BlockingIOError):  # A full pipe has woken it already.
             os.write(self._wake_write, b"\0")
+
+    def link(self) -> DealerLink:
+        """A connection from inside this process; may be called from any thread, and must be closed before the router.
+
+        It needs no key, with or without CURVE: whoever can call this holds the broker itself.
+        """
+        return DealerLink(INSIDE, context=self._context)
 
     def wait(self, timeout_ms: int, reading: bool) -> bool:
         """Waits for requests (if `reading`) or to be woken; whether there is something to receive."""

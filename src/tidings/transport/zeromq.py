@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, LimitReached
 from tidings.transport.frames import Frame, receive, send
 
 if TYPE_CHECKING:
@@ -30,11 +30,19 @@ QUEUED_MESSAGES_MAX = 100_000
 class DealerLink:
     """A link over ZeroMQ; see `tidings.client.link.Link`."""
 
-    def __init__(self, address: str, curve: ClientOptions | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        curve: ClientOptions | None = None,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
         self.address = address
         self._curve = curve
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self._ear, self._bell = socket.socketpair()
+        self._context = zmq.Context.instance() if context is None else context
+        try:
+            self._ear, self._bell = socket.socketpair()
+        except OSError as error:
+            raise _no_socket(error) from error
         self._ear.setblocking(False)
         self._bell.setblocking(False)
         try:
@@ -74,7 +82,7 @@ class DealerLink:
 
     def sibling(self) -> DealerLink:
         """Another connection to the same broker, for another thread."""
-        return DealerLink(self.address, self._curve)
+        return DealerLink(self.address, self._curve, self._context)
 
     def reopen(self) -> None:
         """A new socket; what the old one had not sent or given out is lost."""
@@ -88,7 +96,10 @@ class DealerLink:
         self._bell.close()
 
     def _open(self) -> None:
-        opened = self._context.socket(zmq.DEALER)
+        try:
+            opened = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise _no_socket(error) from error
         try:
             opened.linger = 0
             opened.ipv6 = "[" in self.address
@@ -107,3 +118,7 @@ class DealerLink:
         self._poller = zmq.Poller()
         self._poller.register(opened, zmq.POLLIN)
         self._poller.register(self._ear, zmq.POLLIN)
+
+
+def _no_socket(error: Exception) -> LimitReached:
+    return LimitReached(f"The system gives this process no more sockets ({error}): close some, or raise ulimit -n.")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,10 +39,11 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
         journal: JournalSettings,
         node: NodeSettings,
         on_ready: Callable[[str], None],
+        doors: Sequence[loop.Door],
     ) -> None:
         on_ready("tcp://127.0.0.1:12345")
         ready = Path("address")
-        seen.update(data=data, broker=broker, journal=journal, node=node)
+        seen.update(data=data, broker=broker, journal=journal, node=node, doors=len(doors))
         seen["ready"] = ready.read_text() if ready.exists() else None
 
     monkeypatch.setattr(loop, "serve", serve)
@@ -64,6 +65,7 @@ def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str
         ),
         "journal": JournalSettings(durability="os"),
         "node": NodeSettings(bind="tcp://127.0.0.1:*"),
+        "doors": 0,
         "ready": "tcp://127.0.0.1:12345\n",
     }
     assert capsys.readouterr() == ("", "tidings serves tcp://127.0.0.1:12345 from data\n")
@@ -75,6 +77,20 @@ def test_without_flags_the_file_and_then_the_defaults_count(served: Served) -> N
     assert main(["serve", "--data", "data"]) == 0
     assert served["broker"] == BrokerSettings(topics="on-subscribe", drop_acknowledged=True)
     assert served["node"] == NodeSettings()
+
+
+@pytest.mark.parametrize("way", ["flag", "variable", "file"])
+def test_the_door_for_sockets_is_opened_when_it_is_asked_for(
+    way: str, served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: on loopback, at the port that a flag, a variable or the file names; 0 is any free one."""
+    if way == "variable":
+        monkeypatch.setenv("TIDINGS_SOCKETS_PORT", "0")
+    if way == "file":
+        Path("tidings.toml").write_text("[sockets]\nsockets_port = 0\n")
+    assert main(["serve", "--data", "data", *(["--sockets", "0"] if way == "flag" else [])]) == 0
+    assert served["doors"] == 1
+    assert "\ntidings takes editors and subscribers at 127.0.0.1:" in capsys.readouterr().err
 
 
 def test_other_machines_are_let_in_only_with_keys(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +111,16 @@ def test_the_web_service_has_a_line_of_its_own(served: Served, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     "flags",
-    ["", "--topics never", "--durability no", "--retain-age soon", "--retain-bytes 0", "--http 65536", "--http x"],
+    [
+        "",
+        "--topics never",
+        "--durability no",
+        "--retain-age soon",
+        "--retain-bytes 0",
+        "--http 65536",
+        "--http x",
+        "--sockets 65536",
+    ],
 )
 def test_wrong_usage(flags: str, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", *(["--data", "d"] if flags else []), *flags.split()]) == 2

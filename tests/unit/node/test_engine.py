@@ -269,6 +269,7 @@ def test_with_keys_nobody_speaks_for_another(desk: Desk) -> None:
     for refused in (
         messages.Hello(1, 1, "alice", b"x"),
         messages.AskSubscriptions(1, "alice", 1),
+        messages.AskSubscribers(1, "alice", 1),
         messages.Hello(1, 1, "mallorys", b"x"),
     ):
         assert desk.ask(refused, user="mallory").number == Unauthorized.number

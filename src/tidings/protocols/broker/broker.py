@@ -301,6 +301,16 @@ class Broker:
             case messages.AskSubscriptions(request, client, epoch):
                 machine.check_session(client, epoch)
                 return messages.Subscriptions(request, tuple(topics for _, topics in machine.owned.get(client, {})))
+            case messages.AskSubscribers(request, client, epoch):
+                machine.check_session(client, epoch)
+                return messages.Subscribers(
+                    request,
+                    {
+                        name: tuple(topics for _, topics in owned)
+                        for name, owned in machine.owned.items()
+                        if owned and name.startswith(f"{client}/")
+                    },
+                )
             case messages.AskTopics(request, None):
                 return messages.Topics(request, tuple(self._topic_info(name) for name in sorted(machine.topics)))
             case messages.AskTopics(request, str(topic)):

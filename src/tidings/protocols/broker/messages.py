@@ -250,6 +250,13 @@ class AskSubscriptions(Request, frozen=True, tag="subscriptions"):
     epoch: int
 
 
+class AskSubscribers(Request, frozen=True, tag="subscribers"):
+    """Who below the client's own name, `client/...`, has subscriptions, and which?"""
+
+    client: str
+    epoch: int
+
+
 class AskTopics(Request, frozen=True, tag="topics"):
     """All topics, or the one that is named; no session is needed."""
 
@@ -291,6 +298,7 @@ AnyRequest = (
     | AskGroups
     | AskSequence
     | AskSubscriptions
+    | AskSubscribers
     | AskTopics
     | AskStatus
     | Bye
@@ -439,6 +447,12 @@ class Subscriptions(Answer, frozen=True, tag="subscriptions"):
     subscriptions: tuple[tuple[str, ...], ...]
 
 
+class Subscribers(Answer, frozen=True, tag="subscribers"):
+    """Names with their subscriptions, each as its topics."""
+
+    subscribers: dict[str, tuple[tuple[str, ...], ...]]
+
+
 class Topics(Answer, frozen=True, tag="topics"):
     topics: tuple[TopicInfo, ...]
 
@@ -510,6 +524,7 @@ AnyAnswer = (
     | Parcel
     | Sequence
     | Subscriptions
+    | Subscribers
     | Topics
     | Status
     | ByeDone
