@@ -34,6 +34,8 @@ class SocketBroker(BrokerProcess):
         super().__init__(data, *arguments, settings=settings)
         self._given = arguments
         self.port = 0
+        self.spelling = ""
+        """Where the web service answers that runs with the broker, with `--http`."""
 
     def start(self) -> SocketBroker:
         self._arguments = ("--sockets", str(self.port), *self._given)
@@ -42,6 +44,10 @@ class SocketBroker(BrokerProcess):
         line = self._process.stderr.readline()
         assert line.startswith("tidings takes editors and subscribers at 127.0.0.1:"), line
         self.port = int(line.rpartition(":")[2])
+        if "--http" in self._given:
+            line = self._process.stderr.readline()
+            assert line.startswith("tidings spells numbers at http://127.0.0.1:"), line
+            self.spelling = line.split()[-1]
         return self
 
     def __enter__(self) -> SocketBroker:

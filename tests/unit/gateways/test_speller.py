@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.spelling_service import SpellingService
+from tests.unit.gateways.spelling_service import SpellingService
 from tidings.errors import InvalidRequest
 from tidings.gateways.speller import Speller
 
