@@ -22,11 +22,17 @@ EXAMPLES = """\
   tidings serve --data data/ --bind tcp://*:7400 --keys keys/ --admin alice  # for other machines, with keys
   tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may go
   tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
+  tidings serve --storage tcp://127.0.0.1:7410                               # the journal at a `tidings storage`
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", required=True, type=Path, help="the journal's folder, made if missing")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--data", metavar="DIR", type=Path, help="the journal's folder, made if missing")
+    place.add_argument("--storage", metavar="ADDRESS", help="the storage server that keeps it (see tidings storage)")
+    parser.add_argument(
+        "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"
+    )
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     parser.add_argument(
         "--topics",
@@ -74,7 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
         },
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
-    node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
+    node = settings.load(
+        settings.NodeSettings,
+        {
+            "bind": free_port(arguments.bind),
+            "keys": arguments.keys,
+            "storage": arguments.storage,
+            "storage_keys": arguments.storage_keys,
+        },
+    )
 
     from tidings.node import loop
     from tidings.transport import curve
@@ -87,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     def on_ready(address: str) -> None:
         if ready_file is not None:
             write_whole(ready_file, address + "\n")
-        print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+        print(f"tidings serves {address} from {arguments.data or node.storage}", file=sys.stderr, flush=True)
 
     try:
         loop.serve(arguments.data, broker, journal, node, on_ready)

@@ -56,6 +56,8 @@ class Journal:
 
     def __init__(self, disk: Disk, settings: JournalSettings) -> None:
         self._disk = disk
+        self.remote = disk.remote
+        """Whether another process keeps the files: writes and reads may then take long, or have to wait."""
         self._settings = settings
         self._syncs = settings.durability == "fsync"
         self._ready = False
@@ -190,13 +192,12 @@ class Journal:
             if roll is not None:
                 self._seal(roll, commit.name)
             if buffers:
-                disk.append(commit.name, buffers)
+                write = disk.commit if self._syncs else disk.append
+                write(commit.name, buffers)
         except DiskFull:
             if roll is not None:
                 self._unseal(roll, commit.name)
             raise
-        if self._syncs and buffers:
-            disk.sync(commit.name)
         if roll is not None and roll.older_snapshot is not None:
             disk.remove(roll.older_snapshot)
 
@@ -235,6 +236,8 @@ class Journal:
             raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
         segment = self._sealed[number]
         position = address - segment.base_address
+        if self.remote:
+            return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
         return self._map(segment.first_slot)[position : position + size]
 
     def remove_through(self, end_address: int) -> int:

@@ -1,9 +1,9 @@
 """The loop of a broker process: one thread owns all state, one thread writes the journal.
 
-A plain poll loop. It takes the requests that are ready, lets the engine stage what must be durable, and
-hands the commit to the writing thread; while that waits for the disk (without the GIL) the loop reads the
-next requests. A lone request is written in the loop itself: two thread switches would cost it more than
-they save.
+A plain poll loop. It takes the requests that are ready, lets the engine stage what must be durable, and hands the
+commit to the writing thread; while that waits for the disk (without the GIL) the loop reads the next requests. A
+lone request is written in the loop itself: two thread switches would cost it more than they save; but never when
+the disk is a storage server's, which may be away: then the thread waits, and the loop goes on.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
+from tidings.storage.remote import RemoteDisk
+from tidings.transport.caller import Caller
+from tidings.transport.curve import client_options
 from tidings.transport.router import Router
 
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
+STOP_SECONDS_MAX = 5.0
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -116,7 +121,7 @@ class Loop:
         engine = self._engine
         if engine.committing or not engine.has_staged:
             return
-        alone = engine.staged_count == 1
+        alone = engine.staged_count == 1 and not engine.journal.remote
         commit = engine.begin_commit(self._clock())
         if alone:
             self._end_commit(self._committer.write(commit))
@@ -133,6 +138,15 @@ class Loop:
         else:
             self._engine.refuse_commit(self._clock(), full)
 
+    def _last_commit(self) -> DiskFull | None:
+        """The commit that is under way at the end; a storage server that is away then is not waited for."""
+        try:
+            return self._committer.finished.get(timeout=STOP_SECONDS_MAX if self._engine.journal.remote else None)
+        except queue.Empty as error:
+            raise Unavailable(
+                "The storage server is away, so what was not acknowledged yet is not stored: start it again."
+            ) from error
+
     def _flush(self) -> None:
         engine = self._engine
         if engine.outgoing:
@@ -144,7 +158,7 @@ class Loop:
         engine = self._engine
         while engine.committing or engine.has_staged:
             if engine.committing:
-                self._end_commit(self._committer.finished.get())
+                self._end_commit(self._last_commit())
             else:
                 self._start_commit()
         self._flush()
@@ -153,15 +167,15 @@ class Loop:
 
 
 def serve(
-    data: Path,
+    data: Path | None,
     broker: BrokerSettings,
     journal: JournalSettings,
     node: NodeSettings,
     on_ready: Callable[[str], None],
-    disk: Disk | None = None,
 ) -> None:
-    """Runs a broker on a folder until SIGTERM, SIGINT or an authorised shutdown. `on_ready` gets the address."""
-    disk = disk if disk is not None else RealDisk(data)
+    """Runs a broker on a folder, or on the storage server of its settings, until SIGTERM, SIGINT or an authorised
+    shutdown. `on_ready` gets the address."""
+    disk = _disk(data, broker, node)
     try:
         engine = Engine(broker, Journal.open(disk, journal))
         engine.recover()
@@ -172,6 +186,15 @@ def serve(
         loop.run()
     finally:
         disk.close()
+
+
+def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk:
+    if data is not None:
+        return RealDisk(data)
+    address = node.storage
+    assert address is not None, "a broker needs a folder or a storage server"
+    options = client_options(Path(node.storage_keys), node.storage_name) if node.storage_keys is not None else None
+    return RemoteDisk(lambda: Caller(address, options), broker, node.storage_wait_ms)
 
 
 def _stop_on_signals(loop: Loop, wake_descriptor: int) -> None:

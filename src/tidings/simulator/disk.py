@@ -59,6 +59,8 @@ class _File:
 class SimulatedDisk:
     """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
 
+    remote = False
+
     def __init__(self, random: Random, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.on_step: Callable[[Step, str], None] | None = None
@@ -88,6 +90,10 @@ class SimulatedDisk:
         if not self._write(name, b"".join(buffers)):
             self.truncate(name, size_before)
             raise DiskFull(f"There is no room on the disk for {name}: free some space.")
+
+    def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self.append(name, buffers)
+        self.sync(name)
 
     def sync(self, name: str) -> None:
         self._step("sync", name)
