@@ -278,8 +278,7 @@ class Journal:
             files.snapshot_name(roll.next_slot), files.encode_snapshot(Envelope(roll.next_slot, sealed, roll.snapshot))
         )
         disk.create(name)
-        disk.append(name, [files.encode_header(roll.next_slot, sealed.end_address)])
-        disk.sync(name)
+        disk.commit(name, [files.encode_header(roll.next_slot, sealed.end_address)])
 
     def _unseal(self, roll: Roll, name: str) -> None:
         """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""

@@ -9,9 +9,9 @@ server is its disk, a folder of files that one broker at a time may change:
   open before: if another has come since, it is refused as `FENCED` and must not push the other out.
 - Every `Open` gives a session, and every change names it. The server forgets sessions when it ends, so a broker learns
   from `CLOSED` that the server has been away, opens again, compares sizes and cuts off whatever was not acknowledged.
-- A broker numbers its changes, rising. `Opened` names the last one that was made, as far as the server remembers: a
-  broker whose connection broke learns whether its change was made, and so does not ask for it twice. An older number
-  than that is refused, and the last one again is answered again and changes nothing.
+- A broker numbers its changes, rising. `Opened` names the last one if it was made, as far as the server remembers: a
+  broker whose connection broke learns whether its change was made, and so does not ask for it twice. The last one
+  again is answered as before and changes nothing, and an older one is refused.
 - `Append` says at which position its bytes belong. If the file does not end there it is refused: nothing is ever
   doubled, torn or left out. It is answered when the bytes are on disk (`sync`), all of them or none.
 - `Read` names the epoch and may be asked on another connection than the changes.
@@ -120,7 +120,7 @@ class Opened(Answer, frozen=True, tag="opened"):
     epoch: int
     session: int
     last_change: int
-    """0 when none was made, or when the server has been started since."""
+    """0 when that came to nothing, or when the server has been started since."""
     files: dict[str, int]
 
 

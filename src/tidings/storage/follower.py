@@ -131,6 +131,8 @@ class Follower:
                 self._turn()
             except (OSError, StorageError) as error:
                 self._complain(error)
+                if isinstance(error, StorageError):  # What was read did not fit together: look at all of it again.
+                    self._inbox.append(self._recover)
                 self._woken.wait(LOOK_SECONDS)
             else:
                 self._complaint = ""
@@ -189,22 +191,17 @@ class Follower:
     def _recover(self) -> None:
         try:
             self._history.recover(self._texts.address)
-            self._history.advance(lambda topics: None)
+            self._history.advance({}, lambda topics: None)
         except StorageError as error:
-            # The broker will meet the same damage and say so; without a history there is nothing to follow.
-            self._failed = error
+            self._failed = error  # The broker meets the same damage and says so; until then nothing is known here.
             raise
         self._failed = None
-        self._look_after()
-        for topic in self._history.machine.topics:
-            self._check(topic)
-        self._behind = dict.fromkeys(self._history.machine.topics)
+        topics = self._history.machine.topics
+        anew = self._texts.survey({name: topic.next_offset for name, topic in topics.items()})
+        self._behind = dict.fromkeys(topics)
+        if anew:
+            self._checkpoint()
         self._needed_slot = self._needed()
-
-    def _check(self, topic: str) -> None:
-        """A text that is ahead of the journal (which lost what was never synced) is written anew."""
-        if self._texts.text(topic).next_offset > self._history.machine.topics[topic].next_offset:
-            self._texts.forget(topic)
 
     def _on_final(self, name: str, size: int) -> None:
         self._history.note_final(name, size)
@@ -222,7 +219,7 @@ class Follower:
 
     def _advance(self) -> None:
         before = self._history.address
-        self._behind.update(self._history.advance(self._write_all))
+        self._history.advance(self._behind, self._write_all)
         self._unsaved = self._unsaved or self._history.address != before
 
     def _write_all(self, topics: Iterable[str]) -> None:
@@ -248,16 +245,24 @@ class Follower:
             count += len(values)
             if size >= WRITE_BYTES:
                 if not self._texts.append(text, b"".join(lines), count):
-                    self._look_after()
+                    self._begin_anew()
                     return
                 lines, size, count = [], 0, 0
                 if time.monotonic() >= deadline:
                     return
         if count and not self._texts.append(text, b"".join(lines), count):
-            self._look_after()
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """A text was not as it was left; before it is written anew, it must be known that it is."""
+        self._behind.update(dict.fromkeys(self._texts.look_after()))
+        self._checkpoint()
 
     def _look_after(self) -> None:
-        self._behind.update(dict.fromkeys(self._texts.look_after()))
+        gone = self._texts.look_after()
+        if gone:
+            self._behind.update(dict.fromkeys(gone))
+            self._checkpoint()
 
     def _checkpoint(self) -> None:
         self._texts.checkpoint(self._history.address)

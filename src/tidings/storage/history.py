@@ -88,7 +88,8 @@ class History:
     def note_final(self, name: str, size: int) -> None:
         """So many bytes of a file will not change any more."""
         for slot in files.slots_of([name], files.JOURNAL_SUFFIX):
-            if slot >= self._slots[-1]:
+            # A segment that has only its header may yet be taken back, when there is no room for its first record.
+            if slot >= self._slots[-1] and size > SEGMENT_HEADER_SIZE:
                 self._finals[slot] = max(size, self._finals.get(slot, 0))
 
     def is_beyond(self, name: str, size: int) -> bool:
@@ -98,19 +99,18 @@ class History:
             return slot < self._slots[-1] or max(taken, self._finals.get(slot, 0)) > size
         return False
 
-    def advance(self, before_forgetting: Callable[[Iterable[str]], None]) -> dict[str, None]:
-        """Takes in all that is final; the topics that have got messages.
+    def advance(self, touched: dict[str, None], before_forgetting: Callable[[Iterable[str]], None]) -> None:
+        """Takes in all that is final, and adds to `touched` the topics that have got messages.
 
         `before_forgetting` is called before the index loses what these topics had.
         """
-        touched: dict[str, None] = {}
         while True:
             for record in self._records():
                 self._next_slot = record.slot + 1
                 if record.kind == COMMAND:
                     self._apply(decode_command(record.command), record, touched, before_forgetting)
             if not any(slot > self._slots[-1] for slot in self._finals):
-                return touched
+                return
             self._next_segment()
 
     def _apply(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged
-from tidings.journal.disk import Buffer, Disk, DiskFull
+from tidings.journal.disk import TEMPORARY_SUFFIX, Buffer, Disk, DiskFull
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
     CLOSED,
@@ -41,17 +41,21 @@ from tidings.protocols.storage import (
 from tidings.settings import BrokerSettings
 
 HOLDER_NAME = "holder"
+PAST_TOKENS_MAX = 16
+FENCED_SENTENCE = "Another broker has taken over this storage: stop one of the two."
 READ_BYTES_MAX = 8 * 1024 * 1024
-FILE_NAME = re.compile(r"[0-9]{20}\.(?:journal|index|snapshot)(?:\.tmp)?", re.ASCII)
+FILE_NAME = re.compile(r"[0-9]{20}\.(?:journal|index|snapshot)", re.ASCII)
 """The only names that a broker may use: none of them can leave the folder."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """The broker that has the folder, its epoch, and its settings."""
+    """The broker that has the folder, its epoch, its settings, and the tokens of those before it."""
 
     token: bytes
     epoch: int
     settings: BrokerSettings
+    past_tokens: tuple[bytes, ...] = ()
+    """The newest last; a call of theirs that comes late must not push out who came after them."""
 
 
 class Keeper:
@@ -61,7 +65,11 @@ class Keeper:
         self._disk = disk
         self._new_session = new_session
         self._session = 0
-        self._last_change = 0
+        self._last_answer: AnyStorageAnswer = Done(0)
+        """To the last change of this epoch."""
+        for name in disk.names():
+            if name.endswith(TEMPORARY_SUFFIX):  # A replacement that a crash has interrupted.
+                disk.remove(name)
         self._sizes = {name: disk.size(name) for name in disk.names() if FILE_NAME.fullmatch(name)}
         self._hidden: list[str] = []
         self.holder = _read_holder(disk)
@@ -103,30 +111,35 @@ class Keeper:
     def _open(self, call: Open) -> AnyStorageAnswer:
         if call.version != VERSION:
             raise ProtocolError(f"This storage server speaks version {VERSION}, not {call.version}: update the older.")
-        known = self.holder is not None and self.holder.token == call.token
-        if call.renews and not known:
-            return Failed(call.call, FENCED, "Another broker has taken over this storage: stop one of the two.")
-        if not known or (self.holder is not None and self.holder.settings != call.settings):
-            epoch = self.holder.epoch if self.holder is not None else 0
-            holder = Holder(call.token, epoch if known else epoch + 1, call.settings)
+        holder = self.holder
+        if holder is None or holder.token != call.token:
+            if call.renews or (holder is not None and call.token in holder.past_tokens):
+                return Failed(call.call, FENCED, FENCED_SENTENCE)
+            past = (*holder.past_tokens, holder.token)[-PAST_TOKENS_MAX:] if holder is not None else ()
+            holder = Holder(call.token, holder.epoch + 1 if holder is not None else 1, call.settings, past)
             self._disk.replace(HOLDER_NAME, [msgspec.msgpack.encode(holder)])
             self.holder = holder
-            self._last_change = 0
+            self._last_answer = Done(0)
             self.on_open(call.settings)
         self._session = self._new_session()
-        assert self.holder is not None
-        return Opened(call.call, self.holder.epoch, self._session, self._last_change, dict(self._sizes))
+        last_change = self._last_answer.call if isinstance(self._last_answer, Done) else 0
+        return Opened(call.call, holder.epoch, self._session, last_change, dict(self._sizes))
 
     def _on_change(self, call: Change, buffers: Sequence[Buffer]) -> AnyStorageAnswer:
         if call.session != self._session or not self._session:
             return Failed(call.call, CLOSED, "There is no such session here: open the storage again.")
-        if call.call == self._last_change:
-            return Done(call.call)
-        if call.call < self._last_change:
-            raise InvalidRequest(f"The change {call.call} comes after {self._last_change}: it was late.")
-        self._change(call, buffers)
-        self._last_change = call.call
-        return Done(call.call)
+        last = self._last_answer
+        if call.call == last.call:
+            return last
+        if call.call < last.call:
+            raise InvalidRequest(f"The change {call.call} comes after {last.call}: it is late.")
+        try:
+            self._change(call, buffers)
+        except DiskFull as error:
+            self._last_answer = Failed(call.call, FULL, str(error))
+        else:
+            self._last_answer = Done(call.call)
+        return self._last_answer
 
     def _change(self, call: Change, buffers: Sequence[Buffer]) -> None:
         disk = self._disk
@@ -141,8 +154,9 @@ class Keeper:
                 self._sizes[name] = position + sum(map(len, buffers))
                 self.on_final(name, self._sizes[name])
             case Sync(name=name):
+                size = self._size(name)
                 disk.sync(name)
-                self.on_final(name, self._size(name))
+                self.on_final(name, size)
             case Create(name=name):
                 self._create(name)
             case Truncate(name=name, size=size):
@@ -170,17 +184,19 @@ class Keeper:
 
     def _remove(self, names: tuple[str, ...]) -> None:
         for name in names:
-            if self._sizes.pop(name, None) is not None:
+            if name not in self._sizes:
+                continue
+            sealed = name.endswith(JOURNAL_SUFFIX) and name.replace(JOURNAL_SUFFIX, INDEX_SUFFIX) in self._sizes
+            del self._sizes[name]
+            if sealed or name.endswith(INDEX_SUFFIX):
                 self._hidden.append(name)
-        # Snapshots are read by nobody here; a segment goes before its index, so each waits for those before it.
-        for name in [each for each in self._hidden if not each.endswith((JOURNAL_SUFFIX, INDEX_SUFFIX))]:
-            self._hidden.remove(name)
-            self._disk.remove(name)
+            else:  # Snapshots, and a segment that never came to be, are read by nobody.
+                self._disk.remove(name)
         self.release()
 
     def _read(self, call: Read) -> tuple[AnyStorageAnswer, Sequence[Buffer]]:
         if self.holder is None or call.epoch != self.holder.epoch:
-            return Failed(call.call, FENCED, "Another broker has taken over this storage: stop one of the two."), ()
+            return Failed(call.call, FENCED, FENCED_SENTENCE), ()
         self._size(call.name)
         if not 0 < call.size <= READ_BYTES_MAX or call.position < 0:
             raise InvalidRequest(f"{call.size} bytes from {call.position} cannot be read: ask for at most 8 MiB.")

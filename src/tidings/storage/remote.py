@@ -80,7 +80,14 @@ class RemoteDisk:
 
     remote = True
 
-    def __init__(self, connect: Callable[[], Line], settings: BrokerSettings, wait_ms: int) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Line],
+        settings: BrokerSettings,
+        wait_ms: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
         self._settings = settings
         self._wait_ms = wait_ms
         self._token = os.urandom(16)
@@ -92,6 +99,8 @@ class RemoteDisk:
         self._reads = 0
         self._serving = False
         self._sizes: dict[str, int] = {}
+        self._synced: dict[str, int] = {}
+        """Of files that were written to without a sync: how much of them is on disk."""
         self._removals: deque[str] = deque()
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()
         self._away_since: float | None = None
@@ -116,14 +125,17 @@ class RemoteDisk:
         self._sizes[name] = 0
 
     def append(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self._synced.setdefault(name, self._sizes[name])
         self._append(name, buffers, sync=False)
 
     def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
         self._serving = True  # Only a broker that has recovered commits.
         self._append(name, buffers, sync=True)
+        self._synced.pop(name, None)
 
     def sync(self, name: str) -> None:
         self._change(lambda call, session: Sync(call, session, name))
+        self._synced.pop(name, None)
 
     def truncate(self, name: str, size: int) -> None:
         self._change(lambda call, session: Truncate(call, session, name, size))
@@ -213,7 +225,7 @@ class RemoteDisk:
                 answer, _ = self._receive(self._writer, self._calls, knock_ms)
             except ConnectionLost:
                 answer = None
-                time.sleep(KNOCK_MS / 1000)  # Whoever refuses connections does so at once.
+                self._sleep(KNOCK_MS / 1000)  # Whoever refuses connections does so at once.
             if isinstance(answer, Opened):
                 self._session, self._epoch = answer.session, answer.epoch
                 return answer
@@ -232,6 +244,10 @@ class RemoteDisk:
             if isinstance(pending, Replace) and pending.name == name:
                 continue
             found = files.get(name)
+            if found is not None and self._synced.get(name, size) <= found < size:
+                raise StorageError(
+                    f"The storage server has lost what it had not synced of {name}: start the broker again."
+                )
             if found is None or found < size:
                 raise StorageDamaged(
                     f"The storage server has {found or 0} bytes of {name}, and had acknowledged {size}: "
@@ -278,7 +294,7 @@ class RemoteDisk:
             if time.monotonic() >= deadline:
                 self._away_since = self._away_since or now
                 raise self._away()
-            time.sleep(min(KNOCK_MS / 1000, max(0.0, deadline - time.monotonic())))
+            self._sleep(min(KNOCK_MS / 1000, max(0.0, deadline - time.monotonic())))
 
     def _away(self) -> Unavailable:
         return Unavailable(f"The storage server at {self._reader.address} is away: start it again.")

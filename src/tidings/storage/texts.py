@@ -3,12 +3,14 @@
 They are derived from the journal and never the truth. `positions` (in the server's folder, not among the texts)
 says how far each text had come at the last checkpoint, and that much of it is on disk. So after a crash a text may
 be longer than its position says, and is cut to it; the follower writes the rest again. A text that is shorter, or
-gone, or that changes its size while the server runs, is written anew from what the journal still holds.
+gone, or that changes its size while the server runs, is written anew from what the journal still holds; that it is
+goes into `positions` first, so that a crash meanwhile cannot take the new lines for the old ones.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -39,14 +41,12 @@ class Positions(msgspec.Struct, frozen=True, array_like=True):
 class Text:
     """One topic's file: how far it has come."""
 
-    __slots__ = ("next_offset", "path", "size_bytes", "surveyed")
+    __slots__ = ("next_offset", "path", "size_bytes")
 
     def __init__(self, path: Path, position: Position) -> None:
         self.path = path
         self.next_offset = position.next_offset
         self.size_bytes = position.size_bytes
-        self.surveyed = False
-        """Whether the file has been compared with its position in this life of the server."""
 
 
 class Texts:
@@ -70,10 +70,21 @@ class Texts:
             text = self._texts[topic] = self._text(topic, Position(0, 0))
         return text
 
-    def forget(self, topic: str) -> None:
-        """Has a text written anew from its beginning."""
-        self._texts[topic] = text = self._text(topic, Position(0, 0))
-        text.surveyed = False
+    def survey(self, next_offsets: Mapping[str, int]) -> bool:
+        """Compares all texts with their positions and with the journal; whether some must be written anew.
+
+        What a crash left beyond a position goes. A text is written anew if it is too short, or ahead of a journal
+        that has lost what was never synced.
+        """
+        anew = bool(self.look_after())
+        for topic, text in self._texts.items():
+            size = text.path.stat().st_size if text.path.exists() else 0
+            if size > text.size_bytes:
+                os.truncate(text.path, text.size_bytes)
+            if size < text.size_bytes or text.next_offset > next_offsets.get(topic, text.next_offset):
+                text.next_offset = text.size_bytes = 0
+                anew = True
+        return anew
 
     def saved_offset(self, topic: str) -> int:
         """How far a text had come at the last checkpoint."""
@@ -82,11 +93,11 @@ class Texts:
     def append(self, text: Text, data: bytes, count: int) -> bool:
         """Writes lines behind a text; False if the file or its folder was not as it should be: then `look_after`."""
         try:
-            descriptor = os.open(text.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(text.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except FileNotFoundError:
             return False
         try:
-            if not self._agrees(text, os.fstat(descriptor).st_size, descriptor):
+            if os.fstat(descriptor).st_size != text.size_bytes:
                 os.ftruncate(descriptor, 0)
                 self._unsynced[text.path] = None
                 text.next_offset = text.size_bytes = 0
@@ -136,15 +147,6 @@ class Texts:
         draft.replace(self._positions_path)
         self.address = address
         self._saved = {topic: position.next_offset for topic, position in texts.items()}
-
-    def _agrees(self, text: Text, size: int, descriptor: int) -> bool:
-        """Whether the file is what it was left as; after a crash it may have more, which goes."""
-        if not text.surveyed:
-            text.surveyed = True
-            if size > text.size_bytes:
-                os.ftruncate(descriptor, text.size_bytes)
-                return True
-        return size == text.size_bytes
 
     def _text(self, topic: str, position: Position) -> Text:
         return Text(self._folder / file_name(topic), position)
