@@ -98,6 +98,7 @@ class RemoteDisk:
         self._calls = 0
         self._reads = 0
         self._serving = False
+        self._changing = False
         self._sizes: dict[str, int] = {}
         self._synced: dict[str, int] = {}
         """Of files that were written to without a sync: how much of them is on disk."""
@@ -169,7 +170,8 @@ class RemoteDisk:
         return self._fetch_all(name, 0, self._sizes[name], self._wait_ms)
 
     def close(self) -> None:
-        self._writer.close()
+        if not self._changing:  # Another thread waits at it, and only the end of the process ends that.
+            self._writer.close()
         self._reader.close()
 
     # Changes, in the thread that writes.
@@ -189,16 +191,18 @@ class RemoteDisk:
 
     def _ask(self, make: NewChange, buffers: Sequence[Buffer]) -> None:
         """Has one change made, however often the server goes away meanwhile."""
+        self._changing = True
         while True:
             self._calls += 1
             number = self._calls
             if self._session and self._try(make(number, self._session), buffers):
-                return
+                break
             deadline = None if self._serving else time.monotonic() + self._wait_ms / 1000
             opened = self._open(deadline)
             if opened.last_change == number:
-                return
+                break
             self._repair(opened.files, make(number, self._session))
+        self._changing = False
 
     def _try(self, change: AnyCall, buffers: Sequence[Buffer]) -> bool:
         """Asks once: True when it is done, False when the session must be opened again."""

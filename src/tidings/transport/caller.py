@@ -67,8 +67,8 @@ class Caller:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._poller.unregister(self._monitor)
         self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
 
     def _open(self) -> None:
@@ -83,15 +83,18 @@ class Caller:
             opened.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS_MAX)
             if self._curve is not None:
                 self._curve.apply(opened)
-            self._monitor = opened.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            monitor = opened.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        except BaseException:
+            opened.close(linger=0)
+            raise
+        self._socket, self._monitor = opened, monitor
+        try:
             opened.connect(self.address)
         except zmq.ZMQError as error:
-            opened.disable_monitor()
-            opened.close(linger=0)
+            self.close()
             raise InvalidRequest(
                 f"The address {self.address!r} cannot be used ({error}): write tcp://HOST:PORT."
             ) from error
-        self._socket = opened
         self._poller = zmq.Poller()
         self._poller.register(opened, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(monitor, zmq.POLLIN)
