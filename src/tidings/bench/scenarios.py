@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours
+from tidings.bench import backlog, groups, neighbours, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -303,6 +303,7 @@ SCENARIOS: dict[str, Scenario] = {
     "many": Scenario("32 publishers of single messages", lambda plan: plan.rounds, many),
     "fanout": Scenario("100 exclusive subscriptions of one topic", lambda plan: plan.rounds + 1, fanout),
     "groups": Scenario("sharing, a death and a join", lambda plan: groups.steps(plan.rounds), groups.run),
+    "storage": Scenario("a broker on a storage server", lambda plan: plan.rounds, storage.run),
     "backlog": Scenario("memory, restart and costs with much stored", backlog.steps, backlog.run),
 }
 

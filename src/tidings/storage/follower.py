@@ -41,7 +41,7 @@ WRITE_BYTES = 512 * 1024
 """Lines written by one call."""
 TURN_SECONDS = 0.05
 """For so long texts are written before the follower looks what else there is."""
-BUSY_SHARE = 0.25
+BUSY_SHARE = 0.15
 """The share of the time for texts while a broker is writing."""
 LOOK_SECONDS = 1.0
 """How often the folder is looked after, and texts are tried again after an error."""
@@ -156,7 +156,7 @@ class Follower:
             self._write_some(began + TURN_SECONDS)
         now = time.monotonic()
         busy = now < self._busy_until
-        if self._behind and busy and began >= self._pause_until:
+        if busy and began >= self._pause_until:
             self._pause_until = now + (now - began) * (1 / BUSY_SHARE - 1)
         if self._unsaved and (now - self._saved_at > CHECKPOINT_SECONDS_MAX or not (self._behind or busy)):
             self._checkpoint()
