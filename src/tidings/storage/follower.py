@@ -63,6 +63,8 @@ class Follower:
         self._texts = Texts(data)
         self._history = History(self._folder, settings)
         self._wake_server = wake
+        self._told: dict[str, int] = {}
+        """Files of which so much is final, as the server has said; not taken note of yet."""
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken = threading.Event()
         self._stopping = False
@@ -89,10 +91,12 @@ class Follower:
 
     def on_final(self, name: str, size: int) -> None:
         """So many bytes of a file are final."""
-        self._tell(lambda: self._on_final(name, size))
+        self._told[name] = size
+        self._woken.set()
 
     def on_cut(self, name: str, size: int) -> None:
-        """A broker that recovers has cut a file."""
+        """A broker that recovers has cut a file; it will say how much of the file is final then."""
+        self._told.pop(name, None)
         self._tell(lambda: self._on_cut(name, size))
 
     def on_open(self, settings: BrokerSettings) -> None:
@@ -143,8 +147,7 @@ class Follower:
             self._complain(error)
 
     def _turn(self) -> None:
-        while self._inbox:
-            self._inbox.popleft()()
+        self._take_inbox()
         if self._failed is not None:
             return
         self._advance()
@@ -161,18 +164,27 @@ class Follower:
         if self._unsaved and (now - self._saved_at > CHECKPOINT_SECONDS_MAX or not (self._behind or busy)):
             self._checkpoint()
 
+    def _take_inbox(self) -> None:
+        while self._inbox:
+            try:
+                self._inbox[0]()
+            except StorageError:
+                self._inbox.popleft()
+                raise
+            self._inbox.popleft()  # After an OSError it is still the first, and is tried again.
+
     def _rest(self) -> None:
         """Until there is something to do; texts that lack something wait their share of the time."""
-        while not self._inbox and not self._stopping:
-            left = self._pause_until - time.monotonic() if self._behind else LOOK_SECONDS
+        while not (self._inbox or self._told or self._stopping):
+            waiting = self._behind and self._failed is None
+            left = self._pause_until - time.monotonic() if waiting else LOOK_SECONDS
             if left <= 0 or not self._woken.wait(left):
                 return
             self._woken.clear()
 
     def _finish(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS_MAX
-        while self._inbox:
-            self._inbox.popleft()()
+        self._take_inbox()
         if self._failed is None:
             self._advance()
             self._write_some(deadline)
@@ -203,10 +215,6 @@ class Follower:
             self._checkpoint()
         self._needed_slot = self._needed()
 
-    def _on_final(self, name: str, size: int) -> None:
-        self._history.note_final(name, size)
-        self._busy_until = time.monotonic() + LOOK_SECONDS
-
     def _on_cut(self, name: str, size: int) -> None:
         if self._history.is_beyond(name, size):
             self._recover()
@@ -218,6 +226,10 @@ class Follower:
         self._recover()
 
     def _advance(self) -> None:
+        if self._told:
+            self._busy_until = time.monotonic() + LOOK_SECONDS
+        while self._told:
+            self._history.note_final(*self._told.popitem())
         before = self._history.address
         self._history.advance(self._behind, self._write_all)
         self._unsaved = self._unsaved or self._history.address != before

@@ -4,8 +4,9 @@ Changes and reads go over a connection each, because they come from two threads:
 loop. What the server acknowledged is remembered (`_sizes`), so names and sizes need no call. Removals can wait: they
 travel in front of the next change.
 
-**A storage server that is away.** A change is tried again for as long as it takes once the broker has begun to
-serve; its thread waits, and the loop goes on. Whenever the connection has broken, the session is opened again
+**A storage server that is away.** In the thread that opened the disk, where a broker starts and recovers, a change
+is tried again for a bounded time only. In another, which writes commits, it is tried for as long as it takes: that
+thread waits, and the loop goes on. Whenever the connection has broken, the session is opened again
 first. Three things may be found then: the server remembers the change as made (only its answer was lost); or it has
 been started anew and has more of a file than was acknowledged, which is cut off and sent again; or it has less, and
 then the process must end, because something acknowledged is gone. A read waits a moment and then is `Unavailable`;
@@ -16,6 +17,7 @@ back.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -97,7 +99,7 @@ class RemoteDisk:
         self._epoch = 0
         self._calls = 0
         self._reads = 0
-        self._serving = False
+        self._opener = threading.get_ident()
         self._changing = False
         self._sizes: dict[str, int] = {}
         self._synced: dict[str, int] = {}
@@ -130,7 +132,6 @@ class RemoteDisk:
         self._append(name, buffers, sync=False)
 
     def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
-        self._serving = True  # Only a broker that has recovered commits.
         self._append(name, buffers, sync=True)
         self._synced.pop(name, None)
 
@@ -182,27 +183,29 @@ class RemoteDisk:
         self._sizes[name] = position + sum(map(len, buffers))
 
     def _change(self, make: NewChange, buffers: Sequence[Buffer] = ()) -> None:
-        if self._removals:
-            names = tuple(self._removals)
-            self._ask(lambda call, session: Remove(call, session, names), ())
-            for _ in names:
-                self._removals.popleft()
-        self._ask(make, buffers)
+        self._changing = True
+        try:
+            if self._removals:
+                names = tuple(self._removals)
+                self._ask(lambda call, session: Remove(call, session, names), ())
+                for _ in names:
+                    self._removals.popleft()
+            self._ask(make, buffers)
+        finally:
+            self._changing = False
 
     def _ask(self, make: NewChange, buffers: Sequence[Buffer]) -> None:
         """Has one change made, however often the server goes away meanwhile."""
-        self._changing = True
+        starting = threading.get_ident() == self._opener
         while True:
             self._calls += 1
             number = self._calls
             if self._session and self._try(make(number, self._session), buffers):
-                break
-            deadline = None if self._serving else time.monotonic() + self._wait_ms / 1000
-            opened = self._open(deadline)
+                return
+            opened = self._open(time.monotonic() + self._wait_ms / 1000 if starting else None)
             if opened.last_change == number:
-                break
+                return
             self._repair(opened.files, make(number, self._session))
-        self._changing = False
 
     def _try(self, change: AnyCall, buffers: Sequence[Buffer]) -> bool:
         """Asks once: True when it is done, False when the session must be opened again."""
@@ -245,8 +248,8 @@ class RemoteDisk:
     def _repair(self, files: dict[str, int], pending: AnyCall) -> None:
         """After the server was away: what it has beyond the last acknowledgement goes; less there must not be."""
         for name, size in list(self._sizes.items()):
-            if isinstance(pending, Replace) and pending.name == name:
-                continue
+            if isinstance(pending, Replace | Truncate) and pending.name == name:
+                continue  # It may have been done, and is done again.
             found = files.get(name)
             if found is not None and self._synced.get(name, size) <= found < size:
                 raise StorageError(

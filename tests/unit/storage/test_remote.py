@@ -129,6 +129,19 @@ def test_a_server_that_lost_what_it_had_acknowledged_is_not_written_to() -> None
         disk.commit(name, [b"more"])
 
 
+def test_a_cut_that_was_done_before_the_server_died_is_no_loss() -> None:
+    world = World(1)
+    disk = quiet(world)
+    name = "00000000000000000000.journal"
+    disk.create(name)
+    disk.commit(name, [b"acknowledged"])
+    world.disk.truncate(name, 5)
+    world._start()
+    disk.truncate(name, 5)
+    disk.commit(name, [b"!"])
+    assert bytes(world.disk.map(name)) == b"ackno!"
+
+
 class NobodyThere(BreakingLine):
     def send(self, frames: object) -> None:
         pass
