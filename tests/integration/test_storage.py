@@ -93,10 +93,11 @@ def test_the_last_message_of_a_topic(storage: StorageProcess, broker: ServerProc
         bus.put("news", "three")
         message = questions.last(storage.address, "news")
         assert (message.text, message.offset, message.publisher) == ("three", 2, "editor")
+        bus.put("sport", "goal")
     storage.kill()
     storage.start()
-    with tidings.connect(broker.address, "editor") as bus:
-        bus.put("sport", "goal")
+    # A broker without work notices by itself that the server was away, and tells it what it has to be final.
+    eventually(lambda: questions.status(storage.address)["topics"] == 2, "the server does not know its topics")
     done = tidings_command("storage", "last", "news", "--storage", storage.address)
     assert (done.returncode, done.stdout) == (0, "three\n")
     done = tidings_command("storage", "last", "news", "--storage", storage.address, "--json")
@@ -189,6 +190,51 @@ def test_the_same_folder_serves_with_and_without_a_storage_server(tmp_path: Path
             "embedded",
             "stored",
         ]
+
+
+def test_retention_removes_segments_and_the_texts_have_everything(storage: StorageProcess) -> None:
+    """E5: a segment goes when the texts have passed it, and they keep what the journal forgets."""
+    settings = {"TIDINGS_SEGMENT_RECORDS_MAX": "20", "TIDINGS_RETAIN_BYTES": "2000"}
+    with (
+        StoredBrokerProcess(storage.address, settings=settings) as broker,
+        tidings.connect(broker.address, "editor") as bus,
+    ):
+        texts: list[str] = []
+
+        def put_one() -> bool:
+            texts.append(f"message {len(texts)}")
+            bus.put("news", texts[-1])
+            return bus.topic("news").first_offset > 40
+
+        eventually(put_one, "nothing was forgotten")
+        for _ in range(25):  # The next segment begins, and the oldest goes.
+            put_one()
+        eventually(lambda: not (storage.data / "00000000000000000000.journal").exists(), "no segment was removed")
+        has_text(storage, "news", texts)
+        broker.kill()
+        storage.kill()
+        storage.start()
+        broker.start()
+        with tidings.connect(broker.address, "editor") as again:
+            again.put("news", "one more")
+            has_text(storage, "news", [*texts, "one more"])
+
+
+def test_durability_of_the_system_survives_the_death_of_either(storage: StorageProcess) -> None:
+    """E5: written and not synced, so only a power cut can take it."""
+    with (
+        StoredBrokerProcess(storage.address, "--durability", "os") as broker,
+        tidings.connect(broker.address, "editor", timeout=1.0, retries=60) as bus,
+    ):
+        for number in range(20):
+            bus.put("news", str(number))
+            if number % 8 == 3:
+                storage.kill()
+                storage.start()
+            if number % 8 == 7:
+                broker.kill()
+                broker.start()
+        has_text(storage, "news", [str(number) for number in range(20)])
 
 
 # One of the two is away.
@@ -297,6 +343,12 @@ def test_a_second_broker_fences_the_first(storage: StorageProcess, broker: Serve
             assert "taken over" in "".join(broker.log)
             assert second.put("news", "from the second").offset == 1
         has_text(storage, "news", ["from the first", "from the second"])
+
+
+def test_a_fenced_broker_without_work_stops_too(storage: StorageProcess, broker: ServerProcess) -> None:
+    with StoredBrokerProcess(storage.address):
+        assert broker.wait() == 74
+    assert "taken over" in "".join(broker.log)
 
 
 # The storage server's disk and its door.

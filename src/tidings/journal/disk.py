@@ -87,6 +87,9 @@ class Disk(Protocol):
     def map(self, name: str) -> memoryview:
         """All bytes that a file has now, without reading them; valid as long as any slice of it is held."""
 
+    def tend(self) -> None:
+        """To be called now and then by the thread that writes, when it has nothing to write."""
+
     def close(self) -> None:
         """Lets go of the folder."""
 
@@ -224,6 +227,9 @@ class RealDisk:
             if os.fstat(file.fileno()).st_size == 0:  # An empty file cannot be mapped.
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def tend(self) -> None:
+        pass
 
     def close(self) -> None:
         self._writers.close()

@@ -201,6 +201,10 @@ class Journal:
         if roll is not None and roll.older_snapshot is not None:
             disk.remove(roll.older_snapshot)
 
+    def tend(self) -> None:
+        """Looks after a remote disk while there is nothing to write; in the thread that writes."""
+        self._disk.tend()
+
     def finish(self, commit: Commit) -> None:
         """Takes in a commit that has been written: its records exist from now on."""
         assert self._commit is commit

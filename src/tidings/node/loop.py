@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk
@@ -32,6 +33,8 @@ TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
 STOP_SECONDS_MAX = 5.0
+TEND_SECONDS = 1.0
+"""A broker without work notices this late that its storage server was away, or belongs to another."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -67,19 +70,34 @@ class Committer:
         except DiskFull as error:
             return error
         except BaseException as error:  # noqa: BLE001 - whatever it is, no answer may follow it
-            sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
-            sys.stderr.flush()
-            os._exit(EXIT_STORAGE_FAILED)
+            _end_without_answer(error)
         return None
 
     def _run(self) -> None:
-        while (commit := self._work.get()) is not None:
+        while (commit := self._next()) is not None:
             self.finished.put(self.write(commit))
             self._wake()
+
+    def _next(self) -> Commit | None:
+        """What to write next, None to end; a remote disk is looked after meanwhile."""
+        while True:
+            try:
+                return self._work.get(timeout=TEND_SECONDS if self._journal.remote else None)
+            except queue.Empty:
+                try:
+                    self._journal.tend()
+                except BaseException as error:  # noqa: BLE001 - as after a failed write
+                    _end_without_answer(error)
 
     def stop(self) -> None:
         self._work.put(None)
         self._thread.join()
+
+
+def _end_without_answer(error: BaseException) -> NoReturn:
+    sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
+    sys.stderr.flush()
+    os._exit(EXIT_STORAGE_FAILED)
 
 
 class Loop:

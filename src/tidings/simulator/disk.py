@@ -130,6 +130,9 @@ class SimulatedDisk:
     def map(self, name: str) -> memoryview:
         return memoryview(bytes(self._files[name].content))
 
+    def tend(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from tidings.errors import Fenced, StorageDamaged, StorageError, TidingsError, Unavailable, from_number
 from tidings.journal.disk import Buffer, DiskFull
+from tidings.journal.segment import JOURNAL_SUFFIX
 from tidings.protocols.storage import (
     CLOSED,
     FENCED,
@@ -170,6 +171,19 @@ class RemoteDisk:
     def map(self, name: str) -> memoryview:
         return self._fetch_all(name, 0, self._sizes[name], self._wait_ms)
 
+    def tend(self) -> None:
+        """Opens a server that was away again, so that it knows what it has to be final; Fenced if it is another's."""
+        if self._session and self._is_ours():
+            return
+        try:
+            opened = self._open(time.monotonic())
+        except Unavailable:
+            self._session = 0
+            return
+        self._repair(opened.files, None)
+        if self._session:
+            self.sync(self._newest())
+
     def close(self) -> None:
         if not self._changing:  # Another thread waits at it, and only the end of the process ends that.
             self._writer.close()
@@ -220,6 +234,21 @@ class RemoteDisk:
             return False
         raise _failure(answer)
 
+    def _is_ours(self) -> bool:
+        """Whether the server answers and the epoch is still this broker's; Fenced if it is not."""
+        self._calls += 1
+        try:
+            self._writer.send(frames_of(Read(self._calls, self._epoch, self._newest(), 0, 1), ()))
+            answer, _ = self._receive(self._writer, self._calls, KNOCK_MS_MAX)
+        except ConnectionLost:
+            return False
+        if isinstance(answer, Failed):
+            raise _failure(answer)
+        return answer is not None
+
+    def _newest(self) -> str:
+        return max(name for name in self._sizes if name.endswith(JOURNAL_SUFFIX))
+
     def _open(self, deadline: float | None) -> Opened:
         """Opens the session, again and again until the deadline; None waits for ever."""
         knock_ms = KNOCK_MS
@@ -245,7 +274,7 @@ class RemoteDisk:
                 )
             knock_ms = min(2 * knock_ms, KNOCK_MS_MAX)
 
-    def _repair(self, files: dict[str, int], pending: AnyCall) -> None:
+    def _repair(self, files: dict[str, int], pending: AnyCall | None) -> None:
         """After the server was away: what it has beyond the last acknowledgement goes; less there must not be."""
         for name, size in list(self._sizes.items()):
             if isinstance(pending, Replace | Truncate) and pending.name == name:

@@ -51,12 +51,12 @@ class Caller:
         while True:
             left_ms = max(0, round((deadline - time.monotonic()) * 1000))
             ready = dict(self._poller.poll(left_ms))
+            if self._monitor in ready:  # First: an answer may have come over the connection that ZeroMQ made since.
+                self._monitor.recv_multipart()
+                raise ConnectionLost("the connection has ended")
             if self._socket in ready:
                 parts = self._socket.recv_multipart(copy=False)
                 return [part.bytes if len(part) <= COPY_BYTES_MAX else part.buffer for part in parts]
-            if self._monitor in ready:
-                self._monitor.recv_multipart()
-                raise ConnectionLost("the connection has ended")
             if not ready and left_ms == 0:
                 return None
 

@@ -142,6 +142,27 @@ def test_a_cut_that_was_done_before_the_server_died_is_no_loss() -> None:
     assert bytes(world.disk.map(name)) == b"ackno!"
 
 
+def test_a_broker_without_work_looks_after_its_disk() -> None:
+    """E5: it cuts off what was never acknowledged, says what is final, and notices that it was fenced."""
+    world = World(1)
+    disk = quiet(world)
+    name = "00000000000000000000.journal"
+    disk.create(name)
+    disk.commit(name, [b"acknowledged"])
+    world.disk.append(name, [b"never acknowledged"])
+    world._start()
+    final: list[tuple[str, int]] = []
+    world.keeper.on_final = lambda name, size: final.append((name, size))
+    disk.tend()
+    disk._session = 0  # As after a broken connection.
+    disk.tend()
+    assert final == [(name, 12)]
+    assert bytes(world.disk.map(name)) == b"acknowledged"
+    quiet(world)
+    with pytest.raises(Fenced, match="taken over"):
+        disk.tend()
+
+
 class NobodyThere(BreakingLine):
     def send(self, frames: object) -> None:
         pass
