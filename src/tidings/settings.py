@@ -118,6 +118,14 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests taken from the socket before the next commit starts."""
     queued_messages_max: int = 10_000
     """ZeroMQ's high-water mark for each client."""
+    storage: str | None = None
+    """The address of a storage server that keeps the journal; None keeps it in a folder of the broker's own."""
+    storage_keys: str | None = None
+    """The folder with the key for the storage server, for one that wants keys."""
+    storage_name: str = "broker"
+    """Whose key that is."""
+    storage_wait_ms: int = 10_000
+    """How long a broker that starts waits for its storage server."""
 
 
 class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

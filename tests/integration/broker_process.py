@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, to be stopped, killed and started again."""
+"""Real brokers and storage servers in processes of their own, to be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class BrokerProcess:
-    """`tidings serve` on a folder. The port that it first gets stays its port."""
+class ServerProcess:
+    """A command that serves. The port that it first gets stays its port."""
 
-    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
-        self.data = data
+    def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
+        self._command = command
         self._settings = settings or {}
-        self._arguments = arguments
         self._bind = "tcp://127.0.0.1:*"
         self._process: subprocess.Popen[str] | None = None
         self.log: list[str] = []
@@ -32,32 +32,29 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> BrokerProcess:
-        """Starts it and waits for the line that says where it serves."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings
+    def launch(self) -> None:
+        """Starts it and waits for nothing."""
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tidings",
-                "serve",
-                "--data",
-                str(self.data),
-                "--bind",
-                self._bind,
-                *self._arguments,
-            ],
+            [sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings,
         )
+
+    def start(self) -> Self:
+        """Starts it and waits for the line that says where it serves."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def wait_until_ready(self) -> Self:
+        assert self._process is not None
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self.log.append(line)
-            if "serves" in line:
+            if line.startswith(("tidings serves", "tidings stores")):
                 self._bind = next(word for word in line.split() if word.startswith("tcp://"))
                 return self
-        raise AssertionError(f"The broker did not start: {''.join(self.log)}")
+        raise AssertionError(f"It did not start: {''.join(self.log)}")
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to do anything."""
@@ -82,8 +79,31 @@ class BrokerProcess:
         self._process.send_signal(number)
         return self.wait()
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
+
+
+class BrokerProcess(ServerProcess):
+    """`tidings serve` on a folder."""
+
+    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        super().__init__("serve", "--data", str(data), *arguments, settings=settings)
+        self.data = data
+
+
+class StorageProcess(ServerProcess):
+    """`tidings storage` on a folder."""
+
+    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        super().__init__("storage", "--data", str(data), *arguments, settings=settings)
+        self.data = data
+
+
+class StoredBrokerProcess(ServerProcess):
+    """`tidings serve` on a storage server."""
+
+    def __init__(self, storage: str, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        super().__init__("serve", "--storage", storage, *arguments, settings=settings)

@@ -1,4 +1,4 @@
-"""Where the contract tests run: a broker process over ZeroMQ, and a broker embedded in the test."""
+"""Where the contract tests run: a broker embedded in the test, a broker process, and one on a storage server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidings
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, ServerProcess, StorageProcess, StoredBrokerProcess
 
 
 class House:
@@ -54,6 +54,8 @@ FLAGS = ("topics", "durability", "keys", "admin", "retain_age", "retain_bytes")
 
 
 class ServedHouse(House):
+    broker: ServerProcess
+
     def __init__(self, data: Path, **settings: Any) -> None:
         super().__init__(data)
         arguments: list[str] = []
@@ -63,7 +65,10 @@ class ServedHouse(House):
                 arguments += [f"--{name.replace('_', '-')}", str(value)]
             else:
                 environment[f"TIDINGS_{name.upper()}"] = str(value)
-        self.broker = BrokerProcess(data, *arguments, settings=environment).start()
+        self.broker = self._build(arguments, environment).start()
+
+    def _build(self, arguments: list[str], environment: dict[str, str]) -> ServerProcess:
+        return BrokerProcess(self.data, *arguments, settings=environment)
 
     def _open(self, client_id: str | None, **options: Any) -> tidings.Bus:
         return tidings.connect(self.broker.address, client_id, **options)
@@ -77,7 +82,31 @@ class ServedHouse(House):
         self.broker.kill()
 
 
-HOUSES: dict[str, type[House]] = {"embedded": EmbeddedHouse, "served": ServedHouse}
+class StoredHouse(ServedHouse):
+    """E5: a broker whose journal is at a storage server. Both are killed at a restart, the broker first or last."""
+
+    def _build(self, arguments: list[str], environment: dict[str, str]) -> ServerProcess:
+        self.storage = StorageProcess(self.data).start()
+        self._restarts = 0
+        return StoredBrokerProcess(self.storage.address, *arguments, settings=environment)
+
+    def restart(self) -> None:
+        self._restarts += 1
+        if self._restarts % 2:
+            self.storage.kill()
+            self.broker.kill()
+        else:
+            self.broker.kill()
+            self.storage.kill()
+        self.storage.start()
+        self.broker.start()
+
+    def close(self) -> None:
+        super().close()
+        self.storage.kill()
+
+
+HOUSES: dict[str, type[House]] = {"embedded": EmbeddedHouse, "served": ServedHouse, "stored": StoredHouse}
 
 
 @pytest.fixture(params=sorted(HOUSES))

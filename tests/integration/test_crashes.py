@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tidings
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, ServerProcess, StorageProcess, StoredBrokerProcess
 
 PUBLISHERS = 4
 SUBSCRIBERS = 4
@@ -85,11 +86,19 @@ def consume(tally: Tally, address: str, number: int, seen: list[tuple[int, str]]
         raise
 
 
-def crash_again_and_again(data: Path, kills: int, seed: int) -> None:
+def restart(broker: ServerProcess) -> None:
+    broker.kill()
+    broker.start()
+
+
+def crash_again_and_again(
+    broker: ServerProcess, kills: int, seed: int, crash: Callable[[random.Random], None] | None = None
+) -> None:
+    """`crash` kills what it likes and starts it again; without it that is the broker."""
     tally, chance = Tally(), random.Random(seed)
     seen: list[list[tuple[int, str]]] = [[] for _ in range(SUBSCRIBERS)]
     ends: dict[str, int] = {}
-    with BrokerProcess(data) as broker:
+    with broker:
         publishers = [
             threading.Thread(target=publish, args=(tally, broker.address, number)) for number in range(PUBLISHERS)
         ]
@@ -103,8 +112,10 @@ def crash_again_and_again(data: Path, kills: int, seed: int) -> None:
         try:
             for _ in range(kills):
                 tally.wait_for(chance.randint(1, 150))
-                broker.kill()
-                broker.start()
+                if crash is not None:
+                    crash(chance)
+                else:
+                    restart(broker)
             tally.wait_for(50)
         finally:
             tally.stop.set()
@@ -139,14 +150,63 @@ def check(tally: Tally, seen: list[list[tuple[int, str]]]) -> None:
 
 def test_25_kills_under_load(tmp_path: Path) -> None:
     """Z9, Z10, Z11: kill -9 at random moments, 4 publishers, 4 subscribers."""
-    crash_again_and_again(tmp_path / "data", kills=25, seed=1)
+    crash_again_and_again(BrokerProcess(tmp_path / "data"), kills=25, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
 def test_500_kills_under_load(tmp_path: Path, seed: int) -> None:
     """Z9, Z10, Z11: twenty rounds of 25 kills."""
-    crash_again_and_again(tmp_path / "data", kills=25, seed=100 + seed)
+    crash_again_and_again(BrokerProcess(tmp_path / "data"), kills=25, seed=100 + seed)
+
+
+def crash_with_storage(data: Path, kills: int, seed: int, victims: tuple[str, ...]) -> list[str]:
+    """The same with the journal at a storage server; at the end its texts hold what the subscribers saw."""
+    with StorageProcess(data) as storage:
+        # Small segments, so that kills also meet a new segment coming to be.
+        small = {"TIDINGS_SEGMENT_RECORDS_MAX": "300"}
+        broker = StoredBrokerProcess(storage.address, settings=small)
+        killed: list[str] = []
+
+        def crash(chance: random.Random) -> None:
+            killed.append(chance.choice(victims))
+            match killed[-1]:
+                case "broker":
+                    restart(broker)
+                case "storage":
+                    restart(storage)
+                case "both":
+                    storage.kill()
+                    broker.kill()
+                    storage.start()
+                    broker.start()
+
+        crash_again_and_again(broker, kills, seed, crash)
+        storage.stop()
+        return killed
+
+
+def texts(data: Path) -> dict[str, list[str]]:
+    return {path.stem: path.read_text().splitlines() for path in (data / "topics").glob("*.txt")}
+
+
+@pytest.mark.parametrize("victims", [("broker",), ("storage",), ("both",), ("broker", "storage", "both")])
+def test_8_kills_of_broker_and_storage_server(tmp_path: Path, victims: tuple[str, ...]) -> None:
+    """E5, Z9, Z10, Z11: whichever of the two is killed, nothing acknowledged is lost and nothing comes twice."""
+    data = tmp_path / "data"
+    killed = crash_with_storage(data, 8, seed=len(victims) * 10 + len(victims[0]), victims=victims)
+    assert set(killed) == set(victims)
+    for topic in TOPICS:
+        with tidings.open(data, "auditor") as bus:
+            stored = [message.text for message in bus.subscribe(topic, start="earliest").messages(timeout=0)]
+        assert texts(data)[topic] == stored, "the text of a topic is not what its journal holds"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_500_kills_of_broker_and_storage_server(tmp_path: Path, seed: int) -> None:
+    """E5: twenty rounds of 25 kills of either or both."""
+    crash_with_storage(tmp_path / "data", 25, seed=200 + seed, victims=("broker", "storage", "both"))
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ from tidings.client.inbox import Inbox
 from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged, TidingsError
 from tidings.journal import record, segment
 from tidings.message import Columns
+from tidings.protocols import storage
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, load
 from tidings.wire import codec
+from tidings.wire.storage import decode_call, decode_storage_answer
 
 ROUNDS = int(os.environ.get("TIDINGS_FUZZ", "4000"))
 BASE = 1000
@@ -56,6 +58,22 @@ BATCHES = [
 ]
 
 
+CALLS: list[storage.AnyCall] = [
+    storage.Open(1, 1, b"token", False, BrokerSettings(topics="on-publish", admins=("root",))),
+    storage.Append(2, 7, "00000000000000000000.journal", 28, True),
+    storage.Truncate(3, 7, "00000000000000000000.journal", 28),
+    storage.Remove(4, 7, ("00000000000000000000.index",)),
+    storage.Read(5, 1, "00000000000000000000.journal", 0, 100),
+    storage.Last(6, "news"),
+]
+STORAGE_ANSWERS: list[storage.AnyStorageAnswer] = [
+    storage.Opened(1, 1, 7, 0, {"00000000000000000000.journal": 28}),
+    storage.Done(2),
+    storage.Failed(3, storage.FULL, "no room"),
+    storage.LastMessage(4, "news", 3, "alice", 1_700_000_000_000_000),
+]
+
+
 def a_record() -> bytes:
     append = record.Append(1, b"command", (b"body" * 5,), 99)
     described = record.Record(7, 1, 99, 0, 0, b"command", BASE + record.HEADER_SIZE + 7, 20)
@@ -73,6 +91,10 @@ DECODERS = [
     Decoder("request", [codec.encode(each) for each in REQUESTS], codec.decode_request, (ProtocolError,)),
     Decoder("answer", [codec.encode(each) for each in ANSWERS], codec.decode_answer, (ProtocolError,)),
     Decoder("batch", [codec.encode(each) for each in BATCHES], codec.decode_columns, (ProtocolError,)),
+    Decoder("call", [codec.encode(each) for each in CALLS], lambda data: decode_call([data]), (ProtocolError,)),
+    Decoder(
+        "storage answer", [codec.encode(each) for each in STORAGE_ANSWERS], decode_storage_answer, (ProtocolError,)
+    ),
     Decoder("guess", [codec.encode(each) for each in REQUESTS], codec.guess_request, ()),
     Decoder("record", [a_record()], lambda data: record.decode(memoryview(data), 0, BASE), ()),
     Decoder(

@@ -26,7 +26,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "journal": NOUNS,
     "wire": (*NOUNS, "protocols"),
     "transport": ("errors", "settings", "wire"),
-    "node": (*NOUNS, "transport", "journal", "wire", "protocols"),
+    # A storage server keeps the files of a journal; a broker may use one as its disk.
+    "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
+    "node": (*NOUNS, "transport", "journal", "wire", "protocols", "storage.remote"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages"),
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
@@ -37,11 +39,23 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
-    "bench": (*NOUNS, "client", "gateways", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
+    "bench": (
+        *NOUNS,
+        "client",
+        "gateways",
+        "node",
+        "storage",
+        "journal",
+        "wire",
+        "protocols",
+        "transport",
+        "simulator",
+        "",
+    ),
     "demo": (*NOUNS, "client", ""),
     "cli": (
         *NOUNS,
-        *("client", "node", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
+        *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
         *("gateways", "spelling"),
         "",
     ),

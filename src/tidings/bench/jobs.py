@@ -128,6 +128,12 @@ def make_values(desk: Desk, count: int, size: int) -> None:
     desk.values_of(count, size)
 
 
+def make_texts(desk: Desk, count: int, size: int) -> None:
+    """Values that are text, as what is kept in readable files mostly is."""
+    filling = os.urandom(size).hex().encode()[: size - 8]
+    desk.values = [b"%*d" % (8, number) + filling for number in range(count)]
+
+
 def publish(desk: Desk, topic: str, count: int, size: int) -> tuple[float, float]:
     """Puts many messages, durable when it returns: began, ended."""
     values = desk.values_of(min(count, CHUNK_MESSAGES), size)
@@ -306,6 +312,7 @@ JOBS: dict[str, Callable[..., Any]] = {
         echo_stream,
         connect,
         make_values,
+        make_texts,
         publish,
         put,
         put_at_once,

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -52,17 +52,18 @@ class Memory(msgspec.Struct, frozen=True):
     anonymous_bytes: int
 
 
-class BrokerProcess:
-    """A `tidings serve` on a folder and a free port of the loopback."""
+class ServerProcess:
+    """A command that serves on a free port of the loopback, with a folder of its own."""
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, command: list[str], settings: dict[str, str] | None = None) -> None:
         self.folder = folder
+        self._command = command
         self._settings = settings or {}
         self.data = folder / "data"
         self.address = ""
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -73,17 +74,17 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the running broker."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> float:
-        """Starts the broker and waits until it serves; the seconds from one to the other."""
+        """Starts it and waits until it serves; the seconds from one to the other."""
         assert self._process is None
         self.folder.mkdir(parents=True, exist_ok=True)
-        ready_file, log = self.folder / "address", self.folder / "broker.log"
+        ready_file, log = self.folder / "address", self.folder / "server.log"
         ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tidings", "serve", "--data", str(self.data.resolve())]
+        command = [sys.executable, "-m", "tidings", *self._command]
         command += ["--bind", "tcp://127.0.0.1:*", "--ready-file", str(ready_file.resolve())]
         started = time.perf_counter()
         with log.open("wb") as errors:
@@ -93,27 +94,27 @@ class BrokerProcess:
         while not ready_file.exists():
             if self._process.poll() is not None or time.perf_counter() - started > READY_SECONDS_MAX:
                 self.stop()
-                raise TidingsError(f"The broker did not start: {_last_line(log)}")
+                raise TidingsError(f"`tidings {self._command[0]}` did not start: {_last_line(log)}")
             time.sleep(0.002)
         seconds = time.perf_counter() - started
         self.address = ready_file.read_text().strip()
         return seconds
 
     def stop(self) -> None:
-        """Ends the broker in good order."""
+        """Ends it in good order."""
         process, self._process = self._process, None
         if process is not None:
             end(process)
 
     def kill(self) -> None:
-        """Ends the broker as a power cut would end it, as far as a process can know."""
+        """Ends it as a power cut would end it, as far as a process can know."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def memory(self) -> Memory:
-        """How much memory the broker holds now."""
+        """How much memory it holds now."""
         sizes = {}
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -122,9 +123,24 @@ class BrokerProcess:
         return Memory(sizes["VmRSS"], sizes["RssAnon"])
 
     def processor_seconds(self) -> float:
-        """How long the broker has been busy since it started."""
+        """How long it has been busy since it started."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class BrokerProcess(ServerProcess):
+    """A `tidings serve` on a folder, or on a storage server."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, storage: str | None = None) -> None:
+        place = ["--data", str((folder / "data").resolve())] if storage is None else ["--storage", storage]
+        super().__init__(folder, ["serve", *place], settings)
+
+
+class StorageProcess(ServerProcess):
+    """A `tidings storage` on a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, ["storage", "--data", str((folder / "data").resolve())])
 
 
 def _last_line(log: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours, sockets
+from tidings.bench import backlog, groups, neighbours, sockets, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -304,6 +304,7 @@ SCENARIOS: dict[str, Scenario] = {
     "fanout": Scenario("100 exclusive subscriptions of one topic", lambda plan: plan.rounds + 1, fanout),
     "groups": Scenario("sharing, a death and a join", lambda plan: groups.steps(plan.rounds), groups.run),
     "sockets": Scenario("texts and deliveries of the door for sockets", lambda plan: plan.rounds, sockets.run),
+    "storage": Scenario("a broker on a storage server", lambda plan: plan.rounds, storage.run),
     "backlog": Scenario("memory, restart and costs with much stored", backlog.steps, backlog.run),
 }
 

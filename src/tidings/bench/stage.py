@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tidings.bench.plan import Plan
-from tidings.bench.processes import BrokerProcess, Worker
+from tidings.bench.processes import BrokerProcess, StorageProcess, Worker
 
 Notice = Callable[[str, str], None]
 """Told the scenario and what it does now, once for each step; "" when it has ended."""
@@ -35,9 +35,15 @@ class Stage:
         """Says what is done next."""
         self._notice(self.scenario, what)
 
-    def broker(self, name: str = "broker", settings: dict[str, str] | None = None) -> BrokerProcess:
-        """A running broker on a folder of its own, with these TIDINGS_* variables."""
-        return self._stack.enter_context(BrokerProcess(self.folder / name, settings))
+    def broker(
+        self, name: str = "broker", settings: dict[str, str] | None = None, storage: str | None = None
+    ) -> BrokerProcess:
+        """A running broker on a folder of its own or on a storage server, with these TIDINGS_* variables."""
+        return self._stack.enter_context(BrokerProcess(self.folder / name, settings, storage))
+
+    def storage(self) -> StorageProcess:
+        """A running storage server."""
+        return self._stack.enter_context(StorageProcess(self.folder / "storage"))
 
     def worker(self, address: str | None = None, client: str | None = None) -> Worker:
         """A running worker, connected to a broker if one is named."""

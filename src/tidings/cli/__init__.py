@@ -24,6 +24,7 @@ from tidings.errors import TidingsError
 
 COMMANDS = {
     "serve": "run a broker",
+    "storage": "run a storage server for a broker, or ask one",
     "stop": "stop a broker",
     "put": "publish messages",
     "get": "take the next message of a subscription",

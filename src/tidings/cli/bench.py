@@ -11,12 +11,13 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, groups, sockets, backlog (default: all).
+Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all).
 """
 
 EXAMPLES = """\
   tidings bench --quick                        # a minute or two
   tidings bench publish consume
+  tidings bench --storage                      # a broker on a storage server beside one with its own journal
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
   tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
@@ -25,6 +26,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure (default: everything)")
+    parser.add_argument("--storage", action="store_true", help="measure a storage server; short for `bench storage`")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a million messages instead of ten")
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured as JSON; - is the output")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw figures against targets: .png, .svg or .pdf")
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings.bench.plan import plan as make_plan
     from tidings.bench.stage import IN_MEMORY, default_folder, filesystem_of
 
-    names = list(dict.fromkeys(arguments.scenarios)) or list(scenarios.SCENARIOS)
+    asked = [*arguments.scenarios, *(["storage"] if arguments.storage else [])]
+    names = list(dict.fromkeys(asked)) or list(scenarios.SCENARIOS)
     for name in names:
         if name not in scenarios.SCENARIOS:
             arguments.usage_error(f"there is no scenario {name!r}, only {', '.join(scenarios.SCENARIOS)}")

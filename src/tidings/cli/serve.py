@@ -32,11 +32,17 @@ EXAMPLES = """\
   tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
   tidings serve --data data/ --http                                          # and numbers into words, on port 7480
+  tidings serve --storage tcp://127.0.0.1:7410                               # the journal at a `tidings storage`
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", required=True, type=Path, help="the journal's folder, made if missing")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--data", metavar="DIR", type=Path, help="the journal's folder, made if missing")
+    place.add_argument("--storage", metavar="ADDRESS", help="the storage server that keeps it (see tidings storage)")
+    parser.add_argument(
+        "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"
+    )
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     parser.add_argument(
         "--topics",
@@ -101,7 +107,15 @@ def run(arguments: argparse.Namespace) -> int:
         },
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
-    node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
+    node = settings.load(
+        settings.NodeSettings,
+        {
+            "bind": free_port(arguments.bind),
+            "keys": arguments.keys,
+            "storage": arguments.storage,
+            "storage_keys": arguments.storage_keys,
+        },
+    )
     sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
 
     from tidings.node import loop
@@ -126,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
                 web.start()
             if ready_file is not None:
                 write_whole(ready_file, address + "\n" + (f"{web.address}\n" if web is not None else ""))
-            print(f"tidings serves {address} from {arguments.data}", file=sys.stderr, flush=True)
+            print(f"tidings serves {address} from {arguments.data or node.storage}", file=sys.stderr, flush=True)
             for door in doors:
                 print(f"tidings takes editors and subscribers at {door.address}", file=sys.stderr, flush=True)
             if web is not None:

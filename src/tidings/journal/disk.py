@@ -11,7 +11,10 @@ be made ahead of what is appended: after a crash a file that was not sealed may 
 has changed nothing. After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
 what it could not write and will not say so twice, so the process must end and recover.
 
-`append`, `sync`, `seal`, `create`, `replace` and `truncate` are called by one thread, `read_at` and `map` by
+A disk may be `remote`: another process has the folder (`tidings.storage`). Then every call crosses over to it, so that
+writes may wait for long and belong in a thread of their own, and a `map` is a copy of the whole file.
+
+`append`, `commit`, `sync`, `seal`, `create`, `replace` and `truncate` are called by one thread, `read_at` and `map` by
 one thread which may be another; `remove` by either, for files that the other one has done with.
 """
 
@@ -51,6 +54,9 @@ class SyncFailed(StorageError):
 class Disk(Protocol):
     """A folder of files, as the journal sees it. The module's text says what each call promises."""
 
+    remote: bool
+    """Whether the folder is in the hands of another process."""
+
     def names(self) -> list[str]:
         """The files that are there, sorted."""
 
@@ -62,6 +68,9 @@ class Disk(Protocol):
 
     def append(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Writes the buffers at the end of a file: all of them, or none and DiskFull."""
+
+    def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Appends and syncs in one step: everything is on disk, or nothing and DiskFull."""
 
     def sync(self, name: str) -> None:
         """Brings all that was appended to a file onto the disk, or raises SyncFailed."""
@@ -83,6 +92,9 @@ class Disk(Protocol):
 
     def map(self, name: str) -> memoryview:
         """All bytes that a file has now, without reading them; valid as long as any slice of it is held."""
+
+    def tend(self) -> None:
+        """To be called now and then by the thread that writes, when it has nothing to write."""
 
     def close(self) -> None:
         """Lets go of the folder."""
@@ -120,10 +132,12 @@ class _Descriptors:
 class RealDisk:
     """A folder of the file system. Made if it is missing; refused if another process has it open."""
 
+    remote = False
+
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         try:
-            _make_folder(self._folder.absolute())
+            make_folder(self._folder.absolute())
             self._lock = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StorageError(
@@ -186,6 +200,10 @@ class RealDisk:
             if error.errno in FULL_ERRORS:
                 os.ftruncate(descriptor, size)
 
+    def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self.append(name, buffers)
+        self.sync(name)
+
     def sync(self, name: str) -> None:
         try:
             os.fdatasync(self._writers.of(name))
@@ -240,6 +258,9 @@ class RealDisk:
         with open(self._folder / name, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
+    def tend(self) -> None:
+        pass
+
     def close(self) -> None:
         for name in self._allocated:
             os.truncate(self._folder / name, self._sizes[name])
@@ -261,11 +282,39 @@ class RealDisk:
             raise _failed(str(self._folder), error) from error
 
 
-def _make_folder(folder: Path) -> None:
+class ReadFolder:
+    """A look into a folder that somebody else writes, in another thread: with open files of its own."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._readers = _Descriptors(self._folder, os.O_RDONLY)
+
+    def names(self) -> list[str]:
+        """The files that are there, sorted."""
+        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file() and entry.name != LOCK_NAME)
+
+    def size(self, name: str) -> int:
+        """How many bytes a file has."""
+        return os.stat(self._folder / name).st_size
+
+    def read_at(self, name: str, position: int, size: int) -> memoryview:
+        """The bytes of a file from `position` on, as many of `size` as there are."""
+        return memoryview(os.pread(self._readers.of(name), size, position))
+
+    def read(self, name: str) -> memoryview:
+        """All of a file."""
+        return memoryview((self._folder / name).read_bytes())
+
+    def close(self) -> None:
+        """Closes its files."""
+        self._readers.close()
+
+
+def make_folder(folder: Path) -> None:
     """Makes a folder and its parents; each new entry is synced into the folder that holds it."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

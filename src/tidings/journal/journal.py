@@ -56,6 +56,8 @@ class Journal:
 
     def __init__(self, disk: Disk, settings: JournalSettings) -> None:
         self._disk = disk
+        self.remote = disk.remote
+        """Whether another process keeps the files: writes and reads may then take long, or have to wait."""
         self._settings = settings
         self._syncs = settings.durability == "fsync"
         self._ready = False
@@ -195,15 +197,18 @@ class Journal:
             if roll is not None:
                 self._seal(roll, commit.name)
             if buffers:
-                disk.append(commit.name, buffers)
+                write = disk.commit if self._syncs else disk.append
+                write(commit.name, buffers)
         except DiskFull:
             if roll is not None:
                 self._unseal(roll, commit.name)
             raise
-        if self._syncs and buffers:
-            disk.sync(commit.name)
         if roll is not None and roll.older_snapshot is not None:
             disk.remove(roll.older_snapshot)
+
+    def tend(self) -> None:
+        """Looks after a remote disk while there is nothing to write; in the thread that writes."""
+        self._disk.tend()
 
     def finish(self, commit: Commit) -> None:
         """Takes in a commit that has been written: its records exist from now on."""
@@ -240,6 +245,8 @@ class Journal:
             raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
         segment = self._sealed[number]
         position = address - segment.base_address
+        if self.remote:
+            return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
         return self._map(segment.first_slot)[position : position + size]
 
     def remove_through(self, end_address: int) -> int:
@@ -281,8 +288,7 @@ class Journal:
             files.snapshot_name(roll.next_slot), files.encode_snapshot(Envelope(roll.next_slot, sealed, roll.snapshot))
         )
         disk.create(name)
-        disk.append(name, [files.encode_header(roll.next_slot, sealed.end_address)])
-        disk.sync(name)
+        disk.commit(name, [files.encode_header(roll.next_slot, sealed.end_address)])
 
     def _unseal(self, roll: Roll, name: str) -> None:
         """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""

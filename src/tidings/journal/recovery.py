@@ -148,8 +148,7 @@ def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
             raise StorageDamaged(f"{name} is damaged at position 0: its header. Restore the folder from a copy.")
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, 0)
-    disk.append(name, [files.encode_header(first_slot, base_address)])
-    disk.sync(name)
+    disk.commit(name, [files.encode_header(first_slot, base_address)])
 
 
 def _remove_leftovers(disk: Disk, names: list[str], snapshot_slot: int, oldest_slot: int) -> None:

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Sequence
 from itertools import starmap
 
-from tidings.errors import Overloaded, ProtocolError, TidingsError
+from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
 from tidings.message import Columns, select
@@ -56,6 +56,8 @@ class Engine:
         self._retention_at_ms = 0
         self._now_ms = 0
         self._unpacked: dict[int, Columns] = {}
+        self._postponed: list[Effect] = []
+        """What could not be read because the storage server is away, and is tried again."""
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""
@@ -108,6 +110,9 @@ class Engine:
     def tick(self, now_ms: int) -> None:
         """To be called about ten times a second: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
+        if self._postponed:
+            postponed, self._postponed = self._postponed, []
+            self._run(postponed)
         self._run(self.broker.handle(Ticked(now_ms)))
         if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
             self._retention_at_ms = now_ms
@@ -122,8 +127,9 @@ class Engine:
         """Copies what little the oldest segment still owes to the journal's end."""
         due = carry_due(self.broker.machine, segments)
         if due:
-            bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
-            self._stage(Persist(Carry(tuple(carried for carried, _ in due)), bodies))
+            with contextlib.suppress(Unavailable):  # The storage server is away: next time.
+                bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
+                self._stage(Persist(Carry(tuple(carried for carried, _ in due)), bodies))
 
     # The group commit.
 
@@ -193,29 +199,34 @@ class Engine:
     def _run(self, effects: list[Effect]) -> None:
         bodies: dict[Place, Frame] = {}
         for effect in effects:
-            match effect:
-                case Persist():
-                    self._stage(effect)
-                case Send():
-                    self.outgoing.append((effect.peer, [codec.encode(effect.message)]))
-                case Forward(peer, message, places):
-                    frames: list[Frame] = [codec.encode(message)]
-                    for place in places:
-                        body = bodies.get(place)
-                        if body is None:
-                            body = bodies[place] = self._read(place)
-                        frames.append(body)
-                    self.outgoing.append((peer, frames))
-                case Share(peer, message, picks):
-                    self.outgoing.append((peer, [codec.encode(message), *starmap(self._pick, picks)]))
-                case Examine(places, origin):
-                    batches = tuple(self._columns(place) for place in places)
-                    self._run(self.broker.handle(Examined(self._now_ms, batches, origin)))
-                case PersistCopy(place, make, origin):
-                    copied = bytes(self._read(place))
-                    self._stage(Persist(make(len(copied)), (copied,), origin))
-                case Stop():
-                    self.stopping = True
+            try:
+                match effect:
+                    case Persist():
+                        self._stage(effect)
+                    case Send():
+                        self.outgoing.append((effect.peer, [codec.encode(effect.message)]))
+                    case Forward(peer, message, places):
+                        frames: list[Frame] = [codec.encode(message)]
+                        for place in places:
+                            body = bodies.get(place)
+                            if body is None:
+                                body = bodies[place] = self._read(place)
+                            frames.append(body)
+                        self.outgoing.append((peer, frames))
+                    case Share(peer, message, picks):
+                        self.outgoing.append((peer, [codec.encode(message), *starmap(self._pick, picks)]))
+                    case Examine(places, origin):
+                        batches = tuple(self._columns(place) for place in places)
+                        self._run(self.broker.handle(Examined(self._now_ms, batches, origin)))
+                    case PersistCopy(place, make, origin):
+                        copied = bytes(self._read(place))
+                        self._stage(Persist(make(len(copied)), (copied,), origin))
+                    case Stop():
+                        self.stopping = True
+            except Unavailable:  # The storage server is away.
+                if isinstance(effect, Examine | PersistCopy):
+                    self._postponed.append(effect)
+                # Any other is a message that gets lost on its way: whoever waits for it asks again.
 
     def _columns(self, place: Place) -> Columns:
         """A stored batch, unpacked. Groups look at each at least twice: when it is shared out and when it is sent."""

@@ -4,7 +4,8 @@ A plain poll loop. It takes the requests that are ready, lets the engine stage w
 hands the commit to the writing thread; while that waits for the disk (without the GIL) the loop reads the
 next requests. A small commit is written in the loop itself as long as the disk answers fast: two thread
 switches would cost more than they save (a sixth of all processor time with 32 publishers of single
-messages), and what comes meanwhile waits in ZeroMQ's own thread.
+messages), and what comes meanwhile waits in ZeroMQ's own thread. Never when the disk is a storage server's, which may
+be away: then the thread waits, and the loop goes on.
 
 Doors for other protocols run beside the loop in threads of their own and reach it as clients do, over links from
 inside the process. They close first, while the loop still answers them.
@@ -21,12 +22,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
+from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
+from tidings.storage.remote import RemoteDisk
+from tidings.transport.caller import Caller
+from tidings.transport.curve import client_options
 from tidings.transport.router import Router
 from tidings.transport.zeromq import DealerLink
 
@@ -36,6 +41,9 @@ LINGER_MS = 1_000
 INLINE_BYTES_MAX = 64 * 1024
 INLINE_NS_MAX = 2_000_000
 """A commit up to this size is written in the loop, if the last ones took less than this on the average."""
+STOP_SECONDS_MAX = 5.0
+TEND_SECONDS = 1.0
+"""A broker without work notices this late that its storage server was away, or belongs to another."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -74,20 +82,35 @@ class Committer:
         except DiskFull as error:
             return error
         except BaseException as error:  # noqa: BLE001 - whatever it is, no answer may follow it
-            sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
-            sys.stderr.flush()
-            os._exit(EXIT_STORAGE_FAILED)
+            _end_without_answer(error)
         self.usual_ns += (time.monotonic_ns() - began_ns - self.usual_ns) // 8
         return None
 
     def _run(self) -> None:
-        while (commit := self._work.get()) is not None:
+        while (commit := self._next()) is not None:
             self.finished.put(self.write(commit))
             self._wake()
+
+    def _next(self) -> Commit | None:
+        """What to write next, None to end; a remote disk is looked after meanwhile."""
+        while True:
+            try:
+                return self._work.get(timeout=TEND_SECONDS if self._journal.remote else None)
+            except queue.Empty:
+                try:
+                    self._journal.tend()
+                except BaseException as error:  # noqa: BLE001 - as after a failed write
+                    _end_without_answer(error)
 
     def stop(self) -> None:
         self._work.put(None)
         self._thread.join()
+
+
+def _end_without_answer(error: BaseException) -> NoReturn:
+    sys.stderr.write(f"tidings: the journal could not be written ({error}); stopping without an answer.\n")
+    sys.stderr.flush()
+    os._exit(EXIT_STORAGE_FAILED)
 
 
 class Door(Protocol):
@@ -164,7 +187,11 @@ class Loop:
         engine = self._engine
         if engine.committing or not engine.has_staged:
             return
-        inline = engine.staged_bytes <= INLINE_BYTES_MAX and self._committer.usual_ns <= INLINE_NS_MAX
+        inline = (
+            engine.staged_bytes <= INLINE_BYTES_MAX
+            and self._committer.usual_ns <= INLINE_NS_MAX
+            and not engine.journal.remote
+        )
         commit = engine.begin_commit(self._clock())
         if inline:
             self._end_commit(self._committer.write(commit))
@@ -181,6 +208,15 @@ class Loop:
         else:
             self._engine.refuse_commit(self._clock(), full)
 
+    def _last_commit(self) -> DiskFull | None:
+        """The commit that is under way at the end; a storage server that is away then is not waited for."""
+        try:
+            return self._committer.finished.get(timeout=STOP_SECONDS_MAX if self._engine.journal.remote else None)
+        except queue.Empty as error:
+            raise Unavailable(
+                "The storage server is away, so what was not acknowledged yet is not stored: start it again."
+            ) from error
+
     def _flush(self) -> None:
         engine = self._engine
         if engine.outgoing:
@@ -192,7 +228,7 @@ class Loop:
         engine = self._engine
         while engine.committing or engine.has_staged:
             if engine.committing:
-                self._end_commit(self._committer.finished.get())
+                self._end_commit(self._last_commit())
             else:
                 self._start_commit()
         self._flush()
@@ -201,16 +237,16 @@ class Loop:
 
 
 def serve(
-    data: Path,
+    data: Path | None,
     broker: BrokerSettings,
     journal: JournalSettings,
     node: NodeSettings,
     on_ready: Callable[[str], None],
-    disk: Disk | None = None,
     doors: Sequence[Door] = (),
 ) -> None:
-    """Runs a broker on a folder until SIGTERM, SIGINT or an authorised shutdown. `on_ready` gets the address."""
-    disk = disk if disk is not None else RealDisk(data)
+    """Runs a broker on a folder, or on the storage server of its settings, until SIGTERM, SIGINT or an authorised
+    shutdown. `on_ready` gets the address."""
+    disk = _disk(data, broker, node)
     try:
         engine = Engine(broker, Journal.open(disk, journal))
         engine.recover()
@@ -223,6 +259,15 @@ def serve(
             door.check()
     finally:
         disk.close()
+
+
+def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk:
+    if data is not None:
+        return RealDisk(data)
+    address = node.storage
+    assert address is not None, "a broker needs a folder or a storage server"
+    options = client_options(Path(node.storage_keys), node.storage_name) if node.storage_keys is not None else None
+    return RemoteDisk(lambda: Caller(address, options), broker, node.storage_wait_ms)
 
 
 def _stop_on_signals(loop: Loop, wake_descriptor: int) -> None:

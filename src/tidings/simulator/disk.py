@@ -69,6 +69,8 @@ class _File:
 class SimulatedDisk:
     """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
 
+    remote = False
+
     def __init__(self, random: Random, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
         self.on_step: Callable[[Step, str], None] | None = None
@@ -99,6 +101,10 @@ class SimulatedDisk:
         if not self._write(name, b"".join(buffers)):
             self.truncate(name, size_before)
             raise DiskFull(f"There is no room on the disk for {name}: free some space.")
+
+    def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self.append(name, buffers)
+        self.sync(name)
 
     def sync(self, name: str) -> None:
         self._step("sync", name)
@@ -139,6 +145,9 @@ class SimulatedDisk:
 
     def map(self, name: str) -> memoryview:
         return memoryview(bytes(self._files[name].content))
+
+    def tend(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

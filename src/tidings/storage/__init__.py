@@ -1,0 +1,1 @@
+"""The storage server: a broker's disk in a process of its own, and a readable text for each topic."""
