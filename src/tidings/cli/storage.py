@@ -13,6 +13,7 @@ from tidings.cli.serve import free_port, write_whole
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7410"
 QUESTIONS = ("last", "status")
+QUEUED_CALLS_MAX = 64
 
 HELP = """\
 Runs a storage server: a process that keeps a broker's journal, and a readable text for each topic in DIR/topics. The
@@ -79,8 +80,10 @@ def _serve(arguments: argparse.Namespace) -> int:
             write_whole(ready_file, address + "\n")
         print(f"tidings stores at {address} in {arguments.data}", file=sys.stderr, flush=True)
 
+    # A broker has one call under way on each of its connections, so hardly anything ever waits in a queue.
+    door = settings.NodeSettings(bind=bind, keys=arguments.keys, queued_messages_max=QUEUED_CALLS_MAX)
     try:
-        server.serve(arguments.data, settings.NodeSettings(bind=bind, keys=arguments.keys), on_ready)
+        server.serve(arguments.data, door, on_ready)
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)

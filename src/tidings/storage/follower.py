@@ -41,6 +41,8 @@ WRITE_BYTES = 512 * 1024
 """Lines written by one call."""
 TURN_SECONDS = 0.05
 """For so long texts are written before the follower looks what else there is."""
+NAP_SECONDS = 0.02
+"""How often the follower looks at the journal while a broker is writing."""
 BUSY_SHARE = 0.15
 """The share of the time for texts while a broker is writing."""
 LOOK_SECONDS = 1.0
@@ -90,9 +92,10 @@ class Follower:
     # In the server's thread.
 
     def on_final(self, name: str, size: int) -> None:
-        """So many bytes of a file are final."""
+        """So many bytes of a file are final. While they come one after the other, the follower looks by itself."""
         self._told[name] = size
-        self._woken.set()
+        if time.monotonic() > self._busy_until:
+            self._woken.set()
 
     def on_cut(self, name: str, size: int) -> None:
         """A broker that recovers has cut a file; it will say how much of the file is final then."""
@@ -174,11 +177,16 @@ class Follower:
             self._inbox.popleft()  # After an OSError it is still the first, and is tried again.
 
     def _rest(self) -> None:
-        """Until there is something to do; texts that lack something wait their share of the time."""
-        while not (self._inbox or self._told or self._stopping):
+        """Until there is something to do; while a broker is writing, for a moment at least."""
+        while not (self._inbox or self._stopping):
+            now = time.monotonic()
+            if now < self._busy_until:
+                # To be woken by every commit would cost the commits more than it would gain the texts.
+                self._woken.wait(NAP_SECONDS)
+                return
             waiting = self._behind and self._failed is None
-            left = self._pause_until - time.monotonic() if waiting else LOOK_SECONDS
-            if left <= 0 or not self._woken.wait(left):
+            left = self._pause_until - now if waiting else LOOK_SECONDS
+            if self._told or left <= 0 or not self._woken.wait(left):
                 return
             self._woken.clear()
 

@@ -104,6 +104,17 @@ def quiet(world: World) -> RemoteDisk:
     return RemoteDisk(lambda: BreakingLine(world), BrokerSettings(), 100, sleep=lambda seconds: None)
 
 
+def test_a_group_commit_is_one_call() -> None:
+    """E5: however many records it has."""
+    world = World(1)
+    world.faults = False
+    broker = Broker(world)
+    for count in (1, 7, 500):
+        before = world.calls
+        assert broker.commit([b"%d" % number for number in range(count)])
+        assert world.calls - before == (1 if count != 500 else 5), "a commit, or one that also begins a new segment"
+
+
 def test_a_second_broker_fences_the_first_for_good() -> None:
     """E5."""
     world = World(1)

@@ -38,7 +38,7 @@ class World:
         self.disk = SimulatedDisk(self.chance)
         self.faults = True
         self.broker_may_die = False
-        self.deaths = self.losses = self.repeats = 0
+        self.calls = self.deaths = self.losses = self.repeats = 0
         self._kind = keeper
         self._sessions = 0
         self._late: list[list[Frame]] = []
@@ -64,6 +64,7 @@ class World:
 
     def deliver(self, frames: list[Frame]) -> list[Frame] | None:
         """Has a call done; None if the server died over it."""
+        self.calls += 1
         if self._late and self.happens(0.3):
             self.repeats += 1
             self._do(self._late.pop(self.chance.randrange(len(self._late))))
