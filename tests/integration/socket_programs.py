@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.integration.broker_process import ROOT, ServerProcess
 from tidings.gateways.calls import Mailbox
 
 SECONDS_MAX = 30.0
@@ -27,18 +27,19 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-class SocketBroker(BrokerProcess):
-    """`tidings serve --sockets`. The port that its door first gets stays its port."""
+class SocketBroker(ServerProcess):
+    """`tidings serve --sockets`, on a folder or a storage server. The port that its door first gets stays its port."""
 
-    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
-        super().__init__(data, *arguments, settings=settings)
-        self._given = arguments
+    def __init__(self, place: Path | str, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        kept = ("--data", str(place)) if isinstance(place, Path) else ("--storage", place)
+        super().__init__("serve", *kept, *arguments, settings=settings)
+        self._given = self._command
         self.port = 0
         self.spelling = ""
         """Where the web service answers that runs with the broker, with `--http`."""
 
     def start(self) -> SocketBroker:
-        self._arguments = ("--sockets", str(self.port), *self._given)
+        self._command = (*self._given, "--sockets", str(self.port))
         super().start()
         assert self._process is not None and self._process.stderr is not None
         line = self._process.stderr.readline()

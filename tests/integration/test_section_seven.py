@@ -1,7 +1,7 @@
 """E2, E3, E4, E7, E8: the sixteen tests of the document's section 7, with its inputs and its outputs.
 
-Broker, editors and subscribers are real processes; a subscriber's input and output are pipes. The document's storage
-server is here the broker's own journal.
+Storage server, broker with its web service, editors and subscribers are real processes; a subscriber's input and
+output are pipes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import tidings
+from tests.integration.broker_process import StorageProcess
 from tests.integration.socket_programs import (
     ENVIRONMENT,
     SocketBroker,
@@ -33,8 +35,14 @@ SEVERAL = 3
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SocketBroker]:
-    with SocketBroker(tmp_path_factory.mktemp("section-seven") / "data", "--http", "0") as running:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageProcess]:
+    with StorageProcess(tmp_path_factory.mktemp("section-seven") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def broker(storage: StorageProcess) -> Iterator[SocketBroker]:
+    with SocketBroker(storage.address, "--http", "0") as running:
         yield running
 
 
@@ -61,6 +69,12 @@ def running(broker: SocketBroker) -> Iterator[SubscriberProgram]:
 def publish(broker: SocketBroker, topic: str, text: str) -> None:
     done = run_editor(broker.port, topic, text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def texts(storage: StorageProcess) -> dict[str, list[str]]:
+    """The lines of each topic's file."""
+    files = (storage.data / "topics").glob("*.txt")
+    return {unquote(file.stem): file.read_text().splitlines() for file in files}
 
 
 def topics(bus: tidings.Bus) -> list[str]:
@@ -106,11 +120,13 @@ def test_05_unsubscribe_from_a_missing_topic(running: SubscriberProgram, topic: 
 
 
 def test_06_a_removed_data_folder_is_made_again(tmp_path: Path, topic: str) -> None:
+    """E5: by the storage server; a broker without one does the same."""
     data = tmp_path / "data"
-    with SocketBroker(data) as broker:
+    with StorageProcess(data) as storage, SocketBroker(storage.address) as broker:
         publish(broker, topic, "text")
-        assert broker.stop() == 0
+        assert (broker.stop(), storage.stop()) == (0, 0)
         shutil.rmtree(data)
+        storage.start()
         broker.start()
         assert data.is_dir()
         with SubscriberProgram(broker.port) as program:
@@ -118,6 +134,12 @@ def test_06_a_removed_data_folder_is_made_again(tmp_path: Path, topic: str) -> N
             publish(broker, topic, "again")
             program.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : again")
             assert program.quit() == 0
+        wait_until(lambda: texts(storage) == {topic: ["again"]}, "the topic's file")
+    with SocketBroker(tmp_path / "another") as broker:
+        assert broker.stop() == 0
+        shutil.rmtree(tmp_path / "another")
+        broker.start()
+        publish(broker, topic, "again")
 
 
 def test_07_a_long_topic_is_published(broker: SocketBroker, bus: tidings.Bus) -> None:
@@ -193,9 +215,9 @@ def test_14_several_subscribers_at_once(broker: SocketBroker, topic: str) -> Non
 
 
 def test_15_several_editors_at_once(
-    broker: SocketBroker, running: SubscriberProgram, bus: tidings.Bus, topic: str
+    broker: SocketBroker, running: SubscriberProgram, storage: StorageProcess, topic: str
 ) -> None:
-    """E8: every topic is there, and every message is delivered."""
+    """E5, E8: every topic has its file with its messages, and every message is delivered."""
     publish(broker, topic, "first")
     running.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : first")
     running.lines.clear()
@@ -205,7 +227,9 @@ def test_15_several_editors_at_once(
             pool.submit(publish, broker, f"{topic} {number}", "text")
     wait_until(lambda: len(running.lines) == SEVERAL, "a message of each editor")
     assert sorted(running.lines) == [f"c> MESSAGE FROM {topic} : from editor {name}" for name in "abc"[:SEVERAL]]
-    assert {f"{topic} {number}" for number in range(SEVERAL)} <= set(topics(bus))
+    expected = {f"{topic} {number}": ["text"] for number in range(SEVERAL)}
+    expected[topic] = ["first", *(line.partition(" : ")[2] for line in running.lines)]
+    wait_until(lambda: expected.items() <= texts(storage).items(), "the topics' files")
     running.command(f"UNSUBSCRIBE {topic}", "c> UNSUBSCRIBE OK")
 
 

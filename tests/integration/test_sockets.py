@@ -413,7 +413,7 @@ def test_whoever_takes_the_doors_name_does_not_keep_it(start: Start) -> None:
     assert "newer session" in line
 
 
-def test_names_that_the_door_has_not_given_lead_it_nowhere(start: Start) -> None:
+def test_names_that_the_door_has_not_given_lead_it_nowhere(start: Start, tmp_path: Path) -> None:
     """Anybody may use a name below the door's; after a restart it follows none of those to another machine."""
     broker = start()
     calls.publish("127.0.0.1", broker.port, "news", "text")
@@ -425,7 +425,7 @@ def test_names_that_the_door_has_not_given_lead_it_nowhere(start: Start) -> None
             with tidings.connect(broker.address, f"tidings.sockets/{name}") as bus:
                 bus.subscribe("news")
         assert broker.stop() == 0
-        with tidings.open(broker.data, f"tidings.sockets/127.0.0.1:{received.port}") as bus:
+        with tidings.open(tmp_path / "data0", f"tidings.sockets/127.0.0.1:{received.port}") as bus:
             bus.subscribe(["news", "sport"])
         broker.start()
         calls.publish("127.0.0.1", broker.port, "news", "more")
