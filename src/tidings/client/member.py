@@ -104,6 +104,10 @@ class Member:
         """The stream's number in the session; 0 while it is closed."""
         self.standing = False
         """Whether the broker has said that the stream stands."""
+        self.turn = 0
+        """How much of the stream has come: the turn of the last parcel, or of the last answer, that was taken."""
+        self.early: dict[int, Callable[[], None]] = {}
+        """What has come too early, by its turn."""
         self.error: TidingsError | None = None
         self.owner: str | None = None
         self.closed = False
@@ -118,8 +122,6 @@ class Member:
         """Crates with something to be settled."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
-        self.unanswered: dict[int, None] = {}
-        """Messages of settlements that were sent and never answered: if they are settled, it was by this member."""
         self.settle_call: Call | None = None
         self.calls: list[Call] = []
         """Other requests of this stream in flight."""
@@ -141,6 +143,29 @@ class Member:
         self._index = 0
 
     # Coming in.
+
+    def begin(self, number: int) -> None:
+        """A new stream of this number; its turns are counted from nothing."""
+        self.number = number
+        self.error = None
+        self.turn = 0
+        self.early.clear()
+
+    def in_turn(self, turn: int, take: Callable[[], None]) -> None:
+        """Takes what has come on the present stream when its turn comes; what has had its turn is dropped.
+
+        A connection keeps the order and may lose something when its queue is full. What is lost is never made up
+        for on this stream; `early` shows that there is a gap.
+        """
+        if turn > self.turn + 1:
+            self.early[turn] = take
+            return
+        number = self.number
+        following: Callable[[], None] | None = take if turn == self.turn + 1 else None
+        while following is not None:
+            self.turn += 1
+            following()
+            following = self.early.pop(self.turn + 1, None) if self.number == number else None
 
     def deliver(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
         """Takes a parcel of the present stream."""
@@ -208,8 +233,7 @@ class Member:
             for start, end in each.ranges:
                 crates.update({offset: crate for offset in range(start, end) if offset in known})
         self.ready_crates = {crate: None for crate in self.ready_crates if crate.stream == self.number}
-        ours, self.unanswered = self.unanswered, {}
-        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in ours]
+        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in known]
         for offset, old in known.items():
             if old.stream == self.number:
                 continue  # It has come on this stream already.
@@ -218,8 +242,6 @@ class Member:
                 del self.hand[offset]
             else:
                 self.hand[offset] = found
-                if offset in ours:
-                    self.unanswered[offset] = None
                 if offset in before:
                     found.done.append(offset)
                     self.ready_crates[found] = None
@@ -257,7 +279,6 @@ class Member:
         self._orphans.clear()
         self.ready_crates.clear()
         self.releases.clear()
-        self.unanswered.clear()
         self.settling = []
         self._queue.clear()
         self._index = 0
@@ -391,12 +412,10 @@ class Member:
                 found.append(Settlement(crate.number, ranges_of(done)))
         return tuple(found)
 
-    def unsettle(self, answered: bool) -> None:
+    def unsettle(self) -> None:
         """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""
         settling, self.settling = self.settling, []
         for crate, offsets in settling:
-            if not answered:
-                self.unanswered.update(dict.fromkeys(offsets))
             crate.done = offsets + crate.done
             self.ready_crates[crate] = None
 
@@ -405,10 +424,6 @@ class Member:
         settling, self.settling = self.settling, []
         hand = self.hand
         plain = not self.waiters
-        if self.unanswered:
-            for _, offsets in settling:
-                for offset in offsets:
-                    self.unanswered.pop(offset, None)
         for crate, offsets in settling:
             if crate.number in stale:
                 self._on_stale(crate, offsets)

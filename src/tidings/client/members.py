@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.client.link import Frame
-from tidings.client.member import Member, ranges_of
+from tidings.client.member import Member, Ranges, ranges_of
 from tidings.client.pending import Pending, failed
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 OF_A_STREAM = (Work, Settle, Release, Extend)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
 REJOINS_MAX = 3
+EARLY_MAX = 64
+"""What may have come early on a stream before it is given up; each connection keeps its order, so it is none."""
 
 NOT_TIDINGS = "The broker's answer is not the one that was asked for: is that a tidings broker?"
 
@@ -78,8 +80,7 @@ class Members:
     def open(self, member: Member, tries: int = 1) -> None:
         """Starts the stream under a new number, with what is in hand; joins first where that is needed."""
         self._close(member)
-        member.number = self._session.streams.next_number()
-        member.error = None
+        member.begin(self._session.streams.next_number())
         self._numbers[member.number] = member
         self._session.streams.keep_beating()
         if member.joined_epoch and member.joined_epoch == self._session.main.epoch:
@@ -97,10 +98,10 @@ class Members:
         for member in list(self._numbers.values()):
             self._end(member, error)
 
-    def on_missing(self, numbers: Sequence[int]) -> None:
-        """The broker does not serve these streams."""
+    def on_beaten(self, missing: Sequence[int]) -> None:
+        """The broker does not serve these streams; and others may have a gap that nothing will fill."""
         for number, member in list(self._numbers.items()):
-            if number in numbers and member.standing:
+            if member.standing and (number in missing or member.early):
                 self.open(member)
 
     def _close(self, member: Member) -> None:
@@ -113,7 +114,7 @@ class Members:
         if member.settle_call is not None:
             self._session.forget(member.settle_call)
             member.settle_call = None
-            member.unsettle(answered=False)
+            member.unsettle()
 
     def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
         self._close(member)
@@ -207,7 +208,11 @@ class Members:
             if isinstance(pending.error, Fenced):
                 self.open(member)
                 asked.finish(None)
-            elif self._answer(member, pending, Working) is not None:
+                return
+            answer = self._answer(member, pending, Working)
+            if isinstance(answer, Working):
+                if answer.turn > member.turn:
+                    self.open(member)  # Something that was sent has not come.
                 asked.finish(None)
 
         self._ask(
@@ -221,7 +226,9 @@ class Members:
         """Work has come; that of an old or unknown stream is dropped."""
         member = self._numbers.get(parcel.stream)
         if member is not None:
-            member.deliver(parcel, bodies)
+            member.in_turn(parcel.turn, lambda: member.deliver(parcel, bodies))
+            if len(member.early) > EARLY_MAX:
+                self.open(member)
 
     # Settlements.
 
@@ -246,22 +253,24 @@ class Members:
         member.settle_call = call
 
         def settled(pending: Pending[AnyAnswer]) -> None:
-            if member.settle_call is call:
-                member.settle_call = None
-                self._on_settled(member, pending)
+            answer = pending.outcome() if pending.error is None else None
+            if member.settle_call is not call:
+                return
+            if isinstance(answer, SettleDone):
+                member.in_turn(answer.turn, lambda: self._on_settled(member, answer))
+            else:
+                self._on_refused(member, pending.error or ProtocolError(NOT_TIDINGS))
 
         call.pending.then(settled)
 
-    def _on_settled(self, member: Member, pending: Pending[AnyAnswer]) -> None:
-        error = pending.error
-        if error is None:
-            answer = pending.outcome()
-            if isinstance(answer, SettleDone):
-                member.settled(answer.stale)
-                self.flush(member)
-                return
-            error = ProtocolError(NOT_TIDINGS)
-        member.unsettle(answered=not isinstance(error, Unavailable))
+    def _on_settled(self, member: Member, answer: SettleDone) -> None:
+        member.settle_call = None
+        member.settled(answer.stale)
+        self.flush(member)
+
+    def _on_refused(self, member: Member, error: BaseException) -> None:
+        member.settle_call = None
+        member.unsettle()
         if isinstance(error, Fenced):
             self.open(member)
         elif isinstance(error, NotSubscribed | NoSuchTopic | ProtocolError):
@@ -322,8 +331,11 @@ class Members:
             answer = self._answer(member, pending, ReleaseDone)
             if isinstance(answer, ReleaseDone):
                 gone = (*settlement.ranges, *answer.ranges)
-                member.drop(offset for start, end in gone for offset in range(start, end))
-                released.finish(None)
+                member.in_turn(answer.turn, lambda: given_back(gone))
+
+        def given_back(gone: Ranges) -> None:
+            member.drop(offset for start, end in gone for offset in range(start, end))
+            released.finish(None)
 
         self._ask(
             member,

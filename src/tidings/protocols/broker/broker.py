@@ -471,8 +471,8 @@ class Broker:
                 return [Send(peer, messages.LeaveDone(request)), *left]
             case messages.Flow() | messages.Get():
                 return self._on_received(Received(event.now_ms, peer, message))
-            case messages.Bye(request):
-                return [Send(peer, messages.ByeDone(request))]
+            case messages.Bye(request, client):  # A stream may have begun before this was durable.
+                return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
         return []
 
     # Time.

@@ -398,25 +398,31 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 class Working(Answer, frozen=True, tag="working"):
     """The stream stands; all parcels that there was work for were sent before this answer.
 
-    Of what the member said it had in hand, `kept` is still its own and `settled` is settled already; the rest has
-    gone to others, and what the member made of it must be dropped.
+    Of what the member said it had in hand, `kept` is still its own and `settled` it has settled itself, though the
+    answer may have been lost; the rest has gone to others, and what the member made of it must be dropped.
     """
 
     stream: int
     kept: tuple[Kept, ...] = ()
     settled: tuple[tuple[int, int], ...] = ()
+    turn: int = 0
+    """The last turn that was sent before this answer."""
 
 
 class SettleDone(Answer, frozen=True, tag="settled"):
     """Settled for good, except for these parcels: they had gone to another member, so drop their results."""
 
     stale: tuple[int, ...] = ()
+    turn: int = 0
+    """Its place among the parcels, as that of ReleaseDone."""
 
 
 class ReleaseDone(Answer, frozen=True, tag="released"):
     """Everything that the member must drop: what it released, and what it had behind it of the same lanes."""
 
     ranges: tuple[tuple[int, int], ...] = ()
+    turn: int = 0
+    """Its place among the parcels: those before it may be meant, those after it are not."""
 
 
 class ExtendDone(Answer, frozen=True, tag="extended"):
@@ -468,6 +474,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     """Messages for one member of a group; each body frame holds some of them, in the order of `offsets`."""
 
     stream: int
+    turn: int
+    """What a stream is sent is numbered from 1 and taken in this order: parcels, and answers to Settle and Release."""
     parcel: int
     attempt: int
     offsets: tuple[int, ...]

@@ -752,13 +752,21 @@ def test_a_claim_comes_after_others_got_to_work() -> None:
 
 
 def test_claims_have_their_limits() -> None:
-    lanes = group("ada", window_messages_max=2)
-    with pytest.raises(LimitReached):
-        lanes.claim("ada", [0, 1, 2], [None] * 3, 1, 0)
+    lanes = group("ada")
     with pytest.raises(InvalidRequest):
         lanes.claim("ada", [0, 1], [None], 1, 0)
     with pytest.raises(Stale):
         lanes.claim("bob", [0], [None], 1, 0)
+
+
+def test_a_full_window_keeps_nobody_from_claiming_what_it_has() -> None:
+    """C8: the window bounds what is offered; what is in hand has been offered, now or in an earlier life."""
+    lanes = group("ada", room=5, window_messages_max=2)
+    lanes.offer(0, [RED, BLUE])
+    lanes.pick(0)
+    lanes.join("ada", 0)
+    assert lanes.claim("ada", [0, 1, 2], [RED, BLUE, GREEN], 1, 0) == Parcel(2, "ada", [0, 1, 2], 1)
+    assert lanes.hunger() == 0
 
 
 # Stories made by chance, and whether the checks would notice.
