@@ -89,16 +89,11 @@ class SettledStaysSettled(GroupChecker):
 
     def __init__(self, hands: Hands) -> None:
         super().__init__(hands)
-        self._lives: dict[Session, str] = {}
         self._finished: dict[str, dict[int, None]] = {}
         """life -> what was settled when it began."""
 
     def on_process(self, process: ClientProcess) -> None:
         self._finished[process.label] = dict.fromkeys(self.hands.settled)
-
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
-        if isinstance(request, messages.Work):
-            self._lives[request.client, request.epoch] = process.label
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         given: list[int] = []
@@ -115,7 +110,7 @@ class SettledStaysSettled(GroupChecker):
         if offset in self._finished[process.label]:
             self.broken(f"{process.label} takes {self.name(offset)}, which was settled before it began")
         session = self.hands.settled.get(offset)
-        if session is not None and self._lives[session] == process.label:
+        if session is not None and self.hands.lives[session] == process.label:
             self.broken(f"{process.label} takes {self.name(offset)}, which it has settled itself")
 
 
@@ -167,7 +162,6 @@ class OneOwner(GroupChecker):
         super().__init__(hands)
         self._lease_ms = lease_ms
         self._deliveries_max = LaneSettings().deliveries_max
-        self._clock_jumps = bool(world.plan.clock_jumps)
         self._world = world
         self._since_ms = 0
         self._heard_ms: dict[Session, int] = {}
@@ -179,7 +173,7 @@ class OneOwner(GroupChecker):
 
     def on_recovered(self) -> None:
         """What the broker has heard it forgets when it dies."""
-        self._since_ms = self._world.now_ms
+        self._since_ms = self._now_ms
         self._heard_ms.clear()
         for known in (self._gone, self._opened, self._spent):
             known.clear()
@@ -190,7 +184,7 @@ class OneOwner(GroupChecker):
             session = (request.client, request.epoch)
             if self._is_silent(session):  # Whatever it says now, it may have been given up already.
                 self._gone[request.client] = None
-            self._heard_ms[session] = self._world.now_ms
+            self._heard_ms[session] = self._now_ms
         elif isinstance(request, messages.Bye):
             self._gone[request.client] = None
 
@@ -220,13 +214,16 @@ class OneOwner(GroupChecker):
                 self._spent[process.name] = None
 
     def _may_lose(self, holder: Session) -> bool:
-        if self._clock_jumps or holder[0] in self._gone or holder[0] in self._spent:
-            return True
-        return self._is_silent(holder)
+        return holder[0] in self._gone or holder[0] in self._spent or self._is_silent(holder)
 
     def _is_silent(self, session: Session) -> bool:
         heard_ms = self._heard_ms.get(session, 0) if session[0] in self._opened else 0
-        return self._world.now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
+        return self._now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
+
+    @property
+    def _now_ms(self) -> int:
+        """By the broker's clock, as leases are."""
+        return self._world.broker.clock()
 
 
 class StaleRefused(GroupChecker):
@@ -247,9 +244,12 @@ class StaleRefused(GroupChecker):
                 self.broken(f"{session} settled {self.name(offset)} while it was in the hands of {holder}")
 
     def on_confirmed(self, process: ClientProcess, message: Message) -> None:
-        # By whom is not said: a member that comes back late is told the same when another has settled it meanwhile.
-        if message.offset not in self.hands.settled:
-            self.broken(f"{process.label} was told that {self.name(message.offset)} is settled, and it is not")
+        settled, what = self.hands.settled, f"{process.label} was told that it has settled {self.name(message.offset)}"
+        if message.offset not in settled:
+            self.broken(f"{what}, and that is not settled")
+        session = settled[message.offset]
+        if session is None or self.hands.lives[session] != process.label:
+            self.broken(f"{what}, and it was {session or 'the dead letters'}")
 
 
 class GroupWatch(Watch):

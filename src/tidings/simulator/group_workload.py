@@ -78,15 +78,9 @@ def _draw_faults(random: Random, members: list[str], calm_ms: int, lease_ms: int
     )
     return msgspec.structs.replace(
         plan,
-        # A member's stream relies on a connection that keeps the order and ends with the broker, as ours do.
-        orderly=True,
-        severing=True,
-        loss=0.0,
-        repetition=0.0,
+        severing=True,  # No connection outlives the broker, and what was under way on it is lost.
         client_ends=plan.client_ends + ends,
         pauses=plan.pauses + pauses,
-        # While a clock that was set back stands still, no lease ends and no delay: that is not what is tested here.
-        clock_jumps=tuple(jump for jump in plan.clock_jumps if jump.by_ms > 0),
     )
 
 
