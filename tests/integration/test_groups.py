@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidings
 from tests.integration.conftest import House, ServedHouse
+from tidings.cli import main
 
 Build = Callable[..., House]
 
@@ -31,6 +33,26 @@ def lane(number: int, count: int = 5) -> list[str]:
 
 def drain(jobs: tidings.GroupSubscription, timeout: float = 0.3) -> list[str]:
     return [message.text for message in jobs.messages(timeout=timeout)]
+
+
+def take(jobs: tidings.GroupSubscription, count: int) -> list[tidings.Message]:
+    """Settles so many messages, one after the other."""
+    found: list[tidings.Message] = []
+    while len(found) < count:
+        message = jobs.get(timeout=20)
+        assert message is not None, f"{len(found)} messages came instead of {count}"
+        jobs.ack(message)
+        found.append(message)
+    return found
+
+
+def slowly(jobs: tidings.GroupSubscription, work_ms: int) -> list[int]:
+    """Works that long on each message, and waits as long for others; the attempts of what came."""
+    attempts = []
+    for message in jobs.messages(timeout=1.5 * work_ms / 1000):
+        attempts.append(message.attempt)
+        time.sleep(work_ms / 1000)  # This is the long work.
+    return attempts
 
 
 def abandon(bus: Any) -> None:
@@ -209,11 +231,68 @@ def test_a_member_that_dies_hands_on_only_what_it_has_not_settled(build: Build) 
         bob.ack(message)
     fourth = bob.get(timeout=5)
     assert fourth is not None
+    lost = int(fourth.text[1])
+    assert drain(ann) == lane(1 - lost), "while bob lives its work is its own"
     abandon(doomed)
-    assert len(drain(ann)) in (5, 7)
-    again = list(ann.messages(timeout=3))
-    theirs = lane(int(fourth.text[1]))[3:]
-    assert [message.text for message in again] in (theirs, [])
+    handed_on = take(ann, 2)
+    assert [message.text for message in handed_on] == lane(lost)[3:]
+    assert [message.attempt for message in handed_on] == [2, 2]
+    assert ann.get() is None
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_a_member_that_is_slow_three_times_loses_what_waits(build: Build) -> None:
+    """C10, table 7: 10 messages, 2 partitions, 2 subscribers. After 3 delayed messages the 2 waiting ones move."""
+    house = build(slow_ack_ms=100)
+    ann, bob = members_of(house, "ann", "bob", room_messages=1)
+    publish(house.connect("publisher"), TWO_LANES)
+    own = take(ann, 5)
+    for number in range(3):
+        message = bob.get(timeout=5)
+        assert message is not None
+        assert [message.text, message.attempt] == [lane(1 - int(own[0].text[1]))[number], 1]
+        time.sleep(0.11)  # This is the slow work.
+        bob.ack(message)
+    others = take(ann, 2)
+    assert [message.text for message in others] == lane(int(others[0].text[1]))[3:]
+    assert [message.attempt for message in others] == [1, 1], "nobody had them before"
+    assert bob.get() is None
+    [group] = house.connect("publisher").groups()
+    assert {each.name: (each.active, each.slow) for each in group.members} == {
+        "ann": (True, False),
+        "bob": (True, True),
+    }, "it is still a member"
+    assert group.lag == 0
+
+
+def test_a_member_that_never_answers_is_sent_a_message_three_times(build: Build) -> None:
+    """C9, C11, table 8: 10 messages, 2 partitions, 2 subscribers. After the third attempt the member is inactive, and
+    the current message and the remaining ones go to the other. Its heartbeat alone does not save it."""
+    house = build(redelivery_ms=150)
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), TWO_LANES)
+    settled = bob.get(timeout=5)
+    assert settled is not None
+    bob.ack(settled)
+    stuck = bob.get(timeout=5)
+    assert stuck is not None
+    lost = int(stuck.text[1])
+    assert [message.text for message in take(ann, 5)] == lane(1 - lost)
+    handed_on = take(ann, 4)
+    assert [message.text for message in handed_on] == lane(lost)[1:]
+    assert {message.attempt for message in handed_on} == {4}, "sent to bob three times, and then to ann"
+    with pytest.raises(tidings.Fenced, match="given to another member"):
+        bob.ack(stuck)
+    assert house.connect("publisher").groups()[0].lag == 0
+
+
+def test_a_handler_that_takes_longer_than_the_lease_costs_nothing(build: Build) -> None:
+    """C7: the heartbeat goes on beside the work."""
+    house = build(lease_ms=LEASE_MS)
+    ann, bob = members_of(house, "ann", "bob")
+    publish(house.connect("publisher"), [("k", "long")])
+    assert together(lambda: slowly(ann, 3 * LEASE_MS), lambda: slowly(bob, 3 * LEASE_MS)) in ([[1], []], [[], [1]])
+    assert (ann.refused, bob.refused) == (0, 0)
     assert house.connect("publisher").groups()[0].lag == 0
 
 
@@ -356,6 +435,50 @@ def test_handlers_are_called_and_a_failed_message_comes_again(house: House) -> N
     assert house.connect("publisher").groups()[0].lag == 0
 
 
+def test_what_was_fetched_in_advance_goes_back_when_run_returns(house: House) -> None:
+    """C7: the client goes on, and so does its membership; others get at once what no handler has seen."""
+    bus = house.connect("ann", **QUICK)
+    seen: list[str] = []
+
+    @bus.on("jobs", group="workers")
+    def work(message: tidings.Message) -> None:
+        seen.append(message.text)
+        if len(seen) == 3:
+            bus.stop()
+
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(10)])
+    bus.run()
+    bob = house.connect("bob", **QUICK).subscribe("jobs", group="workers")
+    others = take(bob, 7)
+    assert [*seen, *[message.text for message in others]] == [str(n) for n in range(10)]
+    assert {message.attempt for message in others} == {1}, "nobody had looked at them"
+    publish(house.connect("publisher"), [("k", "later")])
+    bob.close()
+    seen.clear()
+    bus.run(timeout=0.3)
+    assert seen == ["later"], "it is still a member"
+
+
+def test_what_was_fetched_in_advance_goes_back_when_a_member_closes(house: House) -> None:
+    """C7: also what was on its way to it; only what it has looked at counts as an attempt."""
+    bus = house.connect("ann", **QUICK)
+    ann = bus.subscribe("jobs", group="workers")
+    publish(house.connect("publisher"), [("k", str(n)) for n in range(5)])
+    first = ann.get(timeout=5)
+    assert first is not None
+    ann.close()
+    bob = house.connect("bob", **QUICK).subscribe("jobs", group="workers")
+    assert [(message.text, message.attempt) for message in take(bob, 5)] == [
+        ("0", 2),
+        ("1", 1),
+        ("2", 1),
+        ("3", 1),
+        ("4", 1),
+    ]
+    with pytest.raises(tidings.Fenced):
+        ann.ack(first)
+
+
 def test_shares_are_settled_as_one(house: House) -> None:
     """C3: columns of values, keys and offsets, for whoever works in bulk."""
     ann, bob = members_of(house, "ann", "bob")
@@ -386,6 +509,23 @@ def test_lanes_of_publishers(house: House) -> None:
         publish(house.connect(name), [("k", f"{name}-{n}") for n in range(3)])
     found = sorted(together(lambda: drain(ann), lambda: drain(bob)))
     assert found == [[f"{name}-{n}" for n in range(3)] for name in ("first", "second")]
+
+
+def test_the_heartbeat_goes_on_over_an_encrypted_connection(tmp_path: Path) -> None:
+    """C7, C9: with keys the second connection has to show its key as well."""
+    keys = tmp_path / "keys"
+    for arguments in (["keys", str(keys)], *(["keys", str(keys), "--client", name] for name in ("ann", "bob", "eve"))):
+        assert main(arguments) == 0
+    house = ServedHouse(tmp_path / "data", keys=keys, lease="300ms")
+    try:
+        ann, bob = members_of(house, "ann", "bob", keys=keys)
+        eve = house.connect("eve", keys=keys)
+        publish(eve, [("k", "long")])
+        assert together(lambda: slowly(ann, 1_000), lambda: slowly(bob, 1_000)) in ([[1], []], [[], [1]])
+        assert (ann.refused, bob.refused) == (0, 0)
+        assert eve.groups()[0].lag == 0
+    finally:
+        house.close()
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="messages that every subscription has acknowledged may go",
     )
     parser.add_argument(
+        "--lease",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="a group's member unheard for this long loses its work to the others (default: 10s)",
+    )
+    parser.add_argument(
         "--ready-file", metavar="PATH", type=Path, help="write the address there once the broker answers"
     )
 
@@ -71,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             "retain_age_ms": arguments.retain_age,
             "retain_bytes": arguments.retain_bytes,
             "drop_acknowledged": arguments.drop_acknowledged,
+            "lease_ms": arguments.lease,
         },
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})

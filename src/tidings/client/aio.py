@@ -345,8 +345,8 @@ class AsyncBus:
                     if inspect.isawaitable(result):
                         await result
         finally:
-            service.leave()
-            self.wake()
+            if not self._driver.closed:
+                await self.perform(service.leave())
 
     def stop(self) -> None:
         """Ends `run`."""

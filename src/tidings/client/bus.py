@@ -356,7 +356,8 @@ class Bus:
                 for handler in handlers:
                     handler(message)
         finally:
-            self.settle(service.leave)
+            if not self._driver.closed:
+                self.perform(service.leave())
 
     def stop(self) -> None:
         """Ends `run`, from a handler, another thread or a signal handler."""

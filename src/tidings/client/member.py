@@ -363,6 +363,11 @@ class Member:
             index = 0
         return False
 
+    def waiting(self) -> list[int]:
+        """Everything that has come and has not been handed out."""
+        found = [offset for each in self._queue for offset in each.offsets]
+        return found[self._index :]
+
     def finish(self, offsets: Sequence[int]) -> None:
         """These have been dealt with, and can be settled."""
         if not offsets:

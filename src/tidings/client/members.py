@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.client.link import Frame
-from tidings.client.member import Member, Ranges, ranges_of
+from tidings.client.member import Member, ranges_of
 from tidings.client.pending import Pending, failed
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
@@ -26,6 +26,8 @@ from tidings.protocols.broker.messages import (
     Parcel,
     Release,
     ReleaseDone,
+    Rest,
+    RestDone,
     Settle,
     SettleDone,
     Settlement,
@@ -36,7 +38,7 @@ from tidings.protocols.broker.messages import (
 if TYPE_CHECKING:
     from tidings.client.session import Make, Session
 
-OF_A_STREAM = (Work, Settle, Release, Extend)
+OF_A_STREAM = (Work, Settle, Release, Extend, Rest)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
 REJOINS_MAX = 3
 EARLY_MAX = 64
@@ -72,8 +74,7 @@ class Members:
         """Nothing of the membership is left on this side."""
         if self._members.get((member.group, member.topic)) is member:
             del self._members[member.group, member.topic]
-        self._close(member)
-        member.forget_all()
+        self.put_down(member)
 
     # Opening and closing.
 
@@ -194,15 +195,8 @@ class Members:
 
     def probe(self, member: Member) -> Pending[None]:
         """Done once everything that the broker had for this member when it was asked has come in."""
-        return self._grant(member, self._session.settings.room_messages)
-
-    def rest(self, member: Member) -> Pending[None]:
-        """The member wants nothing more: what is released goes to others."""
-        return self._grant(member, 0)
-
-    def _grant(self, member: Member, room: int) -> Pending[None]:
         asked: Pending[None] = Pending()
-        name, number = self._session.main.name, member.number
+        name, number, room = self._session.main.name, member.number, self._session.settings.room_messages
 
         def worked(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
@@ -219,6 +213,28 @@ class Members:
             member, lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room), worked
         )
         return asked
+
+    def rest(self, member: Member) -> Pending[None]:
+        """Ends the stream at the broker, which gives everything in hand to others; nothing is to be settled now."""
+        rested: Pending[None] = Pending()
+        name, number, untouched = self._session.main.name, member.number, ranges_of(member.waiting())
+
+        def answered(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced) or self._answer(member, pending, RestDone) is not None:
+                self.put_down(member)
+                rested.finish(None)
+
+        self._ask(
+            member,
+            lambda request, epoch: Rest(request, name, epoch, member.group, member.topic, number, untouched),
+            answered,
+        )
+        return rested
+
+    def put_down(self, member: Member) -> None:
+        """Closes the stream on this side and forgets what is in hand; the membership can be opened again."""
+        self._close(member)
+        member.forget_all()
 
     # Coming in.
 
@@ -308,21 +324,7 @@ class Members:
 
     def _send_release(self, member: Member, offset: int) -> None:
         settlement = Settlement(member.hand[offset].number, ((offset, offset + 1),))
-        self._release(member, settlement, member.releases[offset])
-
-    def release_all(self, member: Member) -> list[Pending[None]]:
-        """Gives back everything in hand."""
-        crates: dict[int, list[int]] = {}
-        for offset, crate in member.hand.items():
-            crates.setdefault(crate.number, []).append(offset)
-        return [
-            self._release(member, Settlement(number, ranges_of(offsets)), 0)
-            for number, offsets in reversed(crates.items())
-        ]
-
-    def _release(self, member: Member, settlement: Settlement, delay_ms: int) -> Pending[None]:
-        released: Pending[None] = Pending()
-        name, number = self._session.main.name, member.number
+        name, number, delay_ms = self._session.main.name, member.number, member.releases[offset]
 
         def answered(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
@@ -330,12 +332,8 @@ class Members:
                 return
             answer = self._answer(member, pending, ReleaseDone)
             if isinstance(answer, ReleaseDone):
-                gone = (*settlement.ranges, *answer.ranges)
-                member.in_turn(answer.turn, lambda: given_back(gone))
-
-        def given_back(gone: Ranges) -> None:
-            member.drop(offset for start, end in gone for offset in range(start, end))
-            released.finish(None)
+                gone = [each for start, end in answer.ranges for each in range(start, end)]
+                member.in_turn(answer.turn, lambda: member.drop([offset, *gone]))
 
         self._ask(
             member,
@@ -344,7 +342,6 @@ class Members:
             ),
             answered,
         )
-        return released
 
     def extend(self, member: Member, offset: int) -> Pending[None]:
         """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""

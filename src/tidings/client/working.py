@@ -197,19 +197,28 @@ def idle(member: Member) -> bool:
     return not member.number or not (member.settle_call or (member.ready_crates and member.error is None))
 
 
-def close(core: Core, member: Member) -> Operation[None]:
+def put_down(core: Core, member: Member) -> Operation[None]:
     """Settles what was dealt with, gives back the rest and ends the stream; takes one time-out at most."""
     members = core.session.members
     deadline_ms = core.now_ms() + core.session.settings.timeout_ms
-    member.closed = True
-    if member.number:
-        yield from _quiet(core, member, deadline_ms)
-    if member.standing:
+    while member.number and core.now_ms() < deadline_ms:
         number = member.number
-        core.session.now_ms = core.now_ms()
-        pendings = [members.rest(member), *members.release_all(member)]
-        yield Until(lambda: member.number != number or all(each.done for each in pendings), deadline_ms)
-    members.drop(member)
+        if member.standing:
+            yield from _quiet(core, member, deadline_ms)
+        if member.standing and member.number == number:
+            core.session.now_ms = core.now_ms()
+            rested = members.rest(member)
+            yield Until(lambda rested=rested, number=number: rested.done or member.number != number, deadline_ms)  # type: ignore[misc]
+        elif member.number == number:
+            yield Until(lambda number=number: member.standing or member.number != number, deadline_ms)  # type: ignore[misc]
+    members.put_down(member)
+
+
+def close(core: Core, member: Member) -> Operation[None]:
+    """Puts down what is in hand, for good; takes one time-out at most."""
+    member.closed = True
+    yield from put_down(core, member)
+    core.session.members.drop(member)
 
 
 class Worker:
@@ -371,24 +380,21 @@ class Bench:
             member, share, row = self._in_hand
             self._in_hand = None
             member.finish((share.offsets[row],))
-            self._put_down(member)
+            self._forget_given(member)
             self._core.session.now_ms = self._core.now_ms()
             self._core.session.members.flush(member)
 
-    def leave(self) -> None:
-        """Ends; a message whose handlers have not returned is given back."""
+    def leave(self) -> Operation[None]:
+        """Ends; what the memberships have in hand goes back, a message whose handlers have not returned included."""
+        claimed, self._claimed = self._claimed, []
         if self._in_hand is not None:
-            member, share, row = self._in_hand
-            self._in_hand = None
-            offset = share.offsets[row]
-            if offset in member.hand and offset not in member.answered:
-                self._core.session.now_ms = self._core.now_ms()
-                self._core.session.members.release(member, offset, 0)
-            self._put_down(member)
-        for member in self._claimed:
+            member, self._in_hand = self._in_hand[0], None
+            self._forget_given(member)
+        for member in claimed:
             member.owner = None
-        self._claimed = []
+        for member in claimed:
+            yield from put_down(self._core, member)
 
-    def _put_down(self, member: Member) -> None:
+    def _forget_given(self, member: Member) -> None:
         member.given = ()
         member.answered.clear()

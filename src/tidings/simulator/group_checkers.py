@@ -29,6 +29,7 @@ HEARD = (
     messages.Settle,
     messages.Release,
     messages.Extend,
+    messages.Rest,
 )
 """Requests by which the broker knows that a member is there."""
 
@@ -192,7 +193,7 @@ class OneOwner(GroupChecker):
         command = existing.command
         if existing.error is not None:
             return
-        if isinstance(command, commands.Leave):
+        if isinstance(command, commands.Leave | commands.Close):
             self._gone[command.client] = None
         elif isinstance(command, commands.Open):
             assert isinstance(existing.result, int)
@@ -204,6 +205,8 @@ class OneOwner(GroupChecker):
             self._opened[process.name] = None
             self._spent.pop(process.name, None)
             self._sent.update({(process.label, each.parcel): 1 for each in answer.kept})
+        elif isinstance(answer, messages.RestDone):
+            self._gone[process.name] = None
         elif isinstance(answer, messages.Parcel):
             for offset in answer.offsets:
                 holder = self.hands.holders.get(offset)

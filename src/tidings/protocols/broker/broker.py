@@ -98,7 +98,7 @@ class Broker:
                     return self._on_commit(event, client, epoch, parts, acknowledgements)
                 case messages.Flow():
                     return self._on_flow(event.now_ms, peer, message)
-                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend():
+                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend() | messages.Rest():
                     return self._on_group_work(event.now_ms, peer, message)
                 case messages.Join() | messages.Leave():
                     return self._on_join(event.now_ms, peer, message)
@@ -279,8 +279,10 @@ class Broker:
                 return self.sharing.on_settle(now_ms, peer, message)
             case messages.Release():
                 return self.sharing.on_release(now_ms, peer, message)
-            case _:
+            case messages.Extend():
                 return self.sharing.on_extend(now_ms, peer, message)
+            case _:
+                return self.sharing.on_rest(now_ms, peer, message)
 
     def _on_question(self, message: Any) -> messages.Answer:
         machine = self.machine

@@ -231,6 +231,18 @@ class Extend(Request, frozen=True, tag="extend"):
     parcel: int
 
 
+class Rest(Request, frozen=True, tag="rest"):
+    """Ends a member's stream: everything in its hands goes back. It stays a member, and may open another stream."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    untouched: tuple[tuple[int, int], ...] = ()
+    """What of it nobody has looked at: that was no attempt."""
+
+
 class AskGroups(Request, frozen=True, tag="groups"):
     """All groups, or those of a topic; no session is needed."""
 
@@ -288,6 +300,7 @@ AnyRequest = (
     | Settle
     | Release
     | Extend
+    | Rest
     | AskGroups
     | AskSequence
     | AskSubscriptions
@@ -429,6 +442,10 @@ class ExtendDone(Answer, frozen=True, tag="extended"):
     pass
 
 
+class RestDone(Answer, frozen=True, tag="rested"):
+    pass
+
+
 class Groups(Answer, frozen=True, tag="groups"):
     groups: tuple[GroupInfo, ...]
 
@@ -514,6 +531,7 @@ AnyAnswer = (
     | SettleDone
     | ReleaseDone
     | ExtendDone
+    | RestDone
     | Groups
     | Parcel
     | Sequence

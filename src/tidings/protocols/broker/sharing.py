@@ -112,7 +112,11 @@ class Sharing:
         self._workshops: dict[GroupKey, Workshop] = {}
         self._grace_until_ms: int | None = None
         limits = machine.settings
-        self._settings = LaneSettings(attempts_max=limits.deliveries_max if limits.dead_letter else None)
+        self._settings = LaneSettings(
+            redelivery_ms=limits.redelivery_ms,
+            slow_ack_ms=limits.slow_ack_ms,
+            attempts_max=limits.deliveries_max if limits.dead_letter else None,
+        )
 
     def recovered(self) -> None:
         """After a restart: every member that the journal knows may have something in hand."""
@@ -243,11 +247,11 @@ class Sharing:
         self._end(now_ms, workshop, client)
         return self.pump(now_ms, workshop)
 
-    def _end(self, now_ms: int, workshop: Workshop, client: str) -> None:
+    def _end(self, now_ms: int, workshop: Workshop, client: str, untouched: Sequence[int] = ()) -> None:
         """A member has gone in good order: it has nothing in hand any more."""
         workshop.awaited.pop(client, None)
         if workshop.stations.pop(client, None) is not None:
-            workshop.lanes.leave(client, now_ms)
+            workshop.lanes.leave(client, now_ms, untouched)
 
     def on_bye(self, now_ms: int, client: str) -> list[Effect]:
         """A client ends its session in good order: nobody has to wait for its lease to run out."""
@@ -440,6 +444,13 @@ class Sharing:
         workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
         workshop.lanes.extend(message.client, message.parcel, now_ms)
         return [Send(peer, messages.ExtendDone(message.request))]
+
+    def on_rest(self, now_ms: int, peer: Peer, message: messages.Rest) -> list[Effect]:
+        """A member ends its stream in good order."""
+        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        self._end(now_ms, workshop, message.client, spread(message.untouched))
+        answer = Send(peer, messages.RestDone(message.request))
+        return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
 
     def _bury(self, workshop: Workshop) -> list[Effect]:
         """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""

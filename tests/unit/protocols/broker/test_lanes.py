@@ -819,9 +819,9 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
 class ForgetsTheJournal(Lanes):
     """Lets the lanes of a lost member go on before the journal has answered."""
 
-    def _disown(self, member: Member) -> None:
+    def _disown(self, member: Member, untouched: dict[int, None] | None = None) -> None:
         member.settlements = {}
-        super()._disown(member)
+        super()._disown(member, untouched)
 
 
 class LosesSightOfLanes(Lanes):
