@@ -303,6 +303,22 @@ def test_more_than_can_be_early_opens_the_stream_anew() -> None:
     assert not shop.member.early
 
 
+def test_finishing_a_message_that_was_lost_does_not_settle_its_next_copy() -> None:
+    """C9: the broker took it back, and gave it to this member once more while the first copy was still worked on."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0, attempt=2)
+    shop.done(0)
+    assert shop.sent() == []
+    assert shop.member.refused == 1
+    assert shop.take(1) == [(0, 2)]
+    shop.done(0)
+    assert shop.settlements() == (m.Settlement(5),)
+
+
 def test_a_broker_that_has_forgotten_the_stream_does_not_fence_the_session() -> None:
     """C8, C9: after a restart or a lost lease the stream is opened anew, in the same session."""
     shop = Shop()

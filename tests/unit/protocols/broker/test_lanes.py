@@ -751,6 +751,18 @@ def test_a_claim_comes_after_others_got_to_work() -> None:
     assert lanes.claim("bob", [2, 3], [GREEN, GREEN], 1, 0) == Parcel(3, "bob", [2, 3], 1)
 
 
+def test_a_settlement_that_the_journal_refused_is_not_confirmed_when_it_is_repeated() -> None:
+    """C11: its message was taken back meanwhile, and that is what the member is told."""
+    lanes = group("ada")
+    lanes.offer(0, [RED])
+    [parcel] = lanes.pick(0)
+    whole = lanes.settle("ada", parcel.number, None, 10)
+    lanes.leave("ada", 20)
+    lanes.join("ada", 20)
+    lanes.unsettle(whole)
+    assert lanes.settle("ada", parcel.number, None, 30).refused == [0]
+
+
 def test_claims_have_their_limits() -> None:
     lanes = group("ada")
     with pytest.raises(InvalidRequest):
