@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +411,33 @@ def test_the_1001st_message_is_refused_or_waits(build: Build) -> None:
     values = drain(ann, timeout=2)
     waiting.join()
     assert values == [*[str(n) for n in range(1_000)], "patient"]
+
+
+def test_many_messages_wait_for_room(build: Build) -> None:
+    """C6: 5,000 messages where 1,000 have room; nothing is lost, doubled or out of order, and an error says how far."""
+    house = build(max_backlog=1_000)
+    (ann,) = members_of(house, "ann")
+    bus = house.connect("publisher")
+    values, keys = [str(n) for n in range(5_000)], [str(n % 7) for n in range(5_000)]
+    with pytest.raises(tidings.Overloaded) as refused:
+        bus.put_many("jobs", values, keys=keys, wait=0.3)
+    stored = refused.value.receipts  # type: ignore[attr-defined]
+    assert (stored.topic, stored.first_offset, stored.count) == ("jobs", 0, 1_000)
+
+    def publish_the_rest() -> tidings.Receipts:
+        return bus.put_many("jobs", values[1_000:], keys=iter(keys[1_000:]), wait=20)
+
+    def work() -> list[str]:
+        return [message.text for message in islice(ann.messages(timeout=20), 5_000)]
+
+    rest, seen = together(publish_the_rest, work)
+    assert (rest.count, rest.first_offset) == (4_000, 1_000)
+    for key in range(7):
+        assert [n for n in map(int, seen) if n % 7 == key] == list(range(key, 5_000, 7))
+    with pytest.raises(tidings.InvalidRequest, match="fewer keys"):
+        bus.put_many("jobs", ["a", "b"], keys=["k"], wait=1)
+    with pytest.raises(tidings.InvalidRequest, match="more keys"):
+        bus.put_many("jobs", ["a", "b"], keys=["k", "k", "k"], wait=1)
 
 
 def test_handlers_are_called_and_a_failed_message_comes_again(house: House) -> None:
