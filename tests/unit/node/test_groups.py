@@ -290,6 +290,46 @@ def test_a_stream_that_begins_before_a_goodbye_is_durable_ends_with_it() -> None
     assert len(shop.values("ann")) == 10
 
 
+def rest(shop: Shop, member: str, *untouched: tuple[int, int]) -> Any:
+    epoch, stream = shop.epochs[member], shop.streams[member]
+    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, untouched))], peer=member)
+    return shop.heard()
+
+
+def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt() -> None:
+    """C7: at once, and without another word about its membership."""
+    shop = Shop("ann")
+    shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
+    shop.join("bob")
+    shop.work("bob")
+    (_, done, _), *parcels = rest(shop, "ann", (1, 3))
+    assert done == messages.RestDone(9)
+    assert [(peer, message.attempt, message.offsets) for peer, message, _ in parcels] == [
+        ("bob", 2, (0,)),
+        ("bob", 1, (1, 2)),
+    ]
+    [(_, refused, _)] = rest(shop, "ann")
+    assert refused.number == Fenced.number
+    assert isinstance(shop.work("ann"), messages.Working), "it is still a member"
+
+
+def test_a_member_that_rests_while_its_settlement_is_written_has_settled_all_the_same() -> None:
+    """C9, C11: nobody gets the message meanwhile, and the member is told when it comes back."""
+    shop = Shop("ann", "bob")
+    shop.publish(("k", "one"))
+    [(parcel, _, _)] = shop.got["ann"]
+    settlements = (messages.Settlement(parcel),)
+    request = messages.Settle(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlements)
+    shop.say([codec.encode(request)], peer="ann")
+    assert [message for _, message, _ in rest(shop, "ann")] == [messages.RestDone(9)]
+    shop.commit()
+    [(peer, answer, _)] = shop.heard()
+    assert (peer, answer.number) == ("ann", Fenced.number), "its stream has ended"
+    working = shop.work("ann", held=(messages.Held(1, ((0, 1),)),))
+    assert (working.kept, working.settled) == ((), ((0, 1),))
+    assert "bob" not in shop.got
+
+
 def test_a_member_may_not_speak_of_more_messages_than_anybody_can_have() -> None:
     shop = Shop("ann")
     shop.publish(*TWO_LANES)
