@@ -48,12 +48,14 @@ def ranges_of(offsets: Iterable[int]) -> Ranges:
 class Crate:
     """A parcel of which something is in hand."""
 
-    __slots__ = ("attempt", "done", "intact", "left", "number", "stream")
+    __slots__ = ("attempt", "done", "intact", "left", "number", "since", "stream")
 
     def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
         self.stream = stream
         self.number = number
         self.attempt = attempt
+        self.since = attempt
+        """The attempt at which it came; it has grown when the parcel was sent again."""
         self.left = left
         """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
         self.done: list[int] = []
@@ -136,6 +138,8 @@ class Member:
         self.releases: dict[int, int] = {}
         """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
         out, because it takes back what is behind them in their lanes."""
+        self._attempts: dict[int, tuple[int, int]] = {}
+        """At which attempts, from and to, a message in hand may have been handed out, if its crate does not say it."""
         self._orphans: dict[int, None] = {}
         """Messages that were lost while somebody was at work on them: finishing one does not settle its next copy
         that has come meanwhile and waits."""
@@ -190,6 +194,8 @@ class Member:
                     part = share.select(wanted)
                     hand.update(dict.fromkeys(part.offsets, crate))
                     self._queue.append(part)
+                    if crate.since != parcel.attempt:
+                        self._attempts.update(dict.fromkeys(part.offsets, (parcel.attempt, parcel.attempt)))
             crate.intact = crate.intact and crate is not known
         self._sort_out()
 
@@ -202,11 +208,29 @@ class Member:
         for offset in offsets:
             old = self.hand[offset]
             old.intact = False
-            self.hand[offset] = crate
+            self._pass_on(offset, crate)
             if offset in finished:
                 crate.done.append(offset)
         if crate.done:
             self.ready_crates[crate] = None
+
+    def _pass_on(self, offset: int, crate: Crate) -> None:
+        """A message in hand gets another crate; a copy that was handed out before is good for as long as it stays."""
+        first, last = self._attempts_of(offset)
+        self.hand[offset] = crate
+        self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
+
+    def _attempts_of(self, offset: int) -> tuple[int, int]:
+        crate = self.hand[offset]
+        first, last = self._attempts.get(offset, (crate.since, crate.attempt))
+        return first, max(last, crate.attempt)
+
+    def has(self, offset: int, attempt: int) -> bool:
+        """Whether a message that was handed out at this attempt is in hand, and not another copy that came later."""
+        if offset not in self.hand or self.waits(offset):
+            return False
+        first, last = self._attempts_of(offset)
+        return first <= attempt <= last
 
     def _finished(self) -> set[int]:
         """Everything that is dealt with and not confirmed."""
@@ -240,8 +264,9 @@ class Member:
             found = crates.get(offset)
             if found is None:
                 del self.hand[offset]
+                self._attempts.pop(offset, None)
             else:
-                self.hand[offset] = found
+                self._pass_on(offset, found)
                 if offset in before:
                     found.done.append(offset)
                     self.ready_crates[found] = None
@@ -264,6 +289,7 @@ class Member:
         for offset in gone:
             self.hand.pop(offset).intact = False
             self.releases.pop(offset, None)
+            self._attempts.pop(offset, None)
         if gone:
             self._refuse_waiters(gone)
             self._sort_out()
@@ -276,6 +302,7 @@ class Member:
         """Nothing of it is left."""
         self._refuse_waiters(list(self.hand))
         self.hand.clear()
+        self._attempts.clear()
         self._orphans.clear()
         self.ready_crates.clear()
         self.releases.clear()
@@ -428,7 +455,7 @@ class Member:
         """The answer to the settlement in flight: all of it is settled, except in these parcels."""
         settling, self.settling = self.settling, []
         hand = self.hand
-        plain = not self.waiters
+        plain = not (self.waiters or self._attempts)
         for crate, offsets in settling:
             if crate.number in stale:
                 self._on_stale(crate, offsets)
@@ -441,6 +468,7 @@ class Member:
 
     def _confirmed(self, offset: int) -> None:
         self.hand.pop(offset, None)
+        self._attempts.pop(offset, None)
         self.alone.pop(offset, None)
         for waiter in self.waiters.pop(offset, ()):
             waiter.finish(None)

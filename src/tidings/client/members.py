@@ -298,9 +298,9 @@ class Members:
             member.error = refusal(why)
             member.fail_waiters(lambda: refusal(why))
 
-    def acknowledge(self, member: Member, offset: int) -> Pending[None]:
+    def acknowledge(self, member: Member, offset: int, attempt: int) -> Pending[None]:
         """Settles one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
-        if offset not in member.hand or member.waits(offset):
+        if not member.has(offset, attempt):
             return failed(member.lost(offset))
         waiter: Pending[None] = Pending()
         waiting = member.waiters.get(offset)

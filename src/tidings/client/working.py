@@ -148,7 +148,7 @@ def ack(core: Core, member: Member, message: Message) -> Operation[None]:
     """Settles a message and waits for the confirmation."""
     check(core, member)
     core.session.now_ms = core.now_ms()
-    yield from wait_for(core.session.members.acknowledge(member, message.offset))
+    yield from wait_for(core.session.members.acknowledge(member, message.offset, message.attempt))
 
 
 def nack(core: Core, member: Member, message: Message, delay: float) -> Operation[None]:
@@ -157,7 +157,7 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
         raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
     offset = message.offset
     check(core, member)
-    _check_in_hand(member, offset)
+    _check_in_hand(member, message)
     core.session.now_ms = core.now_ms()
     core.session.members.release(member, offset, round(delay * 1000))
     while offset in member.releases:
@@ -170,7 +170,7 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
     offset = message.offset
     while True:
         yield from stand(core, member)
-        _check_in_hand(member, offset)
+        _check_in_hand(member, message)
         number = member.number
         core.session.now_ms = core.now_ms()
         done = core.session.members.extend(member, offset)
@@ -179,9 +179,10 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
             return
 
 
-def _check_in_hand(member: Member, offset: int) -> None:
+def _check_in_hand(member: Member, message: Message) -> None:
     """Raises Fenced unless the message has been handed out and nothing has been said about it."""
-    if offset not in member.hand or member.waits(offset) or offset in member.waiters or offset in member.releases:
+    offset = message.offset
+    if not member.has(offset, message.attempt) or offset in member.waiters or offset in member.releases:
         raise member.lost(offset)
 
 

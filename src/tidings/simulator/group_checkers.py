@@ -234,6 +234,14 @@ class StaleRefused(GroupChecker):
 
     RULE = "no stale settlement is accepted"
 
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._attempts: dict[tuple[str, int], int] = {}
+        """The attempt at which each process was last handed a message."""
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        self._attempts[process.label, message.offset] = message.attempt
+
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
         if existing.error is not None or not isinstance(command, commands.Settle):
@@ -253,6 +261,9 @@ class StaleRefused(GroupChecker):
         session = settled[message.offset]
         if session is None or self.hands.lives[session] != process.label:
             self.broken(f"{what}, and it was {session or 'the dead letters'}")
+        attempt = self._attempts[process.label, message.offset]
+        if message.attempt != attempt:
+            self.broken(f"{what} at attempt {message.attempt}, and it has got it again since, at attempt {attempt}")
 
 
 class GroupWatch(Watch):

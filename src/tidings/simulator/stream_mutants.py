@@ -117,6 +117,18 @@ def _settled_by_anybody() -> Iterator[None]:
         yield
 
 
+@mutant("acknowledge-old-copy", "what was made of a lost copy settles the one that came after it", STALE, world=WORLD)
+def _acknowledge_old_copy() -> Iterator[None]:
+    def make(_: Any) -> Any:
+        def planted(self: Member, offset: int, attempt: int) -> bool:
+            return offset in self.hand and not self.waits(offset)
+
+        return planted
+
+    with patched(Member, "has", make):
+        yield
+
+
 @mutant("ignore-turns", "parcels are taken as they come, late ones and repetitions too", LANES, SETTLED, world=WORLD)
 def _ignore_turns() -> Iterator[None]:
     def make(_: Any) -> Any:

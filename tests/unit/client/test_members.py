@@ -152,7 +152,7 @@ def test_a_single_acknowledgement_is_confirmed_or_refused() -> None:
     shop.parcel(1, 0, 1)
     shop.parcel(2, 2)
     shop.take(3)
-    good, bad = (shop.session.members.acknowledge(shop.member, offset) for offset in (0, 2))
+    good, bad = (shop.session.members.acknowledge(shop.member, offset, 1) for offset in (0, 2))
     assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
     assert not good.done
     shop.settled()
@@ -162,7 +162,7 @@ def test_a_single_acknowledgement_is_confirmed_or_refused() -> None:
     with pytest.raises(Fenced, match="given to another member"):
         outcome(bad)
     with pytest.raises(Fenced):
-        outcome(shop.session.members.acknowledge(shop.member, 2))
+        outcome(shop.session.members.acknowledge(shop.member, 2, 1))
 
 
 def test_where_several_were_settled_at_once_each_waiter_gets_its_own_answer() -> None:
@@ -172,7 +172,7 @@ def test_where_several_were_settled_at_once_each_waiter_gets_its_own_answer() ->
     shop.take(4)
     shop.done(0)
     shop.settlements()
-    first, second = (shop.session.members.acknowledge(shop.member, offset) for offset in (1, 2))
+    first, second = (shop.session.members.acknowledge(shop.member, offset, 1) for offset in (1, 2))
     shop.settled()
     assert shop.settlements() == (m.Settlement(1, ((1, 3),)),)
     shop.settled(1)
@@ -189,7 +189,7 @@ def test_what_waits_cannot_be_acknowledged() -> None:
     shop = Shop()
     shop.parcel(1, 0)
     with pytest.raises(Fenced):
-        outcome(shop.session.members.acknowledge(shop.member, 0))
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
 
 
 def interrupted(shop: Shop) -> m.Work:
@@ -229,9 +229,9 @@ def test_a_settlement_whose_answer_was_lost_is_not_taken_for_somebody_elses() ->
     shop = Shop()
     shop.parcel(1, 0, 1, 2)
     shop.take(2)
-    sent = shop.session.members.acknowledge(shop.member, 0)
+    sent = shop.session.members.acknowledge(shop.member, 0, 1)
     shop.settlements()
-    unsent = shop.session.members.acknowledge(shop.member, 1)
+    unsent = shop.session.members.acknowledge(shop.member, 1, 1)
     work = interrupted(shop)
     shop.answer(m.Working(work.request, work.stream, (), ((0, 1),)))
     assert outcome(sent) is None
@@ -317,6 +317,41 @@ def test_finishing_a_message_that_was_lost_does_not_settle_its_next_copy() -> No
     assert shop.take(1) == [(0, 2)]
     shop.done(0)
     assert shop.settlements() == (m.Settlement(5),)
+
+
+def test_an_old_copy_of_a_message_cannot_be_acknowledged_for_a_new_one() -> None:
+    """C9: it was lost, came again and was handed out again; what was made of the first copy does not count."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0, attempt=3)
+    assert shop.take(1) == [(0, 3)]
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
+    acknowledged = shop.session.members.acknowledge(shop.member, 0, 3)
+    assert shop.settlements() == (m.Settlement(5),)
+    shop.settled()
+    assert outcome(acknowledged) is None
+
+
+def test_a_copy_in_hand_stays_good_when_its_parcel_is_sent_again_or_its_stream_begins_anew() -> None:
+    """C7, C11: the member has had it all the time, under whatever number and attempt the broker speaks of it now."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    assert shop.take(2) == [(0, 1), (1, 1)]
+    shop.parcel(1, 0, 1, attempt=2)
+    shop.parcel(4, 1, attempt=3)
+    shop.session.members.open(shop.member)
+    shop.stand(m.Kept(7, 2, ((0, 1),)), m.Kept(8, 3, ((1, 2),)))
+    waiting = [shop.session.members.acknowledge(shop.member, offset, 1) for offset in (0, 1)]
+    assert shop.settlements() == (m.Settlement(7, ((0, 1),)),)
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(8, ((1, 2),)),)
+    shop.settled()
+    assert [outcome(each) for each in waiting] == [None, None]
+    assert hand(shop.member) == []
 
 
 def test_a_broker_that_has_forgotten_the_stream_does_not_fence_the_session() -> None:
@@ -409,7 +444,7 @@ def test_without_an_answer_the_stream_ends_as_unavailable_and_keeps_what_is_in_h
     shop = Shop()
     shop.parcel(1, 0, 1)
     shop.take(1)
-    waiting = shop.session.members.acknowledge(shop.member, 0)
+    waiting = shop.session.members.acknowledge(shop.member, 0, 1)
     shop.run_out_of_tries()
     with pytest.raises(Unavailable):
         outcome(waiting)

@@ -214,6 +214,7 @@ class Machine:
         for group in self.groups.values():
             if group.members.get(client.name) == client.epoch:
                 group.members[client.name] = RESTING
+                group.last_settled.pop(client.name, None)
         for detached in command.detached:
             subscription = self.subscriptions.get((client.name, detached.topics))
             if subscription is not None and subscription.reader_epoch == client.epoch:
