@@ -27,23 +27,18 @@ WORLD = "groups"
 def _begin_before_claims() -> Iterator[None]:
     def make(begin: Any) -> Any:
         def planted(self: Sharing, now_ms: int, workshop: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
-            effects = begin(self, now_ms, workshop, peer, msgspec.structs.replace(message, held=()), {})
+            working, *given = begin(self, now_ms, workshop, peer, msgspec.structs.replace(message, held=()), {})
+            kept = []
             for held in message.held:
-                open_offsets = [
-                    offset
-                    for offset in spread(held.ranges)
-                    if offset in keys and not workshop.group.progress.done(offset)
-                ]
+                offsets = [each for each in spread(held.ranges) if each in keys]
+                offsets = [each for each in offsets if not workshop.group.progress.done(each)]
                 parcel = workshop.lanes.claim(
-                    message.client, open_offsets, [keys[offset] for offset in open_offsets], held.attempt, now_ms
+                    message.client, offsets, [keys[each] for each in offsets], held.attempt, now_ms
                 )
                 if parcel is not None:
-                    kept = messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets)))
-                    working = effects[0].message
-                    effects[0] = msgspec.structs.replace(
-                        effects[0], message=msgspec.structs.replace(working, kept=(*working.kept, kept))
-                    )
-            return effects
+                    kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
+            answer = msgspec.structs.replace(working.message, kept=tuple(kept))
+            return [*given, msgspec.structs.replace(working, message=answer)]
 
         return planted
 

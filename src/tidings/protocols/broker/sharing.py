@@ -311,6 +311,8 @@ class Sharing:
                 if room <= 0:
                     break
                 self._offer(workshop, topic, columns, min(end, workshop.position + room))
+                if workshop.position < end:  # The next columns are of the next batch.
+                    break
         return self.pump(now_ms, workshop)
 
     def _offer(self, workshop: Workshop, topic: Topic, columns: Columns, end: int) -> None:
