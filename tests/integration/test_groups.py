@@ -476,6 +476,31 @@ def test_handlers_are_called_and_a_failed_message_comes_again(house: House) -> N
     assert house.connect("publisher").groups()[0].lag == 0
 
 
+def test_the_error_of_a_handler_comes_out_also_when_the_broker_is_gone(house: House) -> None:
+    """C1: giving the messages back is tried for one time-out, and hides nothing."""
+    if not isinstance(house, ServedHouse):
+        pytest.skip("an embedded broker dies with its members")
+    bus = house.connect("ann", timeout=0.3, retries=2)
+    broker = house.broker
+
+    @bus.on("jobs", group="workers")
+    def work(message: tidings.Message) -> None:
+        broker.kill()
+        raise RuntimeError(message.text)
+
+    @bus.on("errands", group="workers")
+    def run_errands(message: tidings.Message) -> None:
+        raise AssertionError(message)
+
+    publish(house.connect("publisher"), [("k", "only")])
+    with pytest.raises(RuntimeError, match="only"):
+        bus.run(timeout=5)
+    broker.start()
+    again = house.connect("bob").subscribe("jobs", group="workers")
+    bus.close()
+    assert [message.text for message in take(again, 1)] == ["only"]
+
+
 def test_what_was_fetched_in_advance_goes_back_when_run_returns(house: House) -> None:
     """C7: the client goes on, and so does its membership; others get at once what no handler has seen."""
     bus = house.connect("ann", **QUICK)

@@ -198,10 +198,9 @@ def idle(member: Member) -> bool:
     return not member.number or not (member.settle_call or (member.ready_crates and member.error is None))
 
 
-def put_down(core: Core, member: Member) -> Operation[None]:
-    """Settles what was dealt with, gives back the rest and ends the stream; takes one time-out at most."""
+def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
+    """Settles what was dealt with, gives back the rest and ends the stream, if that can be done by the deadline."""
     members = core.session.members
-    deadline_ms = core.now_ms() + core.session.settings.timeout_ms
     while member.number and core.now_ms() < deadline_ms:
         number = member.number
         if member.standing:
@@ -218,7 +217,7 @@ def put_down(core: Core, member: Member) -> Operation[None]:
 def close(core: Core, member: Member) -> Operation[None]:
     """Puts down what is in hand, for good; takes one time-out at most."""
     member.closed = True
-    yield from put_down(core, member)
+    yield from put_down(core, member, core.now_ms() + core.session.settings.timeout_ms)
     core.session.members.drop(member)
 
 
@@ -393,8 +392,9 @@ class Bench:
             self._forget_given(member)
         for member in claimed:
             member.owner = None
+        deadline_ms = self._core.now_ms() + self._core.session.settings.timeout_ms
         for member in claimed:
-            yield from put_down(self._core, member)
+            yield from put_down(self._core, member, deadline_ms)
 
     def _forget_given(self, member: Member) -> None:
         member.given = ()
