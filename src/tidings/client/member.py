@@ -180,11 +180,15 @@ class Member:
             self._queue.append(Unopened(crate, offsets, bodies))
             return
         known = next(hand[offset] for offset in offsets if offset in hand)
+        waiting = dict.fromkeys(self.waiting())
         if known.stream == parcel.stream and known.number == parcel.parcel:
             known.attempt = parcel.attempt
             crate = known
+            for offset in offsets:
+                if offset in waiting and hand.get(offset) is crate:
+                    self._attempts[offset] = (crate.attempt, crate.attempt)
         new = [row for row, offset in enumerate(offsets) if offset not in hand]
-        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate)
+        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate, waiting)
         if new:
             row = 0
             for share in Unopened(crate, offsets, bodies).open(self.topic):
@@ -199,7 +203,7 @@ class Member:
             crate.intact = crate.intact and crate is not known
         self._sort_out()
 
-    def _move(self, offsets: Sequence[int], crate: Crate) -> None:
+    def _move(self, offsets: Sequence[int], crate: Crate, waiting: dict[int, None]) -> None:
         """These are in hand and belong to another crate from now on; what is dealt with stays dealt with."""
         if not offsets:
             return
@@ -208,17 +212,19 @@ class Member:
         for offset in offsets:
             old = self.hand[offset]
             old.intact = False
-            self._pass_on(offset, crate)
+            self._pass_on(offset, crate, offset in waiting)
             if offset in finished:
                 crate.done.append(offset)
         if crate.done:
             self.ready_crates[crate] = None
 
-    def _pass_on(self, offset: int, crate: Crate) -> None:
-        """A message in hand gets another crate; a copy that was handed out before is good for as long as it stays."""
-        first, last = self._attempts_of(offset)
+    def _pass_on(self, offset: int, crate: Crate, waits: bool) -> None:
+        """A message in hand gets another crate. If it has been handed out, that copy stays good."""
+        first, last = (crate.attempt, crate.attempt) if waits else self._attempts_of(offset)
         self.hand[offset] = crate
-        self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
+        self._attempts.pop(offset, None)
+        if not first == last == crate.since == crate.attempt:
+            self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
 
     def _attempts_of(self, offset: int) -> tuple[int, int]:
         crate = self.hand[offset]
@@ -250,6 +256,7 @@ class Member:
         """The broker says what of everything in hand is still this member's; the rest is dropped."""
         before = self._finished()
         known = dict(self.hand)
+        waiting = dict.fromkeys(self.waiting())
         crates: dict[int, Crate] = {}
         for each in kept:
             crate = Crate(self.number, each.parcel, each.attempt, 0)
@@ -266,7 +273,7 @@ class Member:
                 del self.hand[offset]
                 self._attempts.pop(offset, None)
             else:
-                self._pass_on(offset, found)
+                self._pass_on(offset, found, offset in waiting)
                 if offset in before:
                     found.done.append(offset)
                     self.ready_crates[found] = None

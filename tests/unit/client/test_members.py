@@ -336,6 +336,23 @@ def test_an_old_copy_of_a_message_cannot_be_acknowledged_for_a_new_one() -> None
     assert outcome(acknowledged) is None
 
 
+@pytest.mark.parametrize("number", [5, 6])
+def test_an_old_copy_cannot_be_acknowledged_when_the_next_one_waited_and_came_again(number: int) -> None:
+    """C9: the copy that waits was never handed out at its first attempt, so nobody can speak for that."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0)
+    shop.parcel(number, 0, attempt=2)
+    assert shop.take(1) == [(0, 2)]
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
+    shop.session.members.acknowledge(shop.member, 0, 2)
+    assert len(shop.settlements()) == 1
+
+
 def test_a_copy_in_hand_stays_good_when_its_parcel_is_sent_again_or_its_stream_begins_anew() -> None:
     """C7, C11: the member has had it all the time, under whatever number and attempt the broker speaks of it now."""
     shop = Shop()
