@@ -11,6 +11,7 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 
 PYTEST_FLAGS ?=
 SEEDS        ?= 20000
+GROUP_SEEDS  ?= 10000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak bench lint format lock clean
@@ -43,9 +44,10 @@ test: $(STAMP) ## lint, types and every test that ends in minutes
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-soak: $(STAMP) ## the long tests and SEEDS=20000 simulated worlds
+soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds and GROUP_SEEDS=10000 of groups
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS)
 	$(BIN)/tidings simulate --seeds $(SEEDS)
+	$(BIN)/tidings simulate --world groups --seeds $(GROUP_SEEDS)
 
 bench: $(STAMP) ## measure, beside the limits of this machine
 	@$(BIN)/tidings bench

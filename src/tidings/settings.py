@@ -62,6 +62,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that one member of a group may have in flight."""
     lease_ms: int = 10_000
     """A member unheard for this long is taken for gone: its work goes on with the others."""
+    redelivery_ms: int = 30_000
+    """What a member does not answer for this long is sent again; after the third time the others get its work."""
+    slow_ack_ms: int = 5_000
+    """A settlement later than this after the one before is slow; after three in a minute others get what waits."""
     deliveries_max: int = 10
     """A message of a group that was given out so often without being settled goes to the dead-letter topic."""
     dead_letter: str | None = None

@@ -49,7 +49,7 @@ class EmbeddedHouse(House):
         self.close()
 
 
-FLAGS = ("topics", "durability", "keys", "admin", "retain_age", "retain_bytes")
+FLAGS = ("topics", "durability", "keys", "admin", "retain_age", "retain_bytes", "lease")
 """Settings that `tidings serve` takes as flags; the others go into its environment."""
 
 

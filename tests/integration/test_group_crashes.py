@@ -80,13 +80,18 @@ def share_through_crashes(folder: Path, count: int) -> None:
                     wait_for_lag(bus, count - count * (step + 1) // 8)
                     number = signal.SIGKILL if step < KILLED else signal.SIGSTOP
                     os.kill(members.processes[victim].pid, number)
-                wait_for_lag(bus, count // 8)
+                wait_for_lag(bus, 0)  # Which takes until the leases of those asleep have run out.
                 for victim in victims[KILLED:]:
                     os.kill(members.processes[victim].pid, signal.SIGCONT)
+                bus.put_many("jobs", [b"%d" % (count // LANES)] * LANES, keys=keys[:LANES])
                 wait_for_lag(bus, 0)
+                [group] = bus.groups("jobs")
         finally:
             members.end()
-    check([(folder / f"{number}.log").read_bytes() for number in range(MEMBERS)], count)
+    logs = [(folder / f"{number}.log").read_bytes() for number in range(MEMBERS)]
+    check(logs, count + LANES)
+    assert any(line.split()[3] != b"1" for log in logs for line in log.splitlines()), "nobody's work went to another"
+    assert group.moved_lanes > 0
 
 
 def check(logs: list[bytes], count: int) -> None:

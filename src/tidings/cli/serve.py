@@ -74,6 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="messages that every subscription has acknowledged may go",
     )
     parser.add_argument(
+        "--lease",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="a group's member unheard for this long loses its work to the others (default: 10s)",
+    )
+    parser.add_argument(
         "--sockets",
         metavar="PORT",
         type=quantities.port,
@@ -104,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             "retain_age_ms": arguments.retain_age,
             "retain_bytes": arguments.retain_bytes,
             "drop_acknowledged": arguments.drop_acknowledged,
+            "lease_ms": arguments.lease,
         },
     )
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})

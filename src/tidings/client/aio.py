@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar, overload
 
-from tidings.client import operations, reading, working
+from tidings.client import filling, operations, reading, working
 from tidings.client.bus import monotonic_ms
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
@@ -249,10 +249,14 @@ class AsyncBus:
         return found
 
     async def put_many(
-        self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None
+        self,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None = None,
+        wait: float | None = None,
     ) -> Receipts:
         """Stores many messages in one topic, in order, in batches."""
-        return await self.perform(operations.put_many(self._core, topic, values, keys))
+        return await self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
 
     def publisher(self, name: str) -> AsyncPublisher:
         """A publisher with a name and sequence numbers of its own."""
@@ -349,8 +353,8 @@ class AsyncBus:
                     if inspect.isawaitable(result):
                         await result
         finally:
-            service.leave()
-            self.wake()
+            if not self._driver.closed:
+                await self.perform(service.leave())
 
     def stop(self) -> None:
         """Ends `run`."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
-from tidings.client import operations, reading, working
+from tidings.client import filling, operations, reading, working
 from tidings.client.driver import Driver
 from tidings.client.group import GroupSubscription
 from tidings.client.heartbeat import Heartbeat
@@ -160,18 +160,25 @@ class Bus:
         )
         return found
 
-    def put_many(self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None) -> Receipts:
+    def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None = None,
+        wait: float | None = None,
+    ) -> Receipts:
         """Stores many messages in one topic, in order, in batches.
 
         An error's `receipts` says how much of it had been stored by then; an Unavailable has `resend()`, which
-        goes on with all of it.
+        goes on with all of it. With `wait`, what the broker refuses as Overloaded is tried again, until nothing of
+        it was taken for so many seconds (the setting overload_wait_ms).
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
         ...     bus.put_many("numbers", (str(number) for number in range(1000)))
         Receipts(topic='numbers', first_offset=0, count=1000, duplicates=0)
         """
-        return self.perform(operations.put_many(self._core, topic, values, keys))
+        return self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
 
     def put_soon(
         self,
@@ -360,7 +367,8 @@ class Bus:
                 for handler in handlers:
                     handler(message)
         finally:
-            self.settle(service.leave)
+            if not self._driver.closed:
+                self.perform(service.leave())
 
     def stop(self) -> None:
         """Ends `run`, from a handler, another thread or a signal handler."""

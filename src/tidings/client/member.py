@@ -48,12 +48,14 @@ def ranges_of(offsets: Iterable[int]) -> Ranges:
 class Crate:
     """A parcel of which something is in hand."""
 
-    __slots__ = ("attempt", "done", "intact", "left", "number", "stream")
+    __slots__ = ("attempt", "done", "intact", "left", "number", "since", "stream")
 
     def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
         self.stream = stream
         self.number = number
         self.attempt = attempt
+        self.since = attempt
+        """The attempt at which it came; it has grown when the parcel was sent again."""
         self.left = left
         """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
         self.done: list[int] = []
@@ -104,6 +106,10 @@ class Member:
         """The stream's number in the session; 0 while it is closed."""
         self.standing = False
         """Whether the broker has said that the stream stands."""
+        self.turn = 0
+        """How much of the stream has come: the turn of the last parcel, or of the last answer, that was taken."""
+        self.early: dict[int, Callable[[], None]] = {}
+        """What has come too early, by its turn."""
         self.error: TidingsError | None = None
         self.owner: str | None = None
         self.closed = False
@@ -118,8 +124,6 @@ class Member:
         """Crates with something to be settled."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
-        self.unanswered: dict[int, None] = {}
-        """Messages of settlements that were sent and never answered: if they are settled, it was by this member."""
         self.settle_call: Call | None = None
         self.calls: list[Call] = []
         """Other requests of this stream in flight."""
@@ -134,6 +138,8 @@ class Member:
         self.releases: dict[int, int] = {}
         """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
         out, because it takes back what is behind them in their lanes."""
+        self._attempts: dict[int, tuple[int, int]] = {}
+        """At which attempts, from and to, a message in hand may have been handed out, if its crate does not say it."""
         self._orphans: dict[int, None] = {}
         """Messages that were lost while somebody was at work on them: finishing one does not settle its next copy
         that has come meanwhile and waits."""
@@ -141,6 +147,29 @@ class Member:
         self._index = 0
 
     # Coming in.
+
+    def begin(self, number: int) -> None:
+        """A new stream of this number; its turns are counted from nothing."""
+        self.number = number
+        self.error = None
+        self.turn = 0
+        self.early.clear()
+
+    def in_turn(self, turn: int, take: Callable[[], None]) -> None:
+        """Takes what has come on the present stream when its turn comes; what has had its turn is dropped.
+
+        A connection keeps the order and may lose something when its queue is full. What is lost is never made up
+        for on this stream; `early` shows that there is a gap.
+        """
+        if turn > self.turn + 1:
+            self.early[turn] = take
+            return
+        number = self.number
+        following: Callable[[], None] | None = take if turn == self.turn + 1 else None
+        while following is not None:
+            self.turn += 1
+            following()
+            following = self.early.pop(self.turn + 1, None) if self.number == number else None
 
     def deliver(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
         """Takes a parcel of the present stream."""
@@ -151,11 +180,15 @@ class Member:
             self._queue.append(Unopened(crate, offsets, bodies))
             return
         known = next(hand[offset] for offset in offsets if offset in hand)
+        waiting = dict.fromkeys(self.waiting())
         if known.stream == parcel.stream and known.number == parcel.parcel:
             known.attempt = parcel.attempt
             crate = known
+            for offset in offsets:
+                if offset in waiting and hand.get(offset) is crate:
+                    self._attempts[offset] = (crate.attempt, crate.attempt)
         new = [row for row, offset in enumerate(offsets) if offset not in hand]
-        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate)
+        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate, waiting)
         if new:
             row = 0
             for share in Unopened(crate, offsets, bodies).open(self.topic):
@@ -165,10 +198,12 @@ class Member:
                     part = share.select(wanted)
                     hand.update(dict.fromkeys(part.offsets, crate))
                     self._queue.append(part)
+                    if crate.since != parcel.attempt:
+                        self._attempts.update(dict.fromkeys(part.offsets, (parcel.attempt, parcel.attempt)))
             crate.intact = crate.intact and crate is not known
         self._sort_out()
 
-    def _move(self, offsets: Sequence[int], crate: Crate) -> None:
+    def _move(self, offsets: Sequence[int], crate: Crate, waiting: dict[int, None]) -> None:
         """These are in hand and belong to another crate from now on; what is dealt with stays dealt with."""
         if not offsets:
             return
@@ -177,11 +212,31 @@ class Member:
         for offset in offsets:
             old = self.hand[offset]
             old.intact = False
-            self.hand[offset] = crate
+            self._pass_on(offset, crate, offset in waiting)
             if offset in finished:
                 crate.done.append(offset)
         if crate.done:
             self.ready_crates[crate] = None
+
+    def _pass_on(self, offset: int, crate: Crate, waits: bool) -> None:
+        """A message in hand gets another crate. If it has been handed out, that copy stays good."""
+        first, last = (crate.attempt, crate.attempt) if waits else self._attempts_of(offset)
+        self.hand[offset] = crate
+        self._attempts.pop(offset, None)
+        if not first == last == crate.since == crate.attempt:
+            self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
+
+    def _attempts_of(self, offset: int) -> tuple[int, int]:
+        crate = self.hand[offset]
+        first, last = self._attempts.get(offset, (crate.since, crate.attempt))
+        return first, max(last, crate.attempt)
+
+    def has(self, offset: int, attempt: int) -> bool:
+        """Whether a message that was handed out at this attempt is in hand, and not another copy that came later."""
+        if offset not in self.hand or self.waits(offset):
+            return False
+        first, last = self._attempts_of(offset)
+        return first <= attempt <= last
 
     def _finished(self) -> set[int]:
         """Everything that is dealt with and not confirmed."""
@@ -201,6 +256,7 @@ class Member:
         """The broker says what of everything in hand is still this member's; the rest is dropped."""
         before = self._finished()
         known = dict(self.hand)
+        waiting = dict.fromkeys(self.waiting())
         crates: dict[int, Crate] = {}
         for each in kept:
             crate = Crate(self.number, each.parcel, each.attempt, 0)
@@ -208,18 +264,16 @@ class Member:
             for start, end in each.ranges:
                 crates.update({offset: crate for offset in range(start, end) if offset in known})
         self.ready_crates = {crate: None for crate in self.ready_crates if crate.stream == self.number}
-        ours, self.unanswered = self.unanswered, {}
-        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in ours]
+        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in known]
         for offset, old in known.items():
             if old.stream == self.number:
                 continue  # It has come on this stream already.
             found = crates.get(offset)
             if found is None:
                 del self.hand[offset]
+                self._attempts.pop(offset, None)
             else:
-                self.hand[offset] = found
-                if offset in ours:
-                    self.unanswered[offset] = None
+                self._pass_on(offset, found, offset in waiting)
                 if offset in before:
                     found.done.append(offset)
                     self.ready_crates[found] = None
@@ -242,6 +296,7 @@ class Member:
         for offset in gone:
             self.hand.pop(offset).intact = False
             self.releases.pop(offset, None)
+            self._attempts.pop(offset, None)
         if gone:
             self._refuse_waiters(gone)
             self._sort_out()
@@ -254,10 +309,10 @@ class Member:
         """Nothing of it is left."""
         self._refuse_waiters(list(self.hand))
         self.hand.clear()
+        self._attempts.clear()
         self._orphans.clear()
         self.ready_crates.clear()
         self.releases.clear()
-        self.unanswered.clear()
         self.settling = []
         self._queue.clear()
         self._index = 0
@@ -342,6 +397,11 @@ class Member:
             index = 0
         return False
 
+    def waiting(self) -> list[int]:
+        """Everything that has come and has not been handed out."""
+        found = [offset for each in self._queue for offset in each.offsets]
+        return found[self._index :]
+
     def finish(self, offsets: Sequence[int]) -> None:
         """These have been dealt with, and can be settled."""
         if not offsets:
@@ -391,12 +451,10 @@ class Member:
                 found.append(Settlement(crate.number, ranges_of(done)))
         return tuple(found)
 
-    def unsettle(self, answered: bool) -> None:
+    def unsettle(self) -> None:
         """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""
         settling, self.settling = self.settling, []
         for crate, offsets in settling:
-            if not answered:
-                self.unanswered.update(dict.fromkeys(offsets))
             crate.done = offsets + crate.done
             self.ready_crates[crate] = None
 
@@ -404,11 +462,7 @@ class Member:
         """The answer to the settlement in flight: all of it is settled, except in these parcels."""
         settling, self.settling = self.settling, []
         hand = self.hand
-        plain = not self.waiters
-        if self.unanswered:
-            for _, offsets in settling:
-                for offset in offsets:
-                    self.unanswered.pop(offset, None)
+        plain = not (self.waiters or self._attempts)
         for crate, offsets in settling:
             if crate.number in stale:
                 self._on_stale(crate, offsets)
@@ -421,6 +475,7 @@ class Member:
 
     def _confirmed(self, offset: int) -> None:
         self.hand.pop(offset, None)
+        self._attempts.pop(offset, None)
         self.alone.pop(offset, None)
         for waiter in self.waiters.pop(offset, ()):
             waiter.finish(None)

@@ -26,6 +26,8 @@ from tidings.protocols.broker.messages import (
     Parcel,
     Release,
     ReleaseDone,
+    Rest,
+    RestDone,
     Settle,
     SettleDone,
     Settlement,
@@ -36,9 +38,11 @@ from tidings.protocols.broker.messages import (
 if TYPE_CHECKING:
     from tidings.client.session import Make, Session
 
-OF_A_STREAM = (Work, Settle, Release, Extend)
+OF_A_STREAM = (Work, Settle, Release, Extend, Rest)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
 REJOINS_MAX = 3
+EARLY_MAX = 64
+"""What may have come early on a stream before it is given up; each connection keeps its order, so it is none."""
 
 NOT_TIDINGS = "The broker's answer is not the one that was asked for: is that a tidings broker?"
 
@@ -70,16 +74,14 @@ class Members:
         """Nothing of the membership is left on this side."""
         if self._members.get((member.group, member.topic)) is member:
             del self._members[member.group, member.topic]
-        self._close(member)
-        member.forget_all()
+        self.put_down(member)
 
     # Opening and closing.
 
     def open(self, member: Member, tries: int = 1) -> None:
         """Starts the stream under a new number, with what is in hand; joins first where that is needed."""
         self._close(member)
-        member.number = self._session.streams.next_number()
-        member.error = None
+        member.begin(self._session.streams.next_number())
         self._numbers[member.number] = member
         self._session.streams.keep_beating()
         if member.joined_epoch and member.joined_epoch == self._session.main.epoch:
@@ -97,10 +99,10 @@ class Members:
         for member in list(self._numbers.values()):
             self._end(member, error)
 
-    def on_missing(self, numbers: Sequence[int]) -> None:
-        """The broker does not serve these streams."""
+    def on_beaten(self, missing: Sequence[int]) -> None:
+        """The broker does not serve these streams; and others may have a gap that nothing will fill."""
         for number, member in list(self._numbers.items()):
-            if number in numbers and member.standing:
+            if member.standing and (number in missing or member.early):
                 self.open(member)
 
     def _close(self, member: Member) -> None:
@@ -113,7 +115,7 @@ class Members:
         if member.settle_call is not None:
             self._session.forget(member.settle_call)
             member.settle_call = None
-            member.unsettle(answered=False)
+            member.unsettle()
 
     def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
         self._close(member)
@@ -193,21 +195,18 @@ class Members:
 
     def probe(self, member: Member) -> Pending[None]:
         """Done once everything that the broker had for this member when it was asked has come in."""
-        return self._grant(member, self._session.settings.room_messages)
-
-    def rest(self, member: Member) -> Pending[None]:
-        """The member wants nothing more: what is released goes to others."""
-        return self._grant(member, 0)
-
-    def _grant(self, member: Member, room: int) -> Pending[None]:
         asked: Pending[None] = Pending()
-        name, number = self._session.main.name, member.number
+        name, number, room = self._session.main.name, member.number, self._session.settings.room_messages
 
         def worked(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
                 self.open(member)
                 asked.finish(None)
-            elif self._answer(member, pending, Working) is not None:
+                return
+            answer = self._answer(member, pending, Working)
+            if isinstance(answer, Working):
+                if answer.turn > member.turn:
+                    self.open(member)  # Something that was sent has not come.
                 asked.finish(None)
 
         self._ask(
@@ -215,13 +214,37 @@ class Members:
         )
         return asked
 
+    def rest(self, member: Member) -> Pending[None]:
+        """Ends the stream at the broker, which gives everything in hand to others; nothing is to be settled now."""
+        rested: Pending[None] = Pending()
+        name, number, untouched = self._session.main.name, member.number, ranges_of(member.waiting())
+
+        def answered(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced) or self._answer(member, pending, RestDone) is not None:
+                self.put_down(member)
+                rested.finish(None)
+
+        self._ask(
+            member,
+            lambda request, epoch: Rest(request, name, epoch, member.group, member.topic, number, untouched),
+            answered,
+        )
+        return rested
+
+    def put_down(self, member: Member) -> None:
+        """Closes the stream on this side and forgets what is in hand; the membership can be opened again."""
+        self._close(member)
+        member.forget_all()
+
     # Coming in.
 
     def on_parcel(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
         """Work has come; that of an old or unknown stream is dropped."""
         member = self._numbers.get(parcel.stream)
         if member is not None:
-            member.deliver(parcel, bodies)
+            member.in_turn(parcel.turn, lambda: member.deliver(parcel, bodies))
+            if len(member.early) > EARLY_MAX:
+                self.open(member)
 
     # Settlements.
 
@@ -246,22 +269,24 @@ class Members:
         member.settle_call = call
 
         def settled(pending: Pending[AnyAnswer]) -> None:
-            if member.settle_call is call:
-                member.settle_call = None
-                self._on_settled(member, pending)
+            answer = pending.outcome() if pending.error is None else None
+            if member.settle_call is not call:
+                return
+            if isinstance(answer, SettleDone):
+                member.in_turn(answer.turn, lambda: self._on_settled(member, answer))
+            else:
+                self._on_refused(member, pending.error or ProtocolError(NOT_TIDINGS))
 
         call.pending.then(settled)
 
-    def _on_settled(self, member: Member, pending: Pending[AnyAnswer]) -> None:
-        error = pending.error
-        if error is None:
-            answer = pending.outcome()
-            if isinstance(answer, SettleDone):
-                member.settled(answer.stale)
-                self.flush(member)
-                return
-            error = ProtocolError(NOT_TIDINGS)
-        member.unsettle(answered=not isinstance(error, Unavailable))
+    def _on_settled(self, member: Member, answer: SettleDone) -> None:
+        member.settle_call = None
+        member.settled(answer.stale)
+        self.flush(member)
+
+    def _on_refused(self, member: Member, error: BaseException) -> None:
+        member.settle_call = None
+        member.unsettle()
         if isinstance(error, Fenced):
             self.open(member)
         elif isinstance(error, NotSubscribed | NoSuchTopic | ProtocolError):
@@ -273,9 +298,9 @@ class Members:
             member.error = refusal(why)
             member.fail_waiters(lambda: refusal(why))
 
-    def acknowledge(self, member: Member, offset: int) -> Pending[None]:
+    def acknowledge(self, member: Member, offset: int, attempt: int) -> Pending[None]:
         """Settles one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
-        if offset not in member.hand or member.waits(offset):
+        if not member.has(offset, attempt):
             return failed(member.lost(offset))
         waiter: Pending[None] = Pending()
         waiting = member.waiters.get(offset)
@@ -299,21 +324,7 @@ class Members:
 
     def _send_release(self, member: Member, offset: int) -> None:
         settlement = Settlement(member.hand[offset].number, ((offset, offset + 1),))
-        self._release(member, settlement, member.releases[offset])
-
-    def release_all(self, member: Member) -> list[Pending[None]]:
-        """Gives back everything in hand."""
-        crates: dict[int, list[int]] = {}
-        for offset, crate in member.hand.items():
-            crates.setdefault(crate.number, []).append(offset)
-        return [
-            self._release(member, Settlement(number, ranges_of(offsets)), 0)
-            for number, offsets in reversed(crates.items())
-        ]
-
-    def _release(self, member: Member, settlement: Settlement, delay_ms: int) -> Pending[None]:
-        released: Pending[None] = Pending()
-        name, number = self._session.main.name, member.number
+        name, number, delay_ms = self._session.main.name, member.number, member.releases[offset]
 
         def answered(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
@@ -321,9 +332,8 @@ class Members:
                 return
             answer = self._answer(member, pending, ReleaseDone)
             if isinstance(answer, ReleaseDone):
-                gone = (*settlement.ranges, *answer.ranges)
-                member.drop(offset for start, end in gone for offset in range(start, end))
-                released.finish(None)
+                gone = [each for start, end in answer.ranges for each in range(start, end)]
+                member.in_turn(answer.turn, lambda: member.drop([offset, *gone]))
 
         self._ask(
             member,
@@ -332,7 +342,6 @@ class Members:
             ),
             answered,
         )
-        return released
 
     def extend(self, member: Member, offset: int) -> Pending[None]:
         """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""

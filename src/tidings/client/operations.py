@@ -152,6 +152,8 @@ def finish(core: Core) -> Operation[None]:
     for member in session.members.all():
         session.members.flush(member)
     yield Until(lambda: _all_quiet(session), deadline)
+    for member in session.members.all():  # Bye gives back what is in hand; no stream is to begin anew behind it.
+        session.members.put_down(member)
     pendings = []
     for who in session.identities.values():
         if who.epoch and who.fenced is None and who.greeting is None:

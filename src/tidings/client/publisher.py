@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tidings.client import operations
+from tidings.client import filling, operations
 from tidings.client.operations import Core, Operation, Until
 from tidings.client.rows import Value
 from tidings.client.session import Identity
@@ -63,10 +63,16 @@ class Publisher:
         )
         return found
 
-    def put_many(self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None) -> Receipts:
+    def put_many(
+        self,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None = None,
+        wait: float | None = None,
+    ) -> Receipts:
         """Stores many messages."""
         self._check_open()
-        return self._bus.perform(operations.put_many(self._core, topic, values, keys, self._identity))
+        return self._bus.perform(filling.put_many(self._core, topic, values, keys, self._identity, wait))
 
     def last_sequence(self, topic: str) -> int:
         """How many messages the topic has taken from this name; 0 when there was none."""
@@ -119,10 +125,14 @@ class AsyncPublisher:
         return found
 
     async def put_many(
-        self, topic: str, values: Iterable[Value], keys: Iterable[Value | None] | None = None
+        self,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None = None,
+        wait: float | None = None,
     ) -> Receipts:
         """Stores many messages."""
-        return await self._bus.perform(operations.put_many(self._core, topic, values, keys, self._identity))
+        return await self._bus.perform(filling.put_many(self._core, topic, values, keys, self._identity, wait))
 
     async def last_sequence(self, topic: str) -> int:
         """How many messages the topic has taken from this name; 0 when there was none."""

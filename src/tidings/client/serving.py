@@ -64,14 +64,14 @@ class Service:
                 break
         return None
 
-    def leave(self) -> None:
-        """Ends the service; a message whose handlers have not returned stays."""
+    def leave(self) -> Operation[None]:
+        """Ends the service; a message whose handlers have not returned stays, and a group's goes back."""
         self._in_hand = None
-        self._bench.leave()
         self._core.stopping = False
         for stream in self._streams:
             stream.owner = None
         self._streams = []
+        yield from self._bench.leave()
 
     def _stirred(self) -> bool:
         return (

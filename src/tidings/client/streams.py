@@ -257,7 +257,7 @@ class Streams:
             elif not (stream.heard or stream.ready() or stream.flows):
                 silent.append(stream)
             stream.heard = False
-        self._session.members.on_missing(missing)
+        self._session.members.on_beaten(missing)
         # A delivery that got lost shows when the next one comes. If none comes, only asking helps: in turn.
         for step in range(min(len(silent), ASKED_AT_A_BEAT_MAX)):
             self._send_flow(silent[(self._turn + step) % len(silent)])

@@ -148,7 +148,7 @@ def ack(core: Core, member: Member, message: Message) -> Operation[None]:
     """Settles a message and waits for the confirmation."""
     check(core, member)
     core.session.now_ms = core.now_ms()
-    yield from wait_for(core.session.members.acknowledge(member, message.offset))
+    yield from wait_for(core.session.members.acknowledge(member, message.offset, message.attempt))
 
 
 def nack(core: Core, member: Member, message: Message, delay: float) -> Operation[None]:
@@ -157,7 +157,7 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
         raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
     offset = message.offset
     check(core, member)
-    _check_in_hand(member, offset)
+    _check_in_hand(member, message)
     core.session.now_ms = core.now_ms()
     core.session.members.release(member, offset, round(delay * 1000))
     while offset in member.releases:
@@ -170,7 +170,7 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
     offset = message.offset
     while True:
         yield from stand(core, member)
-        _check_in_hand(member, offset)
+        _check_in_hand(member, message)
         number = member.number
         core.session.now_ms = core.now_ms()
         done = core.session.members.extend(member, offset)
@@ -179,9 +179,10 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
             return
 
 
-def _check_in_hand(member: Member, offset: int) -> None:
+def _check_in_hand(member: Member, message: Message) -> None:
     """Raises Fenced unless the message has been handed out and nothing has been said about it."""
-    if offset not in member.hand or member.waits(offset) or offset in member.waiters or offset in member.releases:
+    offset = message.offset
+    if not member.has(offset, message.attempt) or offset in member.waiters or offset in member.releases:
         raise member.lost(offset)
 
 
@@ -197,19 +198,27 @@ def idle(member: Member) -> bool:
     return not member.number or not (member.settle_call or (member.ready_crates and member.error is None))
 
 
-def close(core: Core, member: Member) -> Operation[None]:
-    """Settles what was dealt with, gives back the rest and ends the stream; takes one time-out at most."""
+def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
+    """Settles what was dealt with, gives back the rest and ends the stream, if that can be done by the deadline."""
     members = core.session.members
-    deadline_ms = core.now_ms() + core.session.settings.timeout_ms
-    member.closed = True
-    if member.number:
-        yield from _quiet(core, member, deadline_ms)
-    if member.standing:
+    while member.number and core.now_ms() < deadline_ms:
         number = member.number
-        core.session.now_ms = core.now_ms()
-        pendings = [members.rest(member), *members.release_all(member)]
-        yield Until(lambda: member.number != number or all(each.done for each in pendings), deadline_ms)
-    members.drop(member)
+        if member.standing:
+            yield from _quiet(core, member, deadline_ms)
+        if member.standing and member.number == number:
+            core.session.now_ms = core.now_ms()
+            rested = members.rest(member)
+            yield Until(lambda rested=rested, number=number: rested.done or member.number != number, deadline_ms)  # type: ignore[misc]
+        elif member.number == number:
+            yield Until(lambda number=number: member.standing or member.number != number, deadline_ms)  # type: ignore[misc]
+    members.put_down(member)
+
+
+def close(core: Core, member: Member) -> Operation[None]:
+    """Puts down what is in hand, for good; takes one time-out at most."""
+    member.closed = True
+    yield from put_down(core, member, core.now_ms() + core.session.settings.timeout_ms)
+    core.session.members.drop(member)
 
 
 class Worker:
@@ -371,24 +380,22 @@ class Bench:
             member, share, row = self._in_hand
             self._in_hand = None
             member.finish((share.offsets[row],))
-            self._put_down(member)
+            self._forget_given(member)
             self._core.session.now_ms = self._core.now_ms()
             self._core.session.members.flush(member)
 
-    def leave(self) -> None:
-        """Ends; a message whose handlers have not returned is given back."""
+    def leave(self) -> Operation[None]:
+        """Ends; what the memberships have in hand goes back, a message whose handlers have not returned included."""
+        claimed, self._claimed = self._claimed, []
         if self._in_hand is not None:
-            member, share, row = self._in_hand
-            self._in_hand = None
-            offset = share.offsets[row]
-            if offset in member.hand and offset not in member.answered:
-                self._core.session.now_ms = self._core.now_ms()
-                self._core.session.members.release(member, offset, 0)
-            self._put_down(member)
-        for member in self._claimed:
+            member, self._in_hand = self._in_hand[0], None
+            self._forget_given(member)
+        for member in claimed:
             member.owner = None
-        self._claimed = []
+        deadline_ms = self._core.now_ms() + self._core.session.settings.timeout_ms
+        for member in claimed:
+            yield from put_down(self._core, member, deadline_ms)
 
-    def _put_down(self, member: Member) -> None:
+    def _forget_given(self, member: Member) -> None:
         member.given = ()
         member.answered.clear()

@@ -53,7 +53,9 @@ class BrokerProcess:
         self.life = 0
         self._commit: Commit | None = None
         self._clock_offset_ms = START_MS
-        self._clock_ms = 0
+        """What the machine's clock shows at the time 0."""
+        self._life_offset_ms = START_MS
+        """What this life of the broker believes that it shows."""
         self._steps_left: int | None = None
         self._steps_how: End = "kill"
         self._back_after_ms = 1
@@ -67,7 +69,7 @@ class BrokerProcess:
         if self.engine is not None:
             return
         self.life += 1
-        self._clock_ms = 0
+        self._life_offset_ms = self._clock_offset_ms
         self._commit = None
         engine = Engine(self._settings, Journal.open(self.disk, self._journal_settings))
         if self._pace.lanes is not None:
@@ -162,6 +164,8 @@ class BrokerProcess:
     def on_clock_jump(self, fault: ClockJump) -> None:
         self._world.note("broker", f"its clock is set by {fault.by_ms} ms")
         self._clock_offset_ms += fault.by_ms
+        if fault.by_ms > 0:  # As if this process had stood still: its time, too, has gone on.
+            self._life_offset_ms += fault.by_ms
 
     def on_calm(self) -> None:
         """Nothing that was planned and has not happened will happen any more."""
@@ -169,9 +173,12 @@ class BrokerProcess:
         self.on_free_disk()
 
     def clock(self) -> int:
-        """Milliseconds since 1970 by this process, which never go back in one life."""
-        self._clock_ms = max(self._clock_ms, self._world.now_ms + self._clock_offset_ms)
-        return self._clock_ms
+        """Milliseconds since 1970 by this process.
+
+        It asks the machine's clock when it begins and then counts on steadily, as `node.loop` does; that the clock was
+        set back shows in the next life.
+        """
+        return self._world.now_ms + self._life_offset_ms
 
     # Its work.
 

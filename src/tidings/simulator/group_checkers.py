@@ -29,6 +29,7 @@ HEARD = (
     messages.Settle,
     messages.Release,
     messages.Extend,
+    messages.Rest,
 )
 """Requests by which the broker knows that a member is there."""
 
@@ -89,16 +90,11 @@ class SettledStaysSettled(GroupChecker):
 
     def __init__(self, hands: Hands) -> None:
         super().__init__(hands)
-        self._lives: dict[Session, str] = {}
         self._finished: dict[str, dict[int, None]] = {}
         """life -> what was settled when it began."""
 
     def on_process(self, process: ClientProcess) -> None:
         self._finished[process.label] = dict.fromkeys(self.hands.settled)
-
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
-        if isinstance(request, messages.Work):
-            self._lives[request.client, request.epoch] = process.label
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         given: list[int] = []
@@ -115,7 +111,7 @@ class SettledStaysSettled(GroupChecker):
         if offset in self._finished[process.label]:
             self.broken(f"{process.label} takes {self.name(offset)}, which was settled before it began")
         session = self.hands.settled.get(offset)
-        if session is not None and self._lives[session] == process.label:
+        if session is not None and self.hands.lives[session] == process.label:
             self.broken(f"{process.label} takes {self.name(offset)}, which it has settled itself")
 
 
@@ -167,7 +163,6 @@ class OneOwner(GroupChecker):
         super().__init__(hands)
         self._lease_ms = lease_ms
         self._deliveries_max = LaneSettings().deliveries_max
-        self._clock_jumps = bool(world.plan.clock_jumps)
         self._world = world
         self._since_ms = 0
         self._heard_ms: dict[Session, int] = {}
@@ -179,7 +174,7 @@ class OneOwner(GroupChecker):
 
     def on_recovered(self) -> None:
         """What the broker has heard it forgets when it dies."""
-        self._since_ms = self._world.now_ms
+        self._since_ms = self._now_ms
         self._heard_ms.clear()
         for known in (self._gone, self._opened, self._spent):
             known.clear()
@@ -190,7 +185,7 @@ class OneOwner(GroupChecker):
             session = (request.client, request.epoch)
             if self._is_silent(session):  # Whatever it says now, it may have been given up already.
                 self._gone[request.client] = None
-            self._heard_ms[session] = self._world.now_ms
+            self._heard_ms[session] = self._now_ms
         elif isinstance(request, messages.Bye):
             self._gone[request.client] = None
 
@@ -198,7 +193,7 @@ class OneOwner(GroupChecker):
         command = existing.command
         if existing.error is not None:
             return
-        if isinstance(command, commands.Leave):
+        if isinstance(command, commands.Leave | commands.Close):
             self._gone[command.client] = None
         elif isinstance(command, commands.Open):
             assert isinstance(existing.result, int)
@@ -210,6 +205,8 @@ class OneOwner(GroupChecker):
             self._opened[process.name] = None
             self._spent.pop(process.name, None)
             self._sent.update({(process.label, each.parcel): 1 for each in answer.kept})
+        elif isinstance(answer, messages.RestDone):
+            self._gone[process.name] = None
         elif isinstance(answer, messages.Parcel):
             for offset in answer.offsets:
                 holder = self.hands.holders.get(offset)
@@ -220,19 +217,30 @@ class OneOwner(GroupChecker):
                 self._spent[process.name] = None
 
     def _may_lose(self, holder: Session) -> bool:
-        if self._clock_jumps or holder[0] in self._gone or holder[0] in self._spent:
-            return True
-        return self._is_silent(holder)
+        return holder[0] in self._gone or holder[0] in self._spent or self._is_silent(holder)
 
     def _is_silent(self, session: Session) -> bool:
         heard_ms = self._heard_ms.get(session, 0) if session[0] in self._opened else 0
-        return self._world.now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
+        return self._now_ms - max(heard_ms, self._since_ms) >= self._lease_ms
+
+    @property
+    def _now_ms(self) -> int:
+        """By the broker's clock, as leases are."""
+        return self._world.broker.clock()
 
 
 class StaleRefused(GroupChecker):
     """A settlement is accepted only from whoever has the message in hand, and once."""
 
     RULE = "no stale settlement is accepted"
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._attempts: dict[tuple[str, int], int] = {}
+        """The attempt at which each process was last handed a message."""
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        self._attempts[process.label, message.offset] = message.attempt
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
@@ -247,9 +255,15 @@ class StaleRefused(GroupChecker):
                 self.broken(f"{session} settled {self.name(offset)} while it was in the hands of {holder}")
 
     def on_confirmed(self, process: ClientProcess, message: Message) -> None:
-        # By whom is not said: a member that comes back late is told the same when another has settled it meanwhile.
-        if message.offset not in self.hands.settled:
-            self.broken(f"{process.label} was told that {self.name(message.offset)} is settled, and it is not")
+        settled, what = self.hands.settled, f"{process.label} was told that it has settled {self.name(message.offset)}"
+        if message.offset not in settled:
+            self.broken(f"{what}, and that is not settled")
+        session = settled[message.offset]
+        if session is None or self.hands.lives[session] != process.label:
+            self.broken(f"{what}, and it was {session or 'the dead letters'}")
+        attempt = self._attempts[process.label, message.offset]
+        if message.attempt != attempt:
+            self.broken(f"{what} at attempt {message.attempt}, and it has got it again since, at attempt {attempt}")
 
 
 class GroupWatch(Watch):

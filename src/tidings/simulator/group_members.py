@@ -1,4 +1,4 @@
-"""Roles of a group's members: loops, batches, message by message; some leave and join again, some crash."""
+"""Roles of a group's members: loops, batches, handlers, message by message; some leave and join again, some crash."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from tidings.client import working
 from tidings.client.member import Member
 from tidings.client.operations import Operation, Until
+from tidings.client.serving import Service
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, Overloaded, TidingsError, Unavailable
 from tidings.message import Message
 from tidings.protocols.broker.messages import LaneKind
@@ -125,6 +126,24 @@ def batching(me: ClientProcess, member: Member, habits: Habits) -> Operation[Non
                 worker.done = len(share.values)
     finally:
         worker.leave()
+
+
+def handling(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:
+    """`bus.run()`: settled when the handler returns; when it raises, or the run ends, everything in hand goes back."""
+    service = Service(me.core, {}, POLL_S, {(member.group, member.topic): []})
+    while _stays(me, habits):
+        try:
+            found = yield from service.step()
+        except (Unavailable, Overloaded, Fenced) as error:
+            _bear(me, error)
+            yield from me.sleep(me.world.random.randint(10, 200))
+            continue
+        if found is not None:
+            yield from _work(me, found[0], habits)
+            if habits.failing and not me.world.calm and me.world.random.random() < habits.failing:
+                me.world.note(me.label, f"fails at {found[0].offset}")
+                yield from service.leave()
+    yield from service.leave()
 
 
 def one_by_one(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:

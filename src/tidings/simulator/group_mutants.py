@@ -14,6 +14,7 @@ from tidings.protocols.broker.lanes import Lanes
 from tidings.protocols.broker.members import Member, Settlement, Stale
 from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.sharing import Sharing
+from tidings.protocols.effects import Send
 from tidings.simulator.planting import (
     LANES,
     OWNER,
@@ -77,10 +78,10 @@ def _move_undrained() -> Iterator[None]:
 @mutant("drop-on-leave", "what a member has in flight when it leaves is given to nobody", PROGRESS, LANES, world=WORLD)
 def _drop_on_leave() -> Iterator[None]:
     def make(leave: Any) -> Any:
-        def planted(self: Lanes, member: str, now_ms: int) -> None:
+        def planted(self: Lanes, member: str, now_ms: int, untouched: Any = ()) -> None:
             for number in list(self._member(member).flights):
                 self.confirm(self.settle(member, number, None, now_ms))
-            leave(self, member, now_ms)
+            leave(self, member, now_ms, untouched)
 
         return planted
 
@@ -116,20 +117,19 @@ def _offer_from_mark() -> Iterator[None]:
 
 @mutant("ignore-claims", "what a member has in hand is confirmed and given to others too", LANES, OWNER, world=WORLD)
 def _ignore_claims() -> Iterator[None]:
-    def make(on_claim: Any) -> Any:
-        def planted(self: Sharing, now_ms: int, claim: Any, batches: Any) -> Any:
-            group = self._machine.groups[claim.key]
-            workshop = self._workshop(group)
+    def make(begin: Any) -> Any:
+        def planted(self: Sharing, now_ms: int, workshop: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
+            effects = begin(self, now_ms, workshop, peer, message, {})
             kept = tuple(
-                messages.Kept(1_000_000 + index, held.attempt, tuple(group.progress.gaps(start, end)))
-                for index, held in enumerate(claim.message.held)
+                messages.Kept(1_000_000 + index, held.attempt, tuple(workshop.group.progress.gaps(start, end)))
+                for index, held in enumerate(message.held)
                 for start, end in held.ranges
             )
-            return self._begin_work(now_ms, workshop, claim.peer, claim.message, kept, ())
+            return [Send(peer, messages.Working(message.request, message.stream, kept)), *effects[1:]]
 
         return planted
 
-    with patched(Sharing, "_on_claim", make):
+    with patched(Sharing, "_begin", make):
         yield
 
 

@@ -17,7 +17,7 @@ from tidings.simulator.broker import Pace
 from tidings.simulator.client import Client
 from tidings.simulator.faults import ClientEnd, FaultPlan, Pause, draw_faults
 from tidings.simulator.group_checkers import GroupWatch
-from tidings.simulator.group_members import Habits, Working, batching, looping, membership, one_by_one
+from tidings.simulator.group_members import Habits, Working, batching, handling, looping, membership, one_by_one
 from tidings.simulator.hands import TOPIC
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
 from tidings.simulator.workload import draw_client, draw_journal
@@ -78,15 +78,9 @@ def _draw_faults(random: Random, members: list[str], calm_ms: int, lease_ms: int
     )
     return msgspec.structs.replace(
         plan,
-        # A member's stream relies on a connection that keeps the order and ends with the broker, as ours do.
-        orderly=True,
-        severing=True,
-        loss=0.0,
-        repetition=0.0,
+        severing=True,  # No connection outlives the broker, and what was under way on it is lost.
         client_ends=plan.client_ends + ends,
         pauses=plan.pauses + pauses,
-        # While a clock that was set back stands still, no lease ends and no delay: that is not what is tested here.
-        clock_jumps=tuple(jump for jump in plan.clock_jumps if jump.by_ms > 0),
     )
 
 
@@ -117,7 +111,7 @@ def _add_publisher(world: World, random: Random, name: str, lane_kind: LaneKind)
 
 
 def _add_member(world: World, random: Random, name: str, lane_kind: LaneKind) -> None:
-    style: Working = random.choice((looping, batching, one_by_one, one_by_one))
+    style: Working = random.choice((looping, batching, handling, one_by_one, one_by_one))
     habits = Habits(
         lane_kind,
         pace_ms=random.choice((0, 10, 60, 200)),

@@ -34,6 +34,8 @@ class Hands:
         self.settled: dict[int, Session | None] = {}
         """offset -> whose settlement was accepted; None when the message went to the dead letters."""
         self.holders: dict[int, Session] = {}
+        self.lives: dict[Session, str] = {}
+        """Which process each session is of."""
         self._streams: dict[tuple[str, int], Session] = {}
         self._newest: dict[str, int] = {}
         self._resting: dict[str, None] = {}
@@ -67,7 +69,9 @@ class Hands:
 
     def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
         if isinstance(request, messages.Work):
-            self._streams[process.label, request.stream] = (request.client, request.epoch)
+            session = (request.client, request.epoch)
+            self._streams[process.label, request.stream] = session
+            self.lives[session] = process.label
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command

@@ -110,7 +110,12 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
             for key, each in machine.subscriptions.items()
         },
         "group": {
-            key: {"progress": group.progress.encode(), "members": group.members, "lanes": group.lanes}
+            key: {
+                "progress": group.progress.encode(),
+                "members": group.members,
+                "lanes": group.lanes,
+                "last settlements": group.last_settled,
+            }
             for key, group in machine.groups.items()
         },
     }

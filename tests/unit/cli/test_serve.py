@@ -52,7 +52,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 
 def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     argv = "serve --data data --bind tcp://127.0.0.1:0 --topics on-publish --durability os --admin alice --admin bob"
-    argv += " --retain-age 7d --retain-bytes 1GB --drop-acknowledged --ready-file address"
+    argv += " --retain-age 7d --retain-bytes 1GB --drop-acknowledged --lease 4s --ready-file address"
     assert main(argv.split()) == 0
     assert served == {
         "data": Path("data"),
@@ -62,6 +62,7 @@ def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str
             retain_age_ms=7 * 86_400_000,
             retain_bytes=10**9,
             drop_acknowledged=True,
+            lease_ms=4_000,
         ),
         "journal": JournalSettings(durability="os"),
         "node": NodeSettings(bind="tcp://127.0.0.1:*"),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.client.peer import SmallBroker
 from tidings.client.bus import Bus
+from tidings.client.filling import PIECE_MESSAGES_MAX
 from tidings.errors import (
     Fenced,
     InvalidRequest,
@@ -293,6 +294,19 @@ def test_resend_of_a_put_in_doubt(bus: Bus, broker: SmallBroker) -> None:
     assert len({(put.request, put.part) for put in broker.asked(m.Put)[1:]}) == 1
     bus.put("news", "c")
     assert broker.topics["news"] == [b"a", b"b", b"c"]
+
+
+def test_many_with_patience_go_on_after_a_resend(bus: Bus, broker: SmallBroker) -> None:
+    """C6, Z9: the piece in doubt had been stored; the rest follows it, once."""
+    values = [b"%d" % number for number in range(2 * PIECE_MESSAGES_MAX + 5)]
+    broker.filter = lose(m.Put, only_answer=True)
+    with pytest.raises(Unavailable) as caught:
+        bus.put_many("news", iter(values), wait=5)
+    broker.filter = lambda request: True
+    assert vars(caught.value)["receipts"].count == 0
+    stored = vars(caught.value)["resend"]()
+    assert (stored.count, stored.duplicates) == (len(values), PIECE_MESSAGES_MAX)
+    assert broker.topics["news"] == values
 
 
 def test_resend_is_over_once_something_else_was_put(bus: Bus, broker: SmallBroker) -> None:

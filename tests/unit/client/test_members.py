@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.client.peer import LIMITS, Script, batch, outcome
 from tidings.client.member import Member
+from tidings.client.members import EARLY_MAX
 from tidings.errors import Fenced, NotSubscribed, Overloaded, ProtocolError, Unavailable
 from tidings.protocols.broker import messages as m
 
@@ -32,11 +33,11 @@ class Shop(Script):
         self.answer(m.Working(work.request, work.stream, kept, settled))
         return work
 
-    def parcel(self, number: int, *offsets: int, attempt: int = 1) -> None:
+    def parcel(self, number: int, *offsets: int, attempt: int = 1, turn: int | None = None) -> None:
         values = [b"v%d" % offset for offset in offsets]
         half = len(values) // 2
         bodies = [batch(*part) for part in (values[:half], values[half:]) if part]
-        self.answer(m.Parcel(self.member.number, number, attempt, offsets), *bodies)
+        self.answer(m.Parcel(self.member.number, turn or self.member.turn + 1, number, attempt, offsets), *bodies)
 
     def take(self, count: int = 1) -> list[tuple[int, int]]:
         """Hands out messages, as (offset, attempt)."""
@@ -63,8 +64,8 @@ class Shop(Script):
         found: tuple[m.Settlement, ...] = self.settle.settlements
         return found
 
-    def settled(self, *stale: int) -> None:
-        self.answer(m.SettleDone(self.settle.request, stale))
+    def settled(self, *stale: int, turn: int | None = None) -> None:
+        self.answer(m.SettleDone(self.settle.request, stale, turn or self.member.turn + 1))
 
 
 def hand(member: Member) -> list[int]:
@@ -151,7 +152,7 @@ def test_a_single_acknowledgement_is_confirmed_or_refused() -> None:
     shop.parcel(1, 0, 1)
     shop.parcel(2, 2)
     shop.take(3)
-    good, bad = (shop.session.members.acknowledge(shop.member, offset) for offset in (0, 2))
+    good, bad = (shop.session.members.acknowledge(shop.member, offset, 1) for offset in (0, 2))
     assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
     assert not good.done
     shop.settled()
@@ -161,7 +162,7 @@ def test_a_single_acknowledgement_is_confirmed_or_refused() -> None:
     with pytest.raises(Fenced, match="given to another member"):
         outcome(bad)
     with pytest.raises(Fenced):
-        outcome(shop.session.members.acknowledge(shop.member, 2))
+        outcome(shop.session.members.acknowledge(shop.member, 2, 1))
 
 
 def test_where_several_were_settled_at_once_each_waiter_gets_its_own_answer() -> None:
@@ -171,7 +172,7 @@ def test_where_several_were_settled_at_once_each_waiter_gets_its_own_answer() ->
     shop.take(4)
     shop.done(0)
     shop.settlements()
-    first, second = (shop.session.members.acknowledge(shop.member, offset) for offset in (1, 2))
+    first, second = (shop.session.members.acknowledge(shop.member, offset, 1) for offset in (1, 2))
     shop.settled()
     assert shop.settlements() == (m.Settlement(1, ((1, 3),)),)
     shop.settled(1)
@@ -188,7 +189,7 @@ def test_what_waits_cannot_be_acknowledged() -> None:
     shop = Shop()
     shop.parcel(1, 0)
     with pytest.raises(Fenced):
-        outcome(shop.session.members.acknowledge(shop.member, 0))
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
 
 
 def interrupted(shop: Shop) -> m.Work:
@@ -224,15 +225,15 @@ def test_a_new_connection_says_what_is_in_hand_and_settles_again_what_was_not_co
 
 
 def test_a_settlement_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
-    """C11: what was sent and is settled was settled by us; what was never sent was settled by another member."""
+    """C11: the broker says what this member has settled itself; the rest was settled by another."""
     shop = Shop()
     shop.parcel(1, 0, 1, 2)
     shop.take(2)
-    sent = shop.session.members.acknowledge(shop.member, 0)
+    sent = shop.session.members.acknowledge(shop.member, 0, 1)
     shop.settlements()
-    unsent = shop.session.members.acknowledge(shop.member, 1)
+    unsent = shop.session.members.acknowledge(shop.member, 1, 1)
     work = interrupted(shop)
-    shop.answer(m.Working(work.request, work.stream, (), ((0, 3),)))
+    shop.answer(m.Working(work.request, work.stream, (), ((0, 1),)))
     assert outcome(sent) is None
     with pytest.raises(Fenced):
         outcome(unsent)
@@ -245,8 +246,129 @@ def test_parcels_of_an_old_stream_are_dropped() -> None:
     old = shop.member.number
     shop.session.members.open(shop.member)
     shop.stand()
-    shop.answer(m.Parcel(old, 1, 1, (0,)), batch(b"v0"))
+    shop.answer(m.Parcel(old, 1, 1, 1, (0,)), batch(b"v0"))
     assert not shop.member.ready()
+
+
+def test_parcels_are_taken_in_their_turn_and_once() -> None:
+    """C11, C12: what comes early waits, what comes twice is dropped."""
+    shop = Shop()
+    shop.parcel(2, 1, turn=2)
+    shop.parcel(3, 2, turn=3)
+    assert not shop.member.ready()
+    shop.parcel(1, 0, turn=1)
+    shop.parcel(2, 1, turn=2)
+    assert shop.take(9) == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_a_parcel_sent_again_that_comes_after_its_settlement_is_not_handed_out() -> None:
+    """C11: the answer to the settlement waits for what was sent before it."""
+    shop = Shop()
+    shop.parcel(1, 0, turn=1)
+    assert shop.take(1) == [(0, 1)]
+    shop.done(0)
+    shop.settlements()
+    shop.settled(turn=3)
+    assert hand(shop.member) == [0]
+    shop.parcel(1, 0, attempt=2, turn=2)
+    assert (hand(shop.member), shop.member.ready()) == ([], False)
+
+
+@pytest.mark.parametrize("kind", ["parcel", "answer"])
+def test_a_gap_that_is_not_filled_opens_the_stream_anew(kind: str) -> None:
+    """C11: a parcel was lost; the next beat shows that nothing more comes, or the broker's count does."""
+    shop = Shop(beat_ms=100)
+    shop.parcel(1, 0, turn=1)
+    if kind == "parcel":
+        shop.parcel(3, 2, turn=3)
+        shop.wait(100)
+        (beat,) = shop.sent()
+        shop.answer(m.BeatDone(beat.request, ()))
+    else:
+        shop.session.members.probe(shop.member)
+        (asked,) = shop.sent()
+        shop.answer(m.Working(asked.request, asked.stream, turn=2))
+    work = shop.stand(m.Kept(4, 1, ((0, 1),)))
+    assert (work.begins, work.held) == (True, (m.Held(1, ((0, 1),)),))
+    shop.parcel(5, 1, 2, attempt=2, turn=1)
+    assert shop.take(9) == [(0, 1), (1, 2), (2, 2)]
+
+
+def test_more_than_can_be_early_opens_the_stream_anew() -> None:
+    """Bounded: what waits for its turn is, too."""
+    shop = Shop()
+    for turn in range(2, EARLY_MAX + 3):
+        shop.parcel(turn, turn, turn=turn)
+    assert shop.stand().begins
+    assert not shop.member.early
+
+
+def test_finishing_a_message_that_was_lost_does_not_settle_its_next_copy() -> None:
+    """C9: the broker took it back, and gave it to this member once more while the first copy was still worked on."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0, attempt=2)
+    shop.done(0)
+    assert shop.sent() == []
+    assert shop.member.refused == 1
+    assert shop.take(1) == [(0, 2)]
+    shop.done(0)
+    assert shop.settlements() == (m.Settlement(5),)
+
+
+def test_an_old_copy_of_a_message_cannot_be_acknowledged_for_a_new_one() -> None:
+    """C9: it was lost, came again and was handed out again; what was made of the first copy does not count."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0, attempt=3)
+    assert shop.take(1) == [(0, 3)]
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
+    acknowledged = shop.session.members.acknowledge(shop.member, 0, 3)
+    assert shop.settlements() == (m.Settlement(5),)
+    shop.settled()
+    assert outcome(acknowledged) is None
+
+
+@pytest.mark.parametrize("number", [5, 6])
+def test_an_old_copy_cannot_be_acknowledged_when_the_next_one_waited_and_came_again(number: int) -> None:
+    """C9: the copy that waits was never handed out at its first attempt, so nobody can speak for that."""
+    shop = Shop()
+    shop.parcel(1, 0)
+    assert shop.take(1) == [(0, 1)]
+    shop.session.members.open(shop.member)
+    shop.stand()
+    shop.parcel(5, 0)
+    shop.parcel(number, 0, attempt=2)
+    assert shop.take(1) == [(0, 2)]
+    with pytest.raises(Fenced):
+        outcome(shop.session.members.acknowledge(shop.member, 0, 1))
+    shop.session.members.acknowledge(shop.member, 0, 2)
+    assert len(shop.settlements()) == 1
+
+
+def test_a_copy_in_hand_stays_good_when_its_parcel_is_sent_again_or_its_stream_begins_anew() -> None:
+    """C7, C11: the member has had it all the time, under whatever number and attempt the broker speaks of it now."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    assert shop.take(2) == [(0, 1), (1, 1)]
+    shop.parcel(1, 0, 1, attempt=2)
+    shop.parcel(4, 1, attempt=3)
+    shop.session.members.open(shop.member)
+    shop.stand(m.Kept(7, 2, ((0, 1),)), m.Kept(8, 3, ((1, 2),)))
+    waiting = [shop.session.members.acknowledge(shop.member, offset, 1) for offset in (0, 1)]
+    assert shop.settlements() == (m.Settlement(7, ((0, 1),)),)
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(8, ((1, 2),)),)
+    shop.settled()
+    assert [outcome(each) for each in waiting] == [None, None]
+    assert hand(shop.member) == []
 
 
 def test_a_broker_that_has_forgotten_the_stream_does_not_fence_the_session() -> None:
@@ -316,7 +438,7 @@ def test_a_message_given_back_takes_along_what_is_behind_it() -> None:
     (release,) = shop.sent()
     assert (release.settlement, release.delay_ms) == (m.Settlement(1, ((0, 1),)), 250)
     assert not shop.member.ready()
-    shop.answer(m.ReleaseDone(release.request, ((0, 2),)))
+    shop.answer(m.ReleaseDone(release.request, ((0, 2),), 2))
     assert shop.take(9) == [(2, 1)]
     shop.done(2)
     assert shop.settlements() == (m.Settlement(1, ((2, 3),)),)
@@ -339,7 +461,7 @@ def test_without_an_answer_the_stream_ends_as_unavailable_and_keeps_what_is_in_h
     shop = Shop()
     shop.parcel(1, 0, 1)
     shop.take(1)
-    waiting = shop.session.members.acknowledge(shop.member, 0)
+    waiting = shop.session.members.acknowledge(shop.member, 0, 1)
     shop.run_out_of_tries()
     with pytest.raises(Unavailable):
         outcome(waiting)
@@ -377,7 +499,7 @@ def test_a_client_that_is_no_member_any_more_is_told() -> None:
 
 def test_a_parcel_that_does_not_hold_what_it_says_is_not_taken() -> None:
     shop = Shop()
-    shop.answer(m.Parcel(shop.member.number, 1, 1, (0, 1)), batch(b"v0"))
+    shop.answer(m.Parcel(shop.member.number, 1, 1, 1, (0, 1)), batch(b"v0"))
     with pytest.raises(ProtocolError):
         shop.member.head()
 

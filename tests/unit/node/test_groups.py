@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.node.desk import Desk
-from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, Overloaded
+from tidings.errors import Fenced, InvalidRequest, NoSuchTopic, NotSubscribed, Overloaded
 from tidings.message import Columns
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, JournalSettings
@@ -198,12 +198,144 @@ def test_a_settlement_whose_answer_was_lost_is_not_lost() -> None:
     shop = Shop("ann")
     shop.publish(("k", "one"), ("k", "two"))
     [(parcel, _, _)] = shop.got["ann"]
-    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6)
-    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6)
+    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6, turn=2)
+    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6, turn=3)
     shop.restart()
     working = shop.work("ann", held=(messages.Held(1, ((0, 2),)),))
     assert working.settled == ((0, 1),)
     assert [each.ranges for each in working.kept] == [((1, 2),)]
+
+
+def test_a_member_is_told_that_it_has_settled_only_what_it_has_settled_itself() -> None:
+    """C9, C11: what another has settled meanwhile is not taken for its own, over a restart and a snapshot either."""
+    shop = Shop("ann", "bob")
+    shop.publish(("k", "one"))
+    [(parcel, _, _)] = shop.got["ann"]
+    shop.now_ms += shop.settings.lease_ms + 1
+    shop.ask(messages.Beat(9, "bob", shop.epochs["bob"], ()))
+    shop.engine.tick(shop.now_ms)
+    shop.listen()
+    [(parcel, _, _)] = shop.got["bob"]
+    assert isinstance(shop.settle("bob", parcel), messages.SettleDone)
+    in_hand = (messages.Held(1, ((0, 1),)),)
+    for round_number in range(2):
+        assert (shop.work("ann", held=in_hand).settled, shop.work("ann", held=in_hand).kept) == ((), ())
+        assert shop.work("bob", held=in_hand).settled == ((0, 1),)
+        for number in range(30 * (1 - round_number)):  # A segment ends, and with it comes a snapshot.
+            shop.hello(f"client{number}")
+        shop.restart()
+
+
+def test_a_stream_that_begins_anew_gets_its_lanes_back_before_anything_else_is_given_out() -> None:
+    """C3, C8: also if a settlement is being written when it begins, and the journal's answer lets others go on."""
+    shop = Shop("ann")
+    shop.publish(("other", "zero"), ("k", "one"))
+    shop.publish(("k", "two"))
+    first = shop.got["ann"][0][0]
+    settle = messages.Settle(
+        6, "ann", shop.epochs["ann"], "workers", "jobs", 1, (messages.Settlement(first, ((0, 1),)),)
+    )
+    shop.say([codec.encode(settle)], peer="ann")
+    shop.got.clear()
+    work = messages.Work(7, "ann", shop.epochs["ann"], "workers", "jobs", 2, 100, (messages.Held(1, ((0, 3),)),), True)
+    shop.say([codec.encode(work)], peer="ann")
+    shop.commit()
+    working = shop.listen()
+    assert (working.settled, [each.ranges for each in working.kept]) == (((0, 1),), [((1, 3),)])
+    assert shop.got == {}, "nothing is sent that the member has in hand"
+
+
+def test_an_old_stream_does_not_begin_when_its_request_comes_late() -> None:
+    """C9: the stream after it has begun, or has ended meanwhile; nobody would take what it were sent."""
+    shop = Shop("ann")
+    assert isinstance(shop.work("ann"), messages.Working)
+
+    def late() -> None:
+        epoch = shop.epochs["ann"]
+        shop.say([codec.encode(messages.Work(8, "ann", epoch, "workers", "jobs", 1, 100, (), True))], peer="old")
+
+    late()
+    assert shop.heard() == []
+    shop.now_ms += shop.settings.lease_ms + 1
+    shop.engine.tick(shop.now_ms)
+    late()
+    assert shop.heard() == []
+    shop.ask(messages.Leave(8, "ann", shop.epochs["ann"], "workers", "jobs"))
+    shop.join("ann")
+    shop.engine.tick(shop.now_ms)
+    late()
+    assert shop.heard() == []
+    assert isinstance(shop.work("ann"), messages.Working)
+
+
+def test_an_older_grant_that_comes_late_does_not_give_room() -> None:
+    shop = Shop("ann")
+    shop.work("ann", room=0, new=False)
+    epoch = shop.epochs["ann"]
+    shop.say([codec.encode(messages.Work(4, "ann", epoch, "workers", "jobs", 1, 100))], peer="ann")
+    assert isinstance(shop.listen(), messages.Working)
+    shop.publish(*TWO_LANES)
+    assert shop.got == {}
+
+
+def test_a_stream_that_begins_before_a_goodbye_is_durable_ends_with_it() -> None:
+    """C9: a member at rest has no stream, and what it was sent goes to the others at once."""
+    shop = Shop("ann", "bob")
+    epoch = shop.epochs["bob"]
+    shop.say([codec.encode(messages.Bye(7, "bob", epoch))], peer="bob")
+    shop.say([codec.encode(messages.Work(8, "bob", epoch, "workers", "jobs", 2, 100, (), True))], peer="bob")
+    shop.commit()
+    shop.listen()
+    shop.publish(*TWO_LANES)
+    assert len(shop.values("ann")) == 10
+
+
+def rest(shop: Shop, member: str, *untouched: tuple[int, int]) -> Any:
+    epoch, stream = shop.epochs[member], shop.streams[member]
+    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, untouched))], peer=member)
+    return shop.heard()
+
+
+def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt() -> None:
+    """C7: at once, and without another word about its membership."""
+    shop = Shop("ann")
+    shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
+    shop.join("bob")
+    shop.work("bob")
+    (_, done, _), *parcels = rest(shop, "ann", (1, 3))
+    assert done == messages.RestDone(9)
+    assert [(peer, message.attempt, message.offsets) for peer, message, _ in parcels] == [
+        ("bob", 2, (0,)),
+        ("bob", 1, (1, 2)),
+    ]
+    [(_, refused, _)] = rest(shop, "ann")
+    assert refused.number == Fenced.number
+    assert isinstance(shop.work("ann"), messages.Working), "it is still a member"
+
+
+def test_a_member_that_rests_while_its_settlement_is_written_has_settled_all_the_same() -> None:
+    """C9, C11: nobody gets the message meanwhile, and the member is told when it comes back."""
+    shop = Shop("ann", "bob")
+    shop.publish(("k", "one"))
+    [(parcel, _, _)] = shop.got["ann"]
+    settlements = (messages.Settlement(parcel),)
+    request = messages.Settle(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlements)
+    shop.say([codec.encode(request)], peer="ann")
+    assert [message for _, message, _ in rest(shop, "ann")] == [messages.RestDone(9)]
+    shop.commit()
+    [(peer, answer, _)] = shop.heard()
+    assert (peer, answer.number) == ("ann", Fenced.number), "its stream has ended"
+    working = shop.work("ann", held=(messages.Held(1, ((0, 1),)),))
+    assert (working.kept, working.settled) == ((), ((0, 1),))
+    assert "bob" not in shop.got
+
+
+def test_a_member_may_not_speak_of_more_messages_than_anybody_can_have() -> None:
+    shop = Shop("ann")
+    shop.publish(*TWO_LANES)
+    assert shop.settle("ann", 1, (0, 1 << 60)).number == InvalidRequest.number
+    assert shop.settle("ann", 1, (5, 2)).number == InvalidRequest.number
+    assert shop.work("ann", held=(messages.Held(1, ((0, 1 << 60),)),)).number == InvalidRequest.number
 
 
 def test_a_released_message_comes_again_after_its_delay_and_in_order() -> None:
@@ -222,7 +354,7 @@ def test_a_released_message_comes_again_after_its_delay_and_in_order() -> None:
     )
     shop.say([codec.encode(request)], peer="ann")
     answer = shop.listen()
-    assert answer == messages.ReleaseDone(6, ((0, 2),)), "what follows in the lane is taken back as well"
+    assert answer == messages.ReleaseDone(6, ((0, 2),), 2), "what follows in the lane is taken back as well"
     shop.got.clear()
     shop.engine.tick(shop.now_ms + 4_000)
     assert shop.listen() is None
@@ -256,7 +388,7 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
     [(_, _, [columns]), *_] = shop.flow("reader", "dead")
     assert columns.values == [b"poison"]
     parcel, _, _ = shop.got["ann"][-1]
-    assert shop.settle("ann", parcel) == messages.SettleDone(6)
+    assert isinstance(shop.settle("ann", parcel), messages.SettleDone)
     assert shop.ask(messages.AskGroups(1)).groups[0].lag == 0
 
 

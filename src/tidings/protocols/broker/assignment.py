@@ -327,11 +327,16 @@ class Assignment:
                 hold.queue.append(offset)
             touched[lane] = None
 
-    def _disown(self, member: Member) -> None:
+    def _disown(self, member: Member, untouched: dict[int, None] | None = None) -> None:
         """Takes everything from a member that is not being settled already."""
         touched: dict[Lane, None] = {}
         for flight in member.flights.values():
-            self._take_back(member, flight.attempt, flight.unsettled, touched, failed=True)
+            failed, idle = flight.unsettled, {}
+            if untouched:
+                idle = {offset: lane for offset, lane in failed.items() if offset in untouched}
+                failed = {offset: lane for offset, lane in failed.items() if offset not in untouched}
+            self._take_back(member, flight.attempt, failed, touched, failed=True)
+            self._take_back(member, flight.attempt, idle, touched, failed=False)
         member.flights = {}
         member.resend = {}
         for settlement in member.settlements:  # Their lanes must not go on before the journal has answered.

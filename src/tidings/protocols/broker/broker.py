@@ -98,7 +98,7 @@ class Broker:
                     return self._on_commit(event, client, epoch, parts, acknowledgements)
                 case messages.Flow():
                     return self._on_flow(event.now_ms, peer, message)
-                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend():
+                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend() | messages.Rest():
                     return self._on_group_work(event.now_ms, peer, message)
                 case messages.Join() | messages.Leave():
                     return self._on_join(event.now_ms, peer, message)
@@ -289,8 +289,10 @@ class Broker:
                 return self.sharing.on_settle(now_ms, peer, message)
             case messages.Release():
                 return self.sharing.on_release(now_ms, peer, message)
-            case _:
+            case messages.Extend():
                 return self.sharing.on_extend(now_ms, peer, message)
+            case _:
+                return self.sharing.on_rest(now_ms, peer, message)
 
     def _on_question(self, message: Any) -> messages.Answer:
         machine = self.machine
@@ -493,8 +495,8 @@ class Broker:
                 return [Send(peer, messages.LeaveDone(request)), *left]
             case messages.Flow() | messages.Get():
                 return self._on_received(Received(event.now_ms, peer, message))
-            case messages.Bye(request):
-                return [Send(peer, messages.ByeDone(request))]
+            case messages.Bye(request, client):  # A stream may have begun before this was durable.
+                return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
         return []
 
     # Time.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tidings.errors import InvalidRequest, LimitReached
+from tidings.errors import InvalidRequest
 from tidings.protocols.broker.assignment import Assignment
 from tidings.protocols.broker.members import Flight, Hold, Lane, LaneKey, LaneSettings, Member, Parcel, Stale
 
@@ -42,11 +42,6 @@ class Claims(Assignment):
         claimant = self._member(member)
         if not claimant.active or len(offsets) != len(keys):
             raise InvalidRequest(f"{member!r} must be active and give a key, or None, with each offset to claim it.")
-        if self._unsettled + len(offsets) > self.settings.window_messages_max:
-            raise LimitReached(
-                f"{len(offsets)} claimed messages are above window_messages_max "
-                f"({self.settings.window_messages_max}): raise the limit or claim less."
-            )
         wanted: dict[LaneKey | None, list[int]] = {}
         for offset, key in sorted(zip(offsets, keys, strict=True), key=lambda pair: pair[0]):
             wanted.setdefault(key, []).append(offset)

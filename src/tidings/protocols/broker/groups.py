@@ -11,6 +11,8 @@ import msgspec
 from tidings.protocols.broker.messages import LaneKind
 from tidings.protocols.broker.progress import Progress, State
 
+Ranges = tuple[tuple[int, int], ...]
+
 GroupKey = tuple[str, str]
 """The group's name and its topic."""
 
@@ -22,7 +24,7 @@ RESTING = 0
 class Group:
     """One group on one topic."""
 
-    __slots__ = ("empty_since_ms", "lanes", "members", "name", "progress", "topic")
+    __slots__ = ("empty_since_ms", "lanes", "last_settled", "members", "name", "progress", "topic")
 
     def __init__(self, name: str, topic: str, lanes: LaneKind, progress: Progress, empty_since_ms: int) -> None:
         self.name = name
@@ -31,6 +33,9 @@ class Group:
         self.progress = progress
         self.members: dict[str, int] = {}
         """client -> the epoch in which it joined, or RESTING."""
+        self.last_settled: dict[str, Ranges] = {}
+        """client -> what its last settlement was about. It sends the next one only when it knows what became of this
+        one; so a member whose answer was lost can be told whether it was its own settlement that counted."""
         self.empty_since_ms = empty_since_ms
 
     @property
@@ -39,7 +44,15 @@ class Group:
 
     def state(self) -> GroupState:
         """What a snapshot keeps."""
-        return GroupState(self.name, self.topic, self.lanes, self.progress.encode(), self.members, self.empty_since_ms)
+        return GroupState(
+            self.name,
+            self.topic,
+            self.lanes,
+            self.progress.encode(),
+            self.members,
+            self.empty_since_ms,
+            self.last_settled,
+        )
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
@@ -49,8 +62,10 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     progress: State
     members: dict[str, int]
     empty_since_ms: int
+    last_settled: dict[str, Ranges] = {}
 
     def restore(self) -> Group:
         group = Group(self.name, self.topic, self.lanes, Progress.decode(self.progress), self.empty_since_ms)
         group.members = dict(self.members)
+        group.last_settled = dict(self.last_settled)
         return group

@@ -77,11 +77,14 @@ class Lanes(Claims):
         self._members[member] = newcomer = Member(member)
         newcomer.settled_ms = now_ms
 
-    def leave(self, member: str, now_ms: int) -> None:
-        """A member goes, in good order or not: what it has not settled goes back to the front of its lanes."""
+    def leave(self, member: str, now_ms: int, untouched: Sequence[int] = ()) -> None:
+        """A member goes, in good order or not: what it has not settled goes back to the front of its lanes.
+
+        That counts as an attempt, except for what it says that nobody has looked at.
+        """
         leaving = self._member(member)
         leaving.active = False
-        self._disown(leaving)
+        self._disown(leaving, dict.fromkeys(untouched))
         del self._members[member]
 
     def members(self) -> list[str]:

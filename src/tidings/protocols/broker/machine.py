@@ -214,6 +214,7 @@ class Machine:
         for group in self.groups.values():
             if group.members.get(client.name) == client.epoch:
                 group.members[client.name] = RESTING
+                group.last_settled.pop(client.name, None)
         for detached in command.detached:
             subscription = self.subscriptions.get((client.name, detached.topics))
             if subscription is not None and subscription.reader_epoch == client.epoch:
@@ -368,6 +369,7 @@ class Machine:
         )
 
     def _drop_member(self, group: Group, client: str, time_ms: int) -> None:
+        group.last_settled.pop(client, None)
         if group.members.pop(client, None) is not None and not group.members:
             group.empty_since_ms = time_ms
 
@@ -375,6 +377,7 @@ class Machine:
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
+        group.last_settled[command.client] = command.ranges
         return sum(group.progress.add(start, min(end, limit)) for start, end in command.ranges if start < end)
 
     def _on_dead_letter(self, command: DeadLetter, time_ms: int, body_address: int) -> None:

@@ -231,6 +231,18 @@ class Extend(Request, frozen=True, tag="extend"):
     parcel: int
 
 
+class Rest(Request, frozen=True, tag="rest"):
+    """Ends a member's stream: everything in its hands goes back. It stays a member, and may open another stream."""
+
+    client: str
+    epoch: int
+    group: str
+    topic: str
+    stream: int
+    untouched: tuple[tuple[int, int], ...] = ()
+    """What of it nobody has looked at: that was no attempt."""
+
+
 class AskGroups(Request, frozen=True, tag="groups"):
     """All groups, or those of a topic; no session is needed."""
 
@@ -295,6 +307,7 @@ AnyRequest = (
     | Settle
     | Release
     | Extend
+    | Rest
     | AskGroups
     | AskSequence
     | AskSubscriptions
@@ -406,28 +419,38 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 class Working(Answer, frozen=True, tag="working"):
     """The stream stands; all parcels that there was work for were sent before this answer.
 
-    Of what the member said it had in hand, `kept` is still its own and `settled` is settled already; the rest has
-    gone to others, and what the member made of it must be dropped.
+    Of what the member said it had in hand, `kept` is still its own and `settled` it has settled itself, though the
+    answer may have been lost; the rest has gone to others, and what the member made of it must be dropped.
     """
 
     stream: int
     kept: tuple[Kept, ...] = ()
     settled: tuple[tuple[int, int], ...] = ()
+    turn: int = 0
+    """The last turn that was sent before this answer."""
 
 
 class SettleDone(Answer, frozen=True, tag="settled"):
     """Settled for good, except for these parcels: they had gone to another member, so drop their results."""
 
     stale: tuple[int, ...] = ()
+    turn: int = 0
+    """Its place among the parcels, as that of ReleaseDone."""
 
 
 class ReleaseDone(Answer, frozen=True, tag="released"):
     """Everything that the member must drop: what it released, and what it had behind it of the same lanes."""
 
     ranges: tuple[tuple[int, int], ...] = ()
+    turn: int = 0
+    """Its place among the parcels: those before it may be meant, those after it are not."""
 
 
 class ExtendDone(Answer, frozen=True, tag="extended"):
+    pass
+
+
+class RestDone(Answer, frozen=True, tag="rested"):
     pass
 
 
@@ -482,6 +505,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     """Messages for one member of a group; each body frame holds some of them, in the order of `offsets`."""
 
     stream: int
+    turn: int
+    """What a stream is sent is numbered from 1 and taken in this order: parcels, and answers to Settle and Release."""
     parcel: int
     attempt: int
     offsets: tuple[int, ...]
@@ -520,6 +545,7 @@ AnyAnswer = (
     | SettleDone
     | ReleaseDone
     | ExtendDone
+    | RestDone
     | Groups
     | Parcel
     | Sequence

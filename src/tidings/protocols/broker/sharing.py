@@ -11,6 +11,7 @@ hand; until all have done so, or a lease has passed, nothing new is given out, s
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +29,8 @@ from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send, Share
 
 EXAMINED_BATCHES_MAX = 16
+SPREAD_MAX = 100_000
+"""Messages that one request of a member may speak of."""
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -67,12 +70,16 @@ class Burying(msgspec.Struct, frozen=True):
 class Station:
     """A member's stream."""
 
-    __slots__ = ("epoch", "peer", "stream")
+    __slots__ = ("epoch", "granted", "peer", "stream", "turn")
 
-    def __init__(self, peer: Peer, stream: int, epoch: int) -> None:
+    def __init__(self, peer: Peer, message: messages.Work) -> None:
         self.peer = peer
-        self.stream = stream
-        self.epoch = epoch
+        self.stream = message.stream
+        self.epoch = message.epoch
+        self.granted = message.request
+        """The request that granted the room; an older one that comes late does not change it."""
+        self.turn = 0
+        """How many parcels and answers to Settle and Release were sent: the member takes them in this order."""
 
 
 class Workshop:
@@ -87,6 +94,10 @@ class Workshop:
         self.awaited: dict[str, None] = {}
         """Members that may still have something in hand from before a restart."""
         self.examining = False
+        self.claiming: dict[str, None] = {}
+        """Members whose streams are about to begin: until their claims have been weighed, nothing is given out."""
+        self.begun: dict[str, tuple[int, int]] = {}
+        """The epoch and number of each member's newest stream, also when it has ended: no older one begins again."""
         self.settling: dict[str, int] = {}
         """How many settlements of each member are on their way to the journal."""
         self.postponed: dict[str, tuple[Peer, messages.Work]] = {}
@@ -101,7 +112,11 @@ class Sharing:
         self._workshops: dict[GroupKey, Workshop] = {}
         self._grace_until_ms: int | None = None
         limits = machine.settings
-        self._settings = LaneSettings(attempts_max=limits.deliveries_max if limits.dead_letter else None)
+        self._settings = LaneSettings(
+            redelivery_ms=limits.redelivery_ms,
+            slow_ack_ms=limits.slow_ack_ms,
+            attempts_max=limits.deliveries_max if limits.dead_letter else None,
+        )
 
     def recovered(self) -> None:
         """After a restart: every member that the journal knows may have something in hand."""
@@ -124,34 +139,45 @@ class Sharing:
         group = self._machine.find_group(message.group, message.topic, message.client, message.epoch)
         workshop = self._workshop(group)
         station = workshop.stations.get(message.client)
-        room = max(0, min(message.room, self._machine.settings.room_messages_max))
-        if station is not None and station.epoch == message.epoch and message.stream < station.stream:
-            return []  # A late one, of a stream that has been replaced.
-        if station is None or station.epoch != message.epoch or message.stream > station.stream:
+        name = (message.epoch, message.stream)
+        if station is None or (station.epoch, station.stream) != name:
+            if name <= workshop.begun.get(message.client, (0, 0)) and (station is not None or message.begins):
+                return []  # A late one, of a stream that has been replaced or has ended.
             if not message.begins:
                 raise Fenced(f"The stream {message.stream} of {message.client!r} is not open: open it again.")
-            if workshop.settling.get(message.client):  # What became of it has to be known before the answer.
-                workshop.postponed[message.client] = (peer, message)
-                return []
-            workshop.lanes.join(message.client, now_ms)
-            workshop.stations[message.client] = Station(peer, message.stream, message.epoch)
-            workshop.lanes.grant(message.client, room)
-            held = [(start, end) for each in message.held for start, end in each.ranges]
-            entries = self._entries(self._machine.topics[group.topic], held)
-            if entries:
-                topic = self._machine.topics[group.topic]
-                places = tuple(topic.place(entry) for entry in entries)
-                firsts = tuple(topic.offsets[entry] for entry in entries)
-                return [Examine(places, Claim(group.key, peer, message, firsts))]
-            return self._begin_work(now_ms, workshop, peer, message, (), ())
+            return self._on_beginning(now_ms, workshop, peer, message)
         if station.peer != peer:  # What was under way on the old connection is lost, and the member does not know it.
             raise Fenced(f"The stream {message.stream} of {message.client!r} was on another connection: open it again.")
         workshop.lanes.activate(message.client)
-        workshop.lanes.grant(message.client, room)
+        if message.request >= station.granted:
+            station.granted = message.request
+            workshop.lanes.grant(message.client, self._room(message))
         effects = self.pump(now_ms, workshop)
         if message.request:
-            effects.append(Send(peer, messages.Working(message.request, message.stream)))
+            effects.append(Send(peer, messages.Working(message.request, message.stream, turn=station.turn)))
         return effects
+
+    def _room(self, message: messages.Work) -> int:
+        return max(0, min(message.room, self._machine.settings.room_messages_max))
+
+    def _on_beginning(self, now_ms: int, workshop: Workshop, peer: Peer, message: messages.Work) -> list[Effect]:
+        """A stream begins as soon as it is known what the member has in hand, and which lanes that is of."""
+        waiting = workshop.postponed.get(message.client)
+        if waiting is not None and (waiting[1].epoch, waiting[1].stream) > (message.epoch, message.stream):
+            return []
+        if workshop.settling.get(message.client):  # What became of it has to be known before the answer.
+            workshop.postponed[message.client] = (peer, message)
+            return []
+        topic = self._machine.topics[workshop.group.topic]
+        ranges = [each for held in message.held for each in held.ranges]
+        spread(ranges)  # Refuses what is too much to be weighed.
+        entries = self._entries(topic, ranges)
+        if not entries:
+            return self._begin(now_ms, workshop, peer, message, {})
+        workshop.claiming[message.client] = None
+        places = tuple(topic.place(entry) for entry in entries)
+        firsts = tuple(topic.offsets[entry] for entry in entries)
+        return [Examine(places, Claim(workshop.group.key, peer, message, firsts))]
 
     def _entries(self, topic: Topic, ranges: list[tuple[int, int]]) -> list[int]:
         """The batches that hold these offsets, as far as they exist."""
@@ -166,10 +192,10 @@ class Sharing:
 
     def _on_claim(self, now_ms: int, claim: Claim, batches: tuple[Columns, ...]) -> list[Effect]:
         group = self._machine.groups.get(claim.key)
-        message = claim.message
         if group is None:
             return []
         workshop = self._workshop(group)
+        workshop.claiming.pop(claim.message.client, None)
         topic = self._machine.topics[group.topic]
         keys: dict[int, LaneKey | None] = {}
         for first, columns in zip(claim.entries, batches, strict=True):
@@ -177,50 +203,62 @@ class Sharing:
             rows = kept if kept is not None else range(len(columns.values))
             found = _lane_keys(group, columns, rows)
             keys.update(zip(range(first, first + len(found)), found, strict=True))
-        kept_parcels: list[messages.Kept] = []
-        settled: list[int] = []
-        for held in message.held:
-            offsets = [offset for start, end in held.ranges for offset in range(start, end) if offset in keys]
-            settled += [offset for offset in offsets if group.progress.done(offset)]
-            open_offsets = [offset for offset in offsets if not group.progress.done(offset)]
-            parcel = workshop.lanes.claim(
-                message.client, open_offsets, [keys[offset] for offset in open_offsets], held.attempt, now_ms
-            )
-            if parcel is not None:
-                kept_parcels.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
-        return self._begin_work(
-            now_ms, workshop, claim.peer, message, tuple(kept_parcels), tuple(compress(sorted(settled)))
-        )
+        return self._begin(now_ms, workshop, claim.peer, claim.message, keys)
 
-    def _begin_work(
+    def _begin(
         self,
         now_ms: int,
         workshop: Workshop,
         peer: Peer,
         message: messages.Work,
-        kept: tuple[messages.Kept, ...],
-        settled: tuple[tuple[int, int], ...],
+        keys: dict[int, LaneKey | None],
     ) -> list[Effect]:
-        workshop.awaited.pop(message.client, None)
-        working = Send(peer, messages.Working(message.request, message.stream, kept, settled))
-        return [working, *self.pump(now_ms, workshop)]
+        """Begins a stream: whatever the member had is taken back and given to it again as far as it has it in hand.
+
+        All in one step, so that nobody, the member itself included, is given any of it in between. `keys` has the
+        lane of every message in hand.
+        """
+        client, progress = message.client, workshop.group.progress
+        workshop.lanes.join(client, now_ms)
+        workshop.stations[client] = Station(peer, message)
+        workshop.begun[client] = (message.epoch, message.stream)
+        kept: list[messages.Kept] = []
+        for held in message.held:
+            claimed = [offset for offset in spread(held.ranges) if offset in keys and not progress.done(offset)]
+            parcel = workshop.lanes.claim(client, claimed, [keys[offset] for offset in claimed], held.attempt, now_ms)
+            if parcel is not None:
+                kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
+        workshop.lanes.grant(client, self._room(message))
+        workshop.awaited.pop(client, None)
+        settled = self._settled_before(workshop.group, message)
+        return [
+            Send(peer, messages.Working(message.request, message.stream, tuple(kept), settled)),
+            *self.pump(now_ms, workshop),
+        ]
+
+    def _settled_before(self, group: Group, message: messages.Work) -> tuple[tuple[int, int], ...]:
+        """What of the messages in hand this very member has settled, without hearing of it."""
+        last = dict.fromkeys(spread(group.last_settled.get(message.client, ())))
+        return tuple(compress([offset for held in message.held for offset in spread(held.ranges) if offset in last]))
 
     def on_left(self, now_ms: int, group: Group, client: str) -> list[Effect]:
         """A member is no longer one: the others go on with its work."""
         workshop = self._workshop(group)
+        self._end(now_ms, workshop, client)
+        return self.pump(now_ms, workshop)
+
+    def _end(self, now_ms: int, workshop: Workshop, client: str, untouched: Sequence[int] = ()) -> None:
+        """A member has gone in good order: it has nothing in hand any more."""
         workshop.awaited.pop(client, None)
         if workshop.stations.pop(client, None) is not None:
-            workshop.lanes.leave(client, now_ms)
-        return self.pump(now_ms, workshop)
+            workshop.lanes.leave(client, now_ms, untouched)
 
     def on_bye(self, now_ms: int, client: str) -> list[Effect]:
         """A client ends its session in good order: nobody has to wait for its lease to run out."""
         effects: list[Effect] = []
         for workshop in list(self._workshops.values()):
-            workshop.awaited.pop(client, None)
-            if workshop.stations.pop(client, None) is not None:
-                workshop.lanes.leave(client, now_ms)
-                effects += self.pump(now_ms, workshop)
+            self._end(now_ms, workshop, client)
+            effects += self.pump(now_ms, workshop)
         return effects
 
     # Work goes out.
@@ -236,7 +274,7 @@ class Sharing:
 
     def pump(self, now_ms: int, workshop: Workshop) -> list[Effect]:
         """Gives a group's members what they have room for."""
-        if workshop.awaited or workshop.examining:
+        if workshop.awaited or workshop.examining or workshop.claiming:
             return []
         topic = self._machine.topics[workshop.group.topic]
         if workshop.position < topic.next_offset and (hunger := workshop.lanes.hunger()) > 0:
@@ -273,6 +311,8 @@ class Sharing:
                 if room <= 0:
                     break
                 self._offer(workshop, topic, columns, min(end, workshop.position + room))
+                if workshop.position < end:  # The next columns are of the next batch.
+                    break
         return self.pump(now_ms, workshop)
 
     def _offer(self, workshop: Workshop, topic: Topic, columns: Columns, end: int) -> None:
@@ -306,18 +346,19 @@ class Sharing:
             picks.append((Place(place.address, place.size_bytes), rows))
             index = until
         station = workshop.stations[picked.member]
-        message = messages.Parcel(station.stream, picked.number, picked.attempt, tuple(offsets))
+        station.turn += 1
+        message = messages.Parcel(station.stream, station.turn, picked.number, picked.attempt, tuple(offsets))
         return Share(station.peer, message, tuple(picks))
 
     # Work comes back.
 
     def on_settle(self, now_ms: int, peer: Peer, message: messages.Settle) -> list[Effect]:
-        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
         workshop.lanes.activate(message.client)
         settlements: list[Settlement] = []
         stale: list[int] = []
         for each in message.settlements:
-            offsets = [offset for start, end in each.ranges for offset in range(start, end)] if each.ranges else None
+            offsets = spread(each.ranges) if each.ranges else None
             try:
                 settlement = workshop.lanes.settle(message.client, each.parcel, offsets, now_ms)
             except Stale:
@@ -334,25 +375,32 @@ class Sharing:
         workshop.settling[message.client] = workshop.settling.get(message.client, 0) + 1
         return [Persist(command, origin=origin)]
 
-    def _open_workshop(self, group: str, topic: str, client: str, epoch: int, stream: int) -> Workshop:
+    def _open_workshop(self, group: str, topic: str, client: str, epoch: int, stream: int) -> tuple[Workshop, Station]:
         found = self._workshop(self._machine.find_group(group, topic, client, epoch))
         station = found.stations.get(client)
         if station is None or station.stream != stream or station.epoch != epoch:
             raise Fenced(f"The stream {stream} of {client!r} is not open: open it again and say what you have in hand.")
-        return found
+        return found, station
 
     def on_settled(self, now_ms: int, origin: Settling) -> list[Effect]:
         """The journal has it."""
-        answer: list[Effect] = []
-        if origin.message.request:
-            answer.append(Send(origin.peer, messages.SettleDone(origin.message.request, origin.stale)))
         workshop = self._workshops.get(origin.key)
         if workshop is None:
-            return answer
+            return [self._settle_done(None, origin)]
+        answer = self._settle_done(workshop.stations.get(origin.message.client), origin)
         for settlement in origin.settlements:
             if settlement.open:
                 workshop.lanes.confirm(settlement)
-        return [*answer, *self._on_decided(now_ms, workshop, origin), *self.pump(now_ms, workshop)]
+        return [answer, *self._on_decided(now_ms, workshop, origin), *self.pump(now_ms, workshop)]
+
+    def _settle_done(self, station: Station | None, origin: Settling) -> Send:
+        message = origin.message
+        if station is None or (station.epoch, station.stream) != (message.epoch, message.stream):
+            # The next stream will be told that it was this member who has settled it.
+            gone = Fenced(f"The stream {message.stream} of {message.client!r} has ended meanwhile: open it again.")
+            return Send(origin.peer, messages.Failed(message.request, gone.number, str(gone)))
+        station.turn += 1
+        return Send(origin.peer, messages.SettleDone(message.request, origin.stale, station.turn))
 
     def _on_decided(self, now_ms: int, workshop: Workshop, origin: Settling) -> list[Effect]:
         """A settlement has been written or refused: a stream that waited for that begins."""
@@ -382,19 +430,29 @@ class Sharing:
         return []
 
     def on_release(self, now_ms: int, peer: Peer, message: messages.Release) -> list[Effect]:
-        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        workshop, station = self._open_workshop(
+            message.group, message.topic, message.client, message.epoch, message.stream
+        )
         if message.delay_ms < 0:
             raise InvalidRequest(f"A delay is 0 or more, and this is {message.delay_ms} ms.")
         ranges = message.settlement.ranges
-        offsets = [offset for start, end in ranges for offset in range(start, end)] if ranges else None
+        offsets = spread(ranges) if ranges else None
         taken = workshop.lanes.nack(message.client, message.settlement.parcel, offsets, now_ms, message.delay_ms)
-        answer = Send(peer, messages.ReleaseDone(message.request, tuple(compress(taken))))
+        station.turn += 1
+        answer = Send(peer, messages.ReleaseDone(message.request, tuple(compress(taken)), station.turn))
         return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
 
     def on_extend(self, now_ms: int, peer: Peer, message: messages.Extend) -> list[Effect]:
-        workshop = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
         workshop.lanes.extend(message.client, message.parcel, now_ms)
         return [Send(peer, messages.ExtendDone(message.request))]
+
+    def on_rest(self, now_ms: int, peer: Peer, message: messages.Rest) -> list[Effect]:
+        """A member ends its stream in good order."""
+        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
+        self._end(now_ms, workshop, message.client, spread(message.untouched))
+        answer = Send(peer, messages.RestDone(message.request))
+        return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
 
     def _bury(self, workshop: Workshop) -> list[Effect]:
         """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""
@@ -438,6 +496,8 @@ class Sharing:
                 continue
             if now_ms >= self._grace_until_ms:
                 workshop.awaited.clear()
+            if len(workshop.begun) > len(workshop.group.members):
+                self._forget_begun(workshop)
             for client in list(workshop.stations):
                 if now_ms - heard_at_ms.setdefault(client, now_ms) > self._machine.settings.lease_ms:
                     del workshop.stations[client]
@@ -446,6 +506,15 @@ class Sharing:
             effects += self._bury(workshop)
             effects += self.pump(now_ms, workshop)
         return effects
+
+    def _forget_begun(self, workshop: Workshop) -> None:
+        """A stream of a session that is over cannot begin again, whatever arrives late."""
+        clients = self._machine.clients
+        workshop.begun = {
+            name: (epoch, stream)
+            for name, (epoch, stream) in workshop.begun.items()
+            if (client := clients.get(name)) is not None and client.epoch == epoch
+        }
 
     # Questions.
 
@@ -475,6 +544,13 @@ class Sharing:
             lag = self._machine.topics[group.topic].next_offset - group.progress.count
             found.append(GroupInfo(group.name, group.topic, state.lanes, lag, state.moved_lanes, members))
         return tuple(found)
+
+
+def spread(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """The offsets in these ranges of a request; more than any member can have are refused."""
+    if sum(end - start for start, end in ranges) > SPREAD_MAX or any(start < 0 or end < start for start, end in ranges):
+        raise InvalidRequest(f"A member speaks of at most {SPREAD_MAX} messages at a time, in ranges that rise.")
+    return [offset for start, end in ranges for offset in range(start, end)]
 
 
 def _lane_keys(group: Group, columns: Columns, rows: Any) -> list[LaneKey | None]:

@@ -751,14 +751,34 @@ def test_a_claim_comes_after_others_got_to_work() -> None:
     assert lanes.claim("bob", [2, 3], [GREEN, GREEN], 1, 0) == Parcel(3, "bob", [2, 3], 1)
 
 
+def test_a_settlement_that_the_journal_refused_is_not_confirmed_when_it_is_repeated() -> None:
+    """C11: its message was taken back meanwhile, and that is what the member is told."""
+    lanes = group("ada")
+    lanes.offer(0, [RED])
+    [parcel] = lanes.pick(0)
+    whole = lanes.settle("ada", parcel.number, None, 10)
+    lanes.leave("ada", 20)
+    lanes.join("ada", 20)
+    lanes.unsettle(whole)
+    assert lanes.settle("ada", parcel.number, None, 30).refused == [0]
+
+
 def test_claims_have_their_limits() -> None:
-    lanes = group("ada", window_messages_max=2)
-    with pytest.raises(LimitReached):
-        lanes.claim("ada", [0, 1, 2], [None] * 3, 1, 0)
+    lanes = group("ada")
     with pytest.raises(InvalidRequest):
         lanes.claim("ada", [0, 1], [None], 1, 0)
     with pytest.raises(Stale):
         lanes.claim("bob", [0], [None], 1, 0)
+
+
+def test_a_full_window_keeps_nobody_from_claiming_what_it_has() -> None:
+    """C8: the window bounds what is offered; what is in hand has been offered, now or in an earlier life."""
+    lanes = group("ada", room=5, window_messages_max=2)
+    lanes.offer(0, [RED, BLUE])
+    lanes.pick(0)
+    lanes.join("ada", 0)
+    assert lanes.claim("ada", [0, 1, 2], [RED, BLUE, GREEN], 1, 0) == Parcel(2, "ada", [0, 1, 2], 1)
+    assert lanes.hunger() == 0
 
 
 # Stories made by chance, and whether the checks would notice.
@@ -811,9 +831,9 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
 class ForgetsTheJournal(Lanes):
     """Lets the lanes of a lost member go on before the journal has answered."""
 
-    def _disown(self, member: Member) -> None:
+    def _disown(self, member: Member, untouched: dict[int, None] | None = None) -> None:
         member.settlements = {}
-        super()._disown(member)
+        super()._disown(member, untouched)
 
 
 class LosesSightOfLanes(Lanes):

@@ -1,0 +1,136 @@
+"""put_many with patience: what the broker has no room for is tried again.
+
+The values go out in pieces. Of a piece that is refused as Overloaded the first half is tried, because a topic that
+has room for some messages does not take a batch that has more; when there is no room for a single one, that is tried
+again after a pause. What was stored of a piece is always its beginning, so nothing is stored twice and the order stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+
+from tidings.client import operations
+from tidings.client.operations import OVERLOAD_PAUSE_MS, OVERLOAD_PAUSE_MS_MAX, Core, Operation, Until
+from tidings.client.parcels import Bulk
+from tidings.client.rows import Source, Value
+from tidings.client.session import Identity
+from tidings.errors import Overloaded, Unavailable
+from tidings.message import Receipts, check_topic
+
+PIECE_MESSAGES_MAX = 4_096
+
+
+class Filling:
+    """One put_many that waits for room."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: str,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None,
+        identity: Identity | None,
+        wait: float,
+    ) -> None:
+        Source(values, keys, core.now_us)  # Refuses one value that was given for many.
+        self._core = core
+        self._topic = check_topic(topic)
+        self._values = iter(values)
+        self._keys = None if keys is None else iter(keys)
+        self._identity = identity
+        self._wait = wait
+        self._size = PIECE_MESSAGES_MAX
+        self._next_values: list[Value] = []
+        self._next_keys: list[Value | None] = []
+        self._total = Receipts(self._topic, None, 0)
+
+    def steps(self, unanswered: Bulk | None = None) -> Operation[Receipts]:
+        """Stores piece after piece, beginning with one that has been sent and not answered, if there is one."""
+        core, entry = self._core, unanswered
+        deadline_ms, pause_ms = core.deadline_ms(self._wait), OVERLOAD_PAUSE_MS
+        while True:
+            try:
+                if entry is not None:
+                    who = self._identity or core.session.main
+                    stored: Receipts = yield from operations.resend(core, entry, who)
+                else:
+                    entry = self._give()
+                    if entry is None:
+                        return self._total
+                    stored = yield from operations.receipts(core, entry, self._identity)
+            except Unavailable as error:
+                vars(error)["receipts"] = self._total_with(vars(error).get("receipts"))
+                vars(error)["resend"] = partial(self._resend, entry)
+                raise
+            except Overloaded as error:
+                before = self._total.count
+                self._took(vars(error).get("receipts"))
+                if self._total.count > before:
+                    deadline_ms, pause_ms = core.deadline_ms(self._wait), OVERLOAD_PAUSE_MS
+                self._size = min(self._size, len(self._next_values)) // 2
+                if not self._size:  # There is no room for a single one.
+                    self._size = 1
+                    now_ms = core.now_ms()
+                    assert deadline_ms is not None
+                    if now_ms >= deadline_ms:
+                        vars(error)["receipts"] = self._total
+                        raise
+                    yield Until(lambda: False, min(now_ms + pause_ms, deadline_ms))
+                    pause_ms = min(2 * pause_ms, OVERLOAD_PAUSE_MS_MAX)
+            else:
+                self._took(stored)
+                self._size = min(2 * self._size, PIECE_MESSAGES_MAX)
+                deadline_ms, pause_ms = core.deadline_ms(self._wait), OVERLOAD_PAUSE_MS
+            entry = None
+
+    def _resend(self, unanswered: Bulk | None) -> Receipts:
+        found: Receipts = self._core.run(self.steps(unanswered))
+        return found
+
+    def _give(self) -> Bulk | None:
+        """Hands the next piece to the outbox; None at the end."""
+        self._next_values += islice(self._values, max(0, self._size - len(self._next_values)))
+        values = self._next_values[: self._size]
+        keys: list[Value | None] | None = None
+        if self._keys is not None:
+            self._next_keys += islice(self._keys, max(0, max(1, len(values)) - len(self._next_keys)))
+            keys = self._next_keys[: max(1, len(values))]
+        if not values and not keys:
+            return None
+        core = self._core
+        entry = Bulk(self._topic, Source(values, keys, core.now_us))
+        core.session.now_ms = core.now_ms()
+        (self._identity or core.session.main).outbox.give(entry)
+        return entry
+
+    def _took(self, stored: Receipts | None) -> None:
+        """So much of the present piece has been stored."""
+        if stored is not None:
+            self._total = self._total_with(stored)
+            del self._next_values[: stored.count]
+            del self._next_keys[: stored.count]
+
+    def _total_with(self, stored: Receipts | None) -> Receipts:
+        total = self._total
+        if stored is None:
+            return total
+        firsts = [each for each in (total.first_offset, stored.first_offset) if each is not None]
+        count, duplicates = total.count + stored.count, total.duplicates + stored.duplicates
+        return Receipts(self._topic, min(firsts, default=None), count, duplicates)
+
+
+def put_many(
+    core: Core,
+    topic: str,
+    values: Iterable[Value],
+    keys: Iterable[Value | None] | None = None,
+    identity: Identity | None = None,
+    wait: float | None = None,
+) -> Operation[Receipts]:
+    """Stores many messages, batch by batch; what is Overloaded is tried again for `wait` seconds."""
+    seconds = core.session.settings.overload_wait_ms / 1000 if wait is None else wait
+    if seconds <= 0:
+        return (yield from operations.put_many(core, topic, values, keys, identity))
+    return (yield from Filling(core, topic, values, keys, identity, seconds).steps())
