@@ -11,6 +11,7 @@ hand; until all have done so, or a lease has passed, nothing new is given out, s
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -326,11 +327,14 @@ class Sharing:
             if settlement.refused:
                 stale.append(each.parcel)
             settlements.append(settlement)
-        offsets = sorted(offset for settlement in settlements for offset in settlement.offsets)
+        offsets = sorted(chain.from_iterable([settlement.offsets for settlement in settlements]))
         origin = Settling(workshop.group.key, peer, message, tuple(settlements), tuple(dict.fromkeys(stale)))
         if not offsets:
             return self.on_settled(now_ms, origin)
-        command = commands.Settle(message.client, message.epoch, message.group, message.topic, tuple(compress(offsets)))
+        ranges: tuple[tuple[int, int], ...] = ()
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            ranges, offsets = ((offsets[0], offsets[-1] + 1),), []
+        command = commands.Settle(message.client, message.epoch, message.group, message.topic, ranges, offsets)
         workshop.settling[message.client] = workshop.settling.get(message.client, 0) + 1
         return [Persist(command, origin=origin)]
 
