@@ -7,6 +7,7 @@ readers in bulk pay for no objects; a `Message` is made only for whoever asks fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import overload
 
 import msgspec
@@ -186,15 +187,20 @@ class Share(Batch):
         )
 
     def __iter__(self) -> Iterator[Message]:
-        columns, attempt = self.columns, self.attempt
-        topic, publisher, times = self.topic, columns.publisher, columns.published_us
-        if columns.headers is None and columns.ids is None and isinstance(times, int):
-            at = times / 1e6
-            for offset, value, key in zip(self.offsets, self.values, self.keys, strict=True):
-                yield Message(topic, offset, value, key, None, None, publisher, at, attempt)
-        else:
-            for index in range(len(self.values)):
-                yield self[index]
+        columns, times = self.columns, self.columns.published_us
+        nothing = repeat(None)
+        return map(  # Nothing of Python runs between one message and the next.
+            Message,
+            repeat(self.topic),
+            self.offsets,
+            self.values,
+            nothing if columns.keys is None else columns.keys,
+            nothing if columns.headers is None else columns.headers,
+            nothing if columns.ids is None else columns.ids,
+            repeat(columns.publisher),
+            repeat(times / 1e6) if isinstance(times, int) else [each / 1e6 for each in times],
+            repeat(self.attempt),
+        )
 
     def select(self, rows: Sequence[int], attempt: int | None = None) -> Share:
         """The same share with only these rows."""

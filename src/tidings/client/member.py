@@ -48,12 +48,13 @@ def ranges_of(offsets: Iterable[int]) -> Ranges:
 class Crate:
     """A parcel of which something is in hand."""
 
-    __slots__ = ("attempt", "done", "intact", "left", "number", "stream")
+    __slots__ = ("attempt", "done", "intact", "left", "number", "size", "stream")
 
     def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
         self.stream = stream
         self.number = number
         self.attempt = attempt
+        self.size = left
         self.left = left
         """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
         self.done: list[int] = []
@@ -116,6 +117,9 @@ class Member:
         self.hand: dict[int, Crate] = {}
         self.ready_crates: dict[Crate, None] = {}
         """Crates with something to be settled."""
+        self.hold_back = 0
+        """While a quick loop is at work, intact crates of up to this size are settled as a whole: naming the parcel is
+        all that this takes, and the rest of it is about to be dealt with anyway."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
         self.unanswered: dict[int, None] = {}
@@ -373,7 +377,11 @@ class Member:
         assert not self.settling
         crates, self.ready_crates = self.ready_crates, {}
         found = []
+        hold_back = 0 if self.waiters else self.hold_back
         for crate in crates:
+            if crate.left and crate.intact and crate.size <= hold_back:
+                self.ready_crates[crate] = None
+                continue
             done, crate.done = crate.done, []
             if crate.intact and not crate.left and not self.alone:
                 self.settling.append((crate, done))
@@ -390,6 +398,10 @@ class Member:
                 self.settling.append((crate, done))
                 found.append(Settlement(crate.number, ranges_of(done)))
         return tuple(found)
+
+    def any_whole(self) -> bool:
+        """Whether there is more to be settled than the first part of a parcel."""
+        return any(not (crate.left and crate.intact) for crate in self.ready_crates)
 
     def unsettle(self, answered: bool) -> None:
         """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""

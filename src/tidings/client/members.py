@@ -226,7 +226,15 @@ class Members:
     # Settlements.
 
     def flush(self, member: Member) -> None:
-        """Settles what has been dealt with, unless a settlement of this membership is in flight."""
+        """Settles everything that has been dealt with, at once or when the settlement in flight is answered."""
+        self.flush_whole(member, 0)
+
+    def flush_whole(self, member: Member, size: int) -> None:
+        """The same, but parcels of up to this size wait until they have been dealt with as a whole."""
+        member.hold_back = size
+        self._settle(member)
+
+    def _settle(self, member: Member) -> None:
         if member.settle_call is not None or not member.ready_crates or self._session.failing:
             return
         if not member.number:
@@ -258,7 +266,7 @@ class Members:
             answer = pending.outcome()
             if isinstance(answer, SettleDone):
                 member.settled(answer.stale)
-                self.flush(member)
+                self._settle(member)
                 return
             error = ProtocolError(NOT_TIDINGS)
         member.unsettle(answered=not isinstance(error, Unavailable))
