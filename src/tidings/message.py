@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import overload
 
 import msgspec
@@ -204,7 +205,7 @@ class Share(Batch):
 
     def select(self, rows: Sequence[int], attempt: int | None = None) -> Share:
         """The same share with only these rows."""
-        offsets = tuple([self.offsets[row] for row in rows])
+        offsets = [self.offsets[row] for row in rows]
         return Share(self.topic, offsets, select(self.columns, rows), self.attempt if attempt is None else attempt)
 
     def after(self, offset: int) -> Share:
@@ -231,16 +232,23 @@ def cut(columns: Columns, where: slice) -> Columns:
 
 
 def select(columns: Columns, rows: Sequence[int]) -> Columns:
-    """The same columns with only these rows."""
+    """The same columns with only these rows.
+
+    >>> select(Columns(1, "alice", [b"a", b"b", b"c"], [None, b"k", None]), (0, 1))
+    Columns(format=1, publisher='alice', values=[b'a', b'b'], keys=[None, b'k'], headers=None, ids=None, published_us=0)
+    """
+    if len(rows) < 2:  # One row alone would come out of the getter as it is, and none is nothing it could get.
+        return cut(columns, slice(rows[0], rows[0] + 1) if rows else slice(0))
+    get = itemgetter(*rows)
     times = columns.published_us
     return Columns(
         columns.format,
         columns.publisher,
-        [columns.values[row] for row in rows],
-        None if columns.keys is None else [columns.keys[row] for row in rows],
-        None if columns.headers is None else [columns.headers[row] for row in rows],
-        None if columns.ids is None else [columns.ids[row] for row in rows],
-        times if isinstance(times, int) else [times[row] for row in rows],
+        list(get(columns.values)),
+        None if columns.keys is None else list(get(columns.keys)),
+        None if columns.headers is None else list(get(columns.headers)),
+        None if columns.ids is None else list(get(columns.ids)),
+        times if isinstance(times, int) else list(get(times)),
     )
 
 
