@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ Peer = bytes | tuple[bytes]
 
 COPY_BYTES_MAX = 16 * 1024
 """Frames above this size are handed on without a copy."""
+LONE_COPY_BYTES_MAX = 128 * 1024
+"""The same for a frame that goes to one peer only: giving it back to Python takes longer than a copy of this size."""
 
 
 class Router:
@@ -100,11 +103,12 @@ class Router:
     def send_all(self, outgoing: list[tuple[Peer, list[bytes | memoryview]]]) -> None:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""
         shared: dict[int, zmq.Frame] = {}
+        readers = Counter(id(frame) for _, frames in outgoing for frame in frames if len(frame) > COPY_BYTES_MAX)
         send = self._socket.send_multipart
         for peer, frames in outgoing:
             parts: list[zmq.Frame | bytes | memoryview] = [peer] if isinstance(peer, bytes) else [peer[0], b""]
             for frame in frames:
-                if len(frame) <= COPY_BYTES_MAX:
+                if len(frame) <= (LONE_COPY_BYTES_MAX if readers[id(frame)] <= 1 else COPY_BYTES_MAX):
                     parts.append(frame)
                     continue
                 # One ZeroMQ frame for all readers of a batch: libzmq counts references, nothing is copied.
