@@ -44,7 +44,7 @@ from tidings.protocols.broker.members import (
 )
 
 _COMPACT_MIN = 4_096
-_SPARE_MAX = 4_096
+_SPARE_MAX = 65_536
 
 
 class Lanes(Claims):
