@@ -143,6 +143,8 @@ class Member:
         that has come meanwhile and waits."""
         self._queue: deque[Unopened | Share] = deque()
         self._index = 0
+        self._highest = -1
+        """The highest offset that has ever come: whatever is above it is not in hand."""
 
     # Coming in.
 
@@ -150,7 +152,10 @@ class Member:
         """Takes a parcel of the present stream."""
         offsets, hand = parcel.offsets, self.hand
         crate = Crate(parcel.stream, parcel.parcel, parcel.attempt, len(offsets))
-        if hand.keys().isdisjoint(offsets):
+        highest = self._highest
+        if offsets and offsets[-1] > highest:
+            self._highest = offsets[-1]
+        if (offsets and offsets[0] > highest) or hand.keys().isdisjoint(offsets):
             hand.update(dict.fromkeys(offsets, crate))
             self._queue.append(Unopened(crate, offsets, bodies))
             return

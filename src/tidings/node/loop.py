@@ -8,6 +8,7 @@ they save.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -27,6 +28,8 @@ from tidings.transport.router import Router
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
+GARBAGE_MIN = 20_000
+"""The collector of cycles, of which a broker makes few, runs this seldom: it walks through every batch in memory."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -168,6 +171,8 @@ def serve(
         router = Router(node, broker.batch_bytes_max)
         loop = Loop(engine, router, node, Clock())
         _stop_on_signals(loop, router.wake_descriptor)
+        gc.freeze()
+        gc.set_threshold(GARBAGE_MIN)
         on_ready(router.address)
         loop.run()
     finally:

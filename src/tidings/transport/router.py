@@ -22,6 +22,10 @@ COPY_BYTES_MAX = 16 * 1024
 LONE_COPY_BYTES_MAX = 128 * 1024
 """The same for a frame that goes to one peer only: giving it back to Python takes longer than a copy of this size."""
 
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain numbers: combining the flags anew for every frame would take as long as queueing it."""
+
 
 class Router:
     """A bound ROUTER socket. Every method belongs to the thread of the loop, except `wake`."""
@@ -104,7 +108,7 @@ class Router:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""
         shared: dict[int, zmq.Frame] = {}
         readers = Counter(id(frame) for _, frames in outgoing for frame in frames if len(frame) > COPY_BYTES_MAX)
-        send = self._socket.send_multipart
+        send = self._socket.send
         for peer, frames in outgoing:
             parts: list[zmq.Frame | bytes | memoryview] = [peer] if isinstance(peer, bytes) else [peer[0], b""]
             for frame in frames:
@@ -117,7 +121,9 @@ class Router:
                     whole = shared[id(frame)] = zmq.Frame(frame, copy=False)
                 parts.append(whole)
             with contextlib.suppress(zmq.Again):
-                send(parts, zmq.NOBLOCK, copy=True)
+                for part in parts[:-1]:
+                    send(part, _MORE)
+                send(parts[-1], _LAST)
 
     def close(self, linger_ms: int) -> None:
         """Closes the door; what has been handed to it may still go out for a while."""

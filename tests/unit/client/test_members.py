@@ -169,6 +169,17 @@ def test_a_parcel_sent_again_is_not_handed_out_again() -> None:
     assert [each.parcel for each in shop.settlements()] == [1]
 
 
+def test_what_comes_in_any_order_of_offsets_is_known_when_it_comes_again() -> None:
+    """C8"""
+    shop = Shop()
+    shop.parcel(1, 5, 9)
+    shop.parcel(2, 3, 7)
+    shop.parcel(3, 12)
+    shop.parcel(4, 3, 5, 7, 9, 11, 12, attempt=2)
+    assert sorted(shop.take(9)) == [(3, 2), (5, 2), (7, 2), (9, 2), (11, 2), (12, 2)]
+    assert hand(shop.member) == [3, 5, 7, 9, 11, 12]
+
+
 def test_messages_in_hand_that_come_under_another_number_change_their_parcel() -> None:
     """What is being worked on or done already is settled under the new number; only what is new is handed out."""
     shop = Shop()
