@@ -7,6 +7,8 @@ readers in bulk pay for no objects; a `Message` is made only for whoever asks fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import overload
 
 import msgspec
@@ -186,19 +188,24 @@ class Share(Batch):
         )
 
     def __iter__(self) -> Iterator[Message]:
-        columns, attempt = self.columns, self.attempt
-        topic, publisher, times = self.topic, columns.publisher, columns.published_us
-        if columns.headers is None and columns.ids is None and isinstance(times, int):
-            at = times / 1e6
-            for offset, value, key in zip(self.offsets, self.values, self.keys, strict=True):
-                yield Message(topic, offset, value, key, None, None, publisher, at, attempt)
-        else:
-            for index in range(len(self.values)):
-                yield self[index]
+        columns, times = self.columns, self.columns.published_us
+        nothing = repeat(None)
+        return map(  # Nothing of Python runs between one message and the next.
+            Message,
+            repeat(self.topic),
+            self.offsets,
+            self.values,
+            nothing if columns.keys is None else columns.keys,
+            nothing if columns.headers is None else columns.headers,
+            nothing if columns.ids is None else columns.ids,
+            repeat(columns.publisher),
+            repeat(times / 1e6) if isinstance(times, int) else [each / 1e6 for each in times],
+            repeat(self.attempt),
+        )
 
     def select(self, rows: Sequence[int], attempt: int | None = None) -> Share:
         """The same share with only these rows."""
-        offsets = tuple([self.offsets[row] for row in rows])
+        offsets = [self.offsets[row] for row in rows]
         return Share(self.topic, offsets, select(self.columns, rows), self.attempt if attempt is None else attempt)
 
     def after(self, offset: int) -> Share:
@@ -225,16 +232,23 @@ def cut(columns: Columns, where: slice) -> Columns:
 
 
 def select(columns: Columns, rows: Sequence[int]) -> Columns:
-    """The same columns with only these rows."""
+    """The same columns with only these rows.
+
+    >>> select(Columns(1, "alice", [b"a", b"b", b"c"], [None, b"k", None]), (0, 1))
+    Columns(format=1, publisher='alice', values=[b'a', b'b'], keys=[None, b'k'], headers=None, ids=None, published_us=0)
+    """
+    if len(rows) < 2:  # One row alone would come out of the getter as it is, and none is nothing it could get.
+        return cut(columns, slice(rows[0], rows[0] + 1) if rows else slice(0))
+    get = itemgetter(*rows)
     times = columns.published_us
     return Columns(
         columns.format,
         columns.publisher,
-        [columns.values[row] for row in rows],
-        None if columns.keys is None else [columns.keys[row] for row in rows],
-        None if columns.headers is None else [columns.headers[row] for row in rows],
-        None if columns.ids is None else [columns.ids[row] for row in rows],
-        times if isinstance(times, int) else [times[row] for row in rows],
+        list(get(columns.values)),
+        None if columns.keys is None else list(get(columns.keys)),
+        None if columns.headers is None else list(get(columns.headers)),
+        None if columns.ids is None else list(get(columns.ids)),
+        times if isinstance(times, int) else list(get(times)),
     )
 
 

@@ -183,7 +183,7 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credit_bytes: int = 8 * MIB
     beat_ms: int = 2_000
     """How often a client that waits for messages asks whether the broker still serves its streams."""
-    room_messages: int = 4_000
+    room_messages: int = 8_000
     """Messages of a group that a member has in flight at most."""
     overload_wait_ms: int = 0
     """For how long a put that is refused as Overloaded is tried again; 0 raises at once."""

@@ -56,12 +56,18 @@ class GroupSubscription:
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """The messages as they come; ends when none came for `timeout` seconds, or at `close`."""
         perform, worker = self._bus.perform, Worker(self._core, self._member, timeout)
+        member, done = self._member, 0
         try:
-            while (piece := perform(worker.step())) is not None:
+            while (piece := perform(worker.step_unwatched())) is not None:
+                changes = worker.changes
                 for message in piece:
+                    if member.changes != changes:
+                        break
                     yield message
-                    worker.done += 1
+                    done += 1
+                worker.done, done = done, 0
         finally:
+            worker.done += done
             self._bus.settle(worker.leave)
 
     def batches(self, timeout: float | None = None) -> Iterator[Share]:

@@ -48,7 +48,7 @@ def ranges_of(offsets: Iterable[int]) -> Ranges:
 class Crate:
     """A parcel of which something is in hand."""
 
-    __slots__ = ("attempt", "done", "intact", "left", "number", "since", "stream")
+    __slots__ = ("attempt", "done", "intact", "left", "number", "since", "size", "stream")
 
     def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
         self.stream = stream
@@ -56,6 +56,7 @@ class Crate:
         self.attempt = attempt
         self.since = attempt
         """The attempt at which it came; it has grown when the parcel was sent again."""
+        self.size = left
         self.left = left
         """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
         self.done: list[int] = []
@@ -122,6 +123,9 @@ class Member:
         self.hand: dict[int, Crate] = {}
         self.ready_crates: dict[Crate, None] = {}
         """Crates with something to be settled."""
+        self.hold_back = 0
+        """While a quick loop is at work, intact crates of up to this size are settled as a whole: naming the parcel is
+        all that this takes, and the rest of it is about to be dealt with anyway."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
         self.settle_call: Call | None = None
@@ -145,6 +149,8 @@ class Member:
         that has come meanwhile and waits."""
         self._queue: deque[Unopened | Share] = deque()
         self._index = 0
+        self._highest = -1
+        """The highest offset that has ever come: whatever is above it is not in hand."""
 
     # Coming in.
 
@@ -175,7 +181,10 @@ class Member:
         """Takes a parcel of the present stream."""
         offsets, hand = parcel.offsets, self.hand
         crate = Crate(parcel.stream, parcel.parcel, parcel.attempt, len(offsets))
-        if hand.keys().isdisjoint(offsets):
+        highest = self._highest
+        if offsets and offsets[-1] > highest:
+            self._highest = offsets[-1]
+        if (offsets and offsets[0] > highest) or hand.keys().isdisjoint(offsets):
             hand.update(dict.fromkeys(offsets, crate))
             self._queue.append(Unopened(crate, offsets, bodies))
             return
@@ -433,7 +442,11 @@ class Member:
         assert not self.settling
         crates, self.ready_crates = self.ready_crates, {}
         found = []
+        hold_back = 0 if self.waiters else self.hold_back
         for crate in crates:
+            if crate.left and crate.intact and crate.size <= hold_back:
+                self.ready_crates[crate] = None
+                continue
             done, crate.done = crate.done, []
             if crate.intact and not crate.left and not self.alone:
                 self.settling.append((crate, done))
@@ -450,6 +463,10 @@ class Member:
                 self.settling.append((crate, done))
                 found.append(Settlement(crate.number, ranges_of(done)))
         return tuple(found)
+
+    def any_whole(self) -> bool:
+        """Whether there is more to be settled than the first part of a parcel."""
+        return any(not (crate.left and crate.intact) for crate in self.ready_crates)
 
     def unsettle(self) -> None:
         """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""

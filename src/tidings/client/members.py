@@ -249,7 +249,15 @@ class Members:
     # Settlements.
 
     def flush(self, member: Member) -> None:
-        """Settles what has been dealt with, unless a settlement of this membership is in flight."""
+        """Settles everything that has been dealt with, at once or when the settlement in flight is answered."""
+        self.flush_whole(member, 0)
+
+    def flush_whole(self, member: Member, size: int) -> None:
+        """The same, but parcels of up to this size wait until they have been dealt with as a whole."""
+        member.hold_back = size
+        self._settle(member)
+
+    def _settle(self, member: Member) -> None:
         if member.settle_call is not None or not member.ready_crates or self._session.failing:
             return
         if not member.number:
@@ -282,7 +290,7 @@ class Members:
     def _on_settled(self, member: Member, answer: SettleDone) -> None:
         member.settle_call = None
         member.settled(answer.stale)
-        self.flush(member)
+        self._settle(member)
 
     def _on_refused(self, member: Member, error: BaseException) -> None:
         member.settle_call = None

@@ -230,6 +230,8 @@ class Worker:
 
     def __init__(self, core: Core, member: Member, timeout: float | None) -> None:
         self.done = 0
+        self.changes = -1
+        """The member's `changes` when the present piece was handed out."""
         self._core = core
         self._member = member
         self._timeout = timeout
@@ -237,7 +239,6 @@ class Worker:
         self._share: Share | None = None
         self._start = 0
         self._messages: Iterator[Message] = iter(())
-        self._changes = -1
         self._stride = 1
         self._stepped_ms = 0
         self._unsent = 0
@@ -246,27 +247,34 @@ class Worker:
         """Settlements of a quick loop travel in pieces of this size, or whatever would come would be as small."""
 
     def step(self) -> Operation[Iterator[Message] | None]:
-        """The next few messages, or None at the end of the loop."""
+        """The next few messages, or None at the end of the loop.
+
+        They end early when something in hand has changed: then the next step looks at the rest anew.
+        """
+        piece = yield from self.step_unwatched()
+        return None if piece is None else self._watched(piece, self.changes)
+
+    def _watched(self, piece: Iterator[Message], changes: int) -> Iterator[Message]:
+        member = self._member
+        for message in piece:
+            if member.changes != changes:
+                return
+            yield message
+
+    def step_unwatched(self) -> Operation[Iterator[Message] | None]:
+        """The same for a shell that stops by itself once the member's `changes` are no longer those of this step."""
         self._pace()
         share = yield from self._next()
         if share is None:
             return None
         member = self._member
-        if share is not self._share or member.changes != self._changes:
-            self._share, self._changes = share, member.changes
+        if share is not self._share or member.changes != self.changes:
+            self._share, self.changes = share, member.changes
             self._messages = islice(iter(share), member.index, None)
         self._start = member.index
         member.given = member.take(self._stride)
         self._stepped_ms = self._core.now_ms()
-        return self._hand_out(len(member.given))
-
-    def _hand_out(self, count: int) -> Iterator[Message]:
-        """Messages until something in hand has changed: then the rest is looked at anew."""
-        member, changes = self._member, self._changes
-        for message in islice(self._messages, count):
-            if member.changes != changes:
-                return
-            yield message
+        return islice(self._messages, len(member.given))
 
     def step_batch(self) -> Operation[Share | None]:
         """The next messages together, or None at the end of the loop."""
@@ -314,13 +322,14 @@ class Worker:
         if member.ready_crates:
             now_ms = self._core.session.now_ms = self._core.now_ms()
             self._unsent += done
-            if (
-                self._unsent >= self._enough
-                or now_ms - self._flushed_ms >= SLOW_MS
-                or not (self._claimed and member.ready())
-            ):
+            members = self._core.session.members
+            late, last = now_ms - self._flushed_ms >= SLOW_MS, not (self._claimed and member.ready())
+            if late or last or self._unsent >= self._enough:
                 self._unsent, self._flushed_ms = 0, now_ms
-                self._core.session.members.flush(member)
+                if last or (late and not member.any_whole()):
+                    members.flush(member)
+                else:
+                    members.flush_whole(member, self._enough)
 
     def _pace(self) -> None:
         """Quick loops look after the connection every now and then, slow ones after each message."""

@@ -19,6 +19,7 @@ from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
 from tidings.message import Columns, select
+from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, decode_command, encode_command
@@ -34,9 +35,6 @@ COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
 
 RETENTION_EVERY_MS = 5_000
-
-UNPACKED_MAX = 32
-"""Batches kept unpacked for groups."""
 
 
 class Engine:
@@ -55,7 +53,7 @@ class Engine:
         self._removable_address: int | None = None
         self._retention_at_ms = 0
         self._now_ms = 0
-        self._unpacked: dict[int, Columns] = {}
+        self._unpacked = Unpacked()
         self._postponed: list[Effect] = []
         """What could not be read because the storage server is away, and is tried again."""
 
@@ -229,14 +227,11 @@ class Engine:
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
 
     def _columns(self, place: Place) -> Columns:
-        """A stored batch, unpacked. Groups look at each at least twice: when it is shared out and when it is sent."""
-        columns = self._unpacked.get(place.address)
-        if columns is None:
-            columns = codec.decode_columns(self.journal.read(place.address, place.size_bytes))
-            if len(self._unpacked) >= UNPACKED_MAX:
-                del self._unpacked[next(iter(self._unpacked))]
-            self._unpacked[place.address] = columns
-        return columns
+        """A stored batch, unpacked."""
+        address, size_bytes = place.address, place.size_bytes
+        return self._unpacked.get(
+            address, size_bytes, lambda: codec.decode_columns(self.journal.read(address, size_bytes))
+        )
 
     def _pick(self, place: Place, rows: tuple[int, ...]) -> Frame:
         columns = self._columns(place)

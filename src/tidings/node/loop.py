@@ -13,6 +13,7 @@ inside the process. They close first, while the loop still answers them.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -44,6 +45,8 @@ INLINE_NS_MAX = 2_000_000
 STOP_SECONDS_MAX = 5.0
 TEND_SECONDS = 1.0
 """A broker without work notices this late that its storage server was away, or belongs to another."""
+GARBAGE_MIN = 20_000
+"""The collector of cycles, of which a broker makes few, runs this seldom: it walks through every batch in memory."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
@@ -253,6 +256,8 @@ def serve(
         router = Router(node, broker.batch_bytes_max)
         loop = Loop(engine, router, node, Clock(), doors)
         _stop_on_signals(loop, router.wake_descriptor)
+        gc.freeze()
+        gc.set_threshold(GARBAGE_MIN)
         on_ready(router.address)
         loop.run()
         for door in doors:

@@ -13,7 +13,7 @@ from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
-from tidings.simulator.hands import GROUP, TOPIC, Hands, Session, kept, spread
+from tidings.simulator.hands import GROUP, TOPIC, Hands, Session, kept
 from tidings.simulator.ledger import Existing
 from tidings.simulator.watch import Watch
 
@@ -75,7 +75,7 @@ class SettledWasTaken(GroupChecker):
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
         if existing.error is None and isinstance(command, commands.Settle):
-            for offset in spread(command.ranges):
+            for offset in command.spread():
                 if (command.client, offset) not in self._taken:
                     self.broken(f"{command.client} settled {self.name(offset)}, which it has never taken")
 
@@ -247,7 +247,7 @@ class StaleRefused(GroupChecker):
         if existing.error is not None or not isinstance(command, commands.Settle):
             return
         session = (command.client, command.epoch)
-        for offset in spread(command.ranges):
+        for offset in command.spread():
             if offset in self.hands.settled:
                 self.broken(f"{session} settled {self.name(offset)} after {self.hands.settled[offset]} had")
             if self.hands.holders.get(offset) != session:

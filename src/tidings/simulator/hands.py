@@ -78,7 +78,7 @@ class Hands:
         if existing.error is not None:
             return
         if isinstance(command, commands.Settle):
-            for offset in spread(command.ranges):
+            for offset in command.spread():
                 self.settled.setdefault(offset, (command.client, command.epoch))
                 self.holders.pop(offset, None)
         elif isinstance(command, commands.DeadLetter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ Peer = bytes | tuple[bytes]
 
 COPY_BYTES_MAX = 16 * 1024
 """Frames above this size are handed on without a copy."""
+LONE_COPY_BYTES_MAX = 128 * 1024
+"""The same for a frame that goes to one peer only: giving it back to Python takes longer than a copy of this size."""
 
 INSIDE = "inproc://tidings"
 """Where doors of the same process connect. The name means something only in the router's own context."""
@@ -109,11 +112,18 @@ class Router:
     def send_all(self, outgoing: list[tuple[Peer, list[bytes | memoryview]]]) -> None:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""
         shared: dict[int, zmq.Frame] = {}
+        readers: Counter[int] | None = None
         send, socket = frames.send, self._socket
         for peer, answer in outgoing:
             parts: list[zmq.Frame | bytes | memoryview] = [peer] if isinstance(peer, bytes) else [peer[0], b""]
             for frame in answer:
-                if len(frame) <= COPY_BYTES_MAX:
+                size = len(frame)
+                if size <= COPY_BYTES_MAX:
+                    parts.append(frame)
+                    continue
+                if readers is None:
+                    readers = Counter(id(each) for _, frames_sent in outgoing for each in frames_sent)
+                if size <= LONE_COPY_BYTES_MAX and readers[id(frame)] == 1:
                     parts.append(frame)
                     continue
                 # One ZeroMQ frame for all readers of a batch: libzmq counts references, nothing is copied.

@@ -106,6 +106,59 @@ def test_settlements_share_requests_and_whole_parcels_are_named_whole() -> None:
     assert shop.sent() == []
 
 
+def test_a_quick_loop_settles_small_parcels_as_a_whole() -> None:
+    """C11"""
+    shop = Shop()
+    shop.parcel(1, 0, 2)
+    shop.parcel(2, 4, 6, 8)
+    shop.parcel(3, 10, 12, 14, 16)
+    shop.take(9)
+    for offsets in ((0, 2), (4, 6), (10,)):
+        shop.member.finish(offsets)
+    shop.session.members.flush_whole(shop.member, 3)
+    assert shop.settlements() == (m.Settlement(1), m.Settlement(3, ((10, 11),)))
+    shop.settled()
+    assert shop.sent() == []
+    shop.member.finish((8,))
+    shop.session.members.flush_whole(shop.member, 3)
+    assert shop.settlements() == (m.Settlement(2),)
+
+
+def test_what_was_held_back_is_settled_once_somebody_wants_everything_settled() -> None:
+    """C11"""
+    shop = Shop()
+    shop.parcel(1, 0, 2)
+    shop.parcel(2, 4, 6, 8)
+    shop.take(5)
+    shop.member.finish((0, 2))
+    shop.member.finish((4,))
+    assert shop.member.any_whole()
+    shop.session.members.flush_whole(shop.member, 3)
+    assert shop.settlements() == (m.Settlement(1),)
+    assert not shop.member.any_whole()
+    shop.session.members.flush(shop.member)
+    assert shop.sent() == []
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(2, ((4, 5),)),)
+
+
+def test_nobody_who_waits_for_one_message_waits_for_the_rest_of_its_parcel() -> None:
+    """C9"""
+    shop = Shop()
+    shop.parcel(1, 0, 2)
+    shop.parcel(2, 4, 6, 8)
+    shop.take(5)
+    shop.member.finish((0, 2))
+    shop.session.members.flush_whole(shop.member, 3)
+    assert shop.settlements() == (m.Settlement(1),)
+    waiter = shop.session.members.acknowledge(shop.member, 4, 1)
+    shop.session.members.flush_whole(shop.member, 3)
+    shop.settled()
+    assert shop.settlements() == (m.Settlement(2, ((4, 5),)),)
+    shop.settled()
+    assert outcome(waiter) is None
+
+
 def test_a_parcel_sent_again_is_not_handed_out_again() -> None:
     """C11: what is in hand only learns its new attempt."""
     shop = Shop()
@@ -115,6 +168,17 @@ def test_a_parcel_sent_again_is_not_handed_out_again() -> None:
     assert shop.take(9) == [(1, 2), (2, 2)]
     shop.done(0, 1, 2)
     assert [each.parcel for each in shop.settlements()] == [1]
+
+
+def test_what_comes_in_any_order_of_offsets_is_known_when_it_comes_again() -> None:
+    """C8"""
+    shop = Shop()
+    shop.parcel(1, 5, 9)
+    shop.parcel(2, 3, 7)
+    shop.parcel(3, 12)
+    shop.parcel(4, 3, 5, 7, 9, 11, 12, attempt=2)
+    assert sorted(shop.take(9)) == [(3, 2), (5, 2), (7, 2), (9, 2), (11, 2), (12, 2)]
+    assert hand(shop.member) == [3, 5, 7, 9, 11, 12]
 
 
 def test_messages_in_hand_that_come_under_another_number_change_their_parcel() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.node.desk import Desk, values
 from tests.unit.node.test_groups import Shop
 from tidings.errors import Unavailable
+from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, JournalSettings
 
@@ -87,7 +88,7 @@ def test_a_dead_letter_waits() -> None:
     shop.publish(("", "bad"))
     [(parcel, _, _)] = shop.got["ann"]
     absence.away = True
-    shop.engine._unpacked.clear()
+    shop.engine._unpacked = Unpacked()
     settlement = messages.Settlement(parcel, ((0, 1),))
     release = messages.Release(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlement)
     shop.ask(release, peer="ann")

@@ -130,8 +130,9 @@ class Assignment:
         step = (weight + 1) << shift
         lanes = self._lanes
         spare = self._spare
-        for offset, key in zip(offsets, keys, strict=True):
-            lane = lanes.get(key)  # type: ignore[arg-type]
+        # Each lane is looked up when its turn comes: a message before may have begun it.
+        found = map(lanes.get, keys)  # type: ignore[arg-type]
+        for offset, key, lane in zip(offsets, keys, found, strict=True):
             if lane is not None:
                 if lane.hold is None:
                     lane.count += 1

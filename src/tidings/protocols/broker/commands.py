@@ -95,13 +95,22 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """A member has dealt with these messages of a group. Whether they were its to settle was judged before."""
+    """A member has dealt with these messages of a group. Whether they were its to settle was judged before.
+
+    Members of a group get every few messages of a topic, so most offsets stand alone: those are in `offsets`, which
+    rise. `ranges` are half-open.
+    """
 
     client: str
     epoch: int
     group: str
     topic: str
     ranges: tuple[tuple[int, int], ...]
+    offsets: list[int] = []
+
+    def spread(self) -> list[int]:
+        """Every offset that is settled."""
+        return [*self.offsets, *(offset for start, end in self.ranges for offset in range(start, end))]
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True, tag="dead-letter"):

@@ -12,6 +12,8 @@ from tidings.protocols.broker.messages import LaneKind
 from tidings.protocols.broker.progress import Progress, State
 
 Ranges = tuple[tuple[int, int], ...]
+Settled = tuple[Ranges, list[int]]
+"""Half-open ranges of offsets, and offsets that stand alone: what one settlement was about."""
 
 GroupKey = tuple[str, str]
 """The group's name and its topic."""
@@ -33,7 +35,7 @@ class Group:
         self.progress = progress
         self.members: dict[str, int] = {}
         """client -> the epoch in which it joined, or RESTING."""
-        self.last_settled: dict[str, Ranges] = {}
+        self.last_settled: dict[str, Settled] = {}
         """client -> what its last settlement was about. It sends the next one only when it knows what became of this
         one; so a member whose answer was lost can be told whether it was its own settlement that counted."""
         self.empty_since_ms = empty_since_ms
@@ -62,7 +64,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     progress: State
     members: dict[str, int]
     empty_since_ms: int
-    last_settled: dict[str, Ranges] = {}
+    last_settled: dict[str, Settled] = {}
 
     def restore(self) -> Group:
         group = Group(self.name, self.topic, self.lanes, Progress.decode(self.progress), self.empty_since_ms)

@@ -44,7 +44,7 @@ from tidings.protocols.broker.members import (
 )
 
 _COMPACT_MIN = 4_096
-_SPARE_MAX = 4_096
+_SPARE_MAX = 65_536
 
 
 class Lanes(Claims):
@@ -184,11 +184,9 @@ class Lanes(Claims):
     def _pick_new(self, member: Member, room: int, now_ms: int, parcels: list[Parcel]) -> None:
         """Messages that go out for the first time."""
         if member.waiting_mixed:
-            pairs = sorted(
-                zip(member.offsets[member.head :], member.lanes[member.head :], strict=True), key=lambda pair: pair[0]
-            )
-            member.offsets = [offset for offset, _ in pairs]
-            member.lanes = [lane for _, lane in pairs]
+            waiting = dict(zip(member.offsets[member.head :], member.lanes[member.head :], strict=True))
+            member.offsets = sorted(waiting)
+            member.lanes = [waiting[offset] for offset in member.offsets]
             member.head = 0
             member.waiting_mixed = False
         largest = self.settings.parcel_messages_max

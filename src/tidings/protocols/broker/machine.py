@@ -11,6 +11,7 @@ memory, one that leaves a gap is refused, and one of an older epoch is refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import assert_never
 
 import msgspec
@@ -118,7 +119,7 @@ class Machine:
             case Join():
                 return self._on_join(command, time_ms)
             case Settle():
-                return self._on_settle(command)
+                self._on_settle(command)
             case Leave():
                 self._on_leave(command, time_ms)
             case DeadLetter():
@@ -373,12 +374,17 @@ class Machine:
         if group.members.pop(client, None) is not None and not group.members:
             group.empty_since_ms = time_ms
 
-    def _on_settle(self, command: Settle) -> int:
+    def _on_settle(self, command: Settle) -> None:
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
-        group.last_settled[command.client] = command.ranges
-        return sum(group.progress.add(start, min(end, limit)) for start, end in command.ranges if start < end)
+        group.last_settled[command.client] = (command.ranges, command.offsets)
+        for start, end in command.ranges:
+            group.progress.add(start, min(end, limit))
+        offsets = command.offsets
+        if offsets and offsets[-1] >= limit:
+            offsets = offsets[: bisect_left(offsets, limit)]
+        group.progress.add_each(offsets)
 
     def _on_dead_letter(self, command: DeadLetter, time_ms: int, body_address: int) -> None:
         group = self.groups.get((command.group, command.topic))

@@ -1,23 +1,31 @@
 """Which offsets of a topic a group has dealt with: a low-water mark and the islands above it.
 
 Members of a group finish in any order, so one cursor is not enough. Everything below `low` is done, and so
-is what lies in the intervals above it; they are half-open, disjoint, do not touch each other and rise. In
-good order there are none of them, or a few, however long the topic is.
+is what lies in the islands above it. Close above the mark, where members are at work, islands are many and short
+lived, so there each offset has a byte that says whether it is done. Only what lies further away, because one
+message has been stuck for very long, is kept as intervals: half-open, disjoint, not touching, rising.
 
-Progress is journaled state: it changes only by `add`, and only forward.
+Progress is journaled state: it changes only by `add` and `add_each`, and only forward.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 State = tuple[int, tuple[tuple[int, int], ...]]
 """Progress as plain tuples, for a snapshot: the mark and the intervals above it."""
 
+NEAR_MAX = 262_144
+"""So many offsets from the mark on have a byte each, at most."""
+
+_ISLAND = re.compile(b"\1+")
+_TRIM_MIN = 4_096
+
 
 class Progress:
-    """A growing set of offsets, cheap where they come in order.
+    """A growing set of offsets, cheap where they are close to each other.
 
     >>> progress = Progress()
     >>> progress.add(0, 3), progress.add(5, 7), progress.add(2, 4)
@@ -26,16 +34,23 @@ class Progress:
     Progress(4, [(5, 7)])
     >>> progress.done(4), progress.done(5), list(progress.gaps(0, 9))
     (False, True, [(4, 5), (7, 9)])
+    >>> progress.add_each([4, 8, 10])
+    >>> progress
+    Progress(7, [(8, 9), (10, 11)])
     """
 
-    __slots__ = ("_above", "_ends", "_starts", "low")
+    __slots__ = ("_base", "_ends", "_near", "_near_max", "_starts", "low")
 
-    def __init__(self, low: int = 0) -> None:
+    def __init__(self, low: int = 0, near_max: int = NEAR_MAX) -> None:
         self.low = low
         """Every offset below this one is done, and this one is not."""
+        self._base = low
+        self._near = bytearray()
+        """Of each offset from `_base` on, which is not above the mark: 1 if it is done. The last one always is."""
+        self._near_max = near_max
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._above = 0
+        """Intervals from the end of `_near` on."""
 
     def __repr__(self) -> str:
         return f"Progress({self.low}, {self.ranges})"
@@ -48,82 +63,136 @@ class Progress:
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """What is done above the mark, as half-open intervals that rise."""
-        return list(zip(self._starts, self._ends, strict=True))
+        ranges: list[tuple[int, int]] = []
+        for start, end in self._islands(self.low, self.high):
+            if ranges and ranges[-1][1] == start:  # One that lies on both sides of where the bytes end.
+                start = ranges.pop()[0]
+            ranges.append((start, end))
+        return ranges
+
+    def _islands(self, start: int, end: int) -> list[tuple[int, int]]:
+        """What is done between two offsets, from the mark on at the earliest; the last interval may end later."""
+        base, starts, ends = self._base, self._starts, self._ends
+        near = _ISLAND.finditer(self._near, start - base, max(0, end - base))
+        found = [(base + island.start(), base + island.end()) for island in near]
+        far = slice(bisect_right(ends, start), bisect_left(starts, end))
+        return found + list(zip(starts[far], ends[far], strict=True))
 
     @property
     def count(self) -> int:
         """How many offsets are done in all, everything below the mark included."""
-        return self.low + self._above
+        return self.low + self._near.count(1, self.low - self._base) + sum(self._ends) - sum(self._starts)
 
     @property
     def high(self) -> int:
         """No offset from here on is done."""
-        return self._ends[-1] if self._ends else self.low
+        return self._ends[-1] if self._ends else self._base + len(self._near) if self._near else self.low
 
     def add(self, start: int, end: int) -> int:
         """Marks `start` up to but not including `end` as done and says how many of them were not yet."""
-        low = self.low
-        if start < low:
-            start = low
+        start = max(start, self.low)
         if end <= start:
             return 0
+        new = 0
+        limit = self.low + self._near_max
+        if start < limit:
+            near_end = min(end, limit)
+            self._reach(near_end)
+            base, near, size = self._base, self._near, near_end - start
+            new = size - near.count(1, start - base, near_end - base)
+            near[start - base : near_end - base] = b"\1" * size
+            start = near_end
+        if start < end:
+            new += self._add_far(start, end)
+        self._rise()
+        return new
+
+    def add_each(self, offsets: Sequence[int]) -> None:
+        """Marks single offsets as done; they rise."""
+        if offsets and offsets[0] < self.low:
+            offsets = offsets[bisect_left(offsets, self.low) :]
+        if not offsets:
+            return
+        limit = self.low + self._near_max
+        if offsets[-1] >= limit:
+            cut = bisect_left(offsets, limit)
+            for offset in offsets[cut:]:
+                self.add(offset, offset + 1)
+            offsets = offsets[:cut]
+            if not offsets:
+                return
+        self._reach(offsets[-1] + 1)
+        near, base = self._near, self._base
+        for offset in offsets:
+            near[offset - base] = 1
+        self._rise()
+
+    def _reach(self, end: int) -> None:
+        """Gives every offset below `end` its byte, and intervals that begin there with it."""
+        base, near = self._base, self._near
+        if end <= base + len(near):
+            return
+        near.extend(bytes(end - base - len(near)))
         starts, ends = self._starts, self._ends
-        if not starts or start > ends[-1]:
-            if start == low:
-                self.low = end
+        while starts and starts[0] < end:
+            inside = min(ends[0], end)
+            near[starts[0] - base : inside - base] = b"\1" * (inside - starts[0])
+            if inside == ends[0]:
+                del starts[0], ends[0]
             else:
-                starts.append(start)
-                ends.append(end)
-                self._above += end - start
-            return end - start
-        # The intervals that this one overlaps or touches become one with it.
+                starts[0] = inside
+
+    def _rise(self) -> None:
+        """Lifts the mark over what is done, and lets go of the bytes below it."""
+        base, near = self._base, self._near
+        at = self.low - base
+        if at < len(near) and near[at]:
+            at = near.find(0, at)
+            self.low = base + (at if at >= 0 else len(near))
+        if self.low == base + len(near):
+            if self._starts and self._starts[0] == self.low:
+                self.low = self._ends[0]
+                del self._starts[0], self._ends[0]
+            self._near, self._base = bytearray(), self.low
+        elif self.low - base > max(_TRIM_MIN, len(near) // 2):
+            del near[: self.low - base]
+            self._base = self.low
+
+    def _add_far(self, start: int, end: int) -> int:
+        """The same as `add`, beyond what has bytes: intervals that this one overlaps or touches become one with it."""
+        starts, ends = self._starts, self._ends
         first = bisect_left(ends, start)
         last = bisect_right(starts, end, first)
         known = 0
         if first < last:
             known = sum(ends[first:last]) - sum(starts[first:last])
-            merged_start, merged_end = min(start, starts[first]), max(end, ends[last - 1])
-        else:
-            merged_start, merged_end = start, end
-        size = merged_end - merged_start
-        if merged_start == low:  # Then `first` is 0: the islands that touch the mark are below it now.
-            del starts[:last], ends[:last]
-            self.low = merged_end
-            self._above -= known
-        else:
-            starts[first:last] = [merged_start]
-            ends[first:last] = [merged_end]
-            self._above += size - known
-        return size - known
-
-    def add_all(self, ranges: Iterable[tuple[int, int]]) -> int:
-        """Adds several intervals and says how many offsets were new."""
-        return sum([self.add(start, end) for start, end in ranges])
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+        return end - start - known
 
     def done(self, offset: int) -> bool:
         """Whether the group has dealt with this offset."""
         if offset < self.low:
             return True
+        if offset < self._base + len(self._near):
+            return self._near[offset - self._base] == 1
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The intervals between `start` and `end` that are not done, rising."""
         position = max(start, self.low)
-        starts, ends = self._starts, self._ends
-        index = bisect_right(ends, position)
-        while position < end:
-            if index == len(starts) or starts[index] >= end:
-                yield position, end
-                return
-            if starts[index] > position:
-                yield position, starts[index]
-            position = ends[index]
-            index += 1
+        for island_start, island_end in self._islands(position, end):
+            if island_start > position:
+                yield position, island_start
+            position = max(position, island_end)
+        if position < end:
+            yield position, end
 
     def encode(self) -> State:
         """As plain tuples, for a snapshot."""
-        return self.low, tuple(zip(self._starts, self._ends, strict=True))
+        return self.low, tuple(self.ranges)
 
     @classmethod
     def decode(cls, state: State) -> Progress:

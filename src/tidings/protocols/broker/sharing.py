@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -238,7 +239,8 @@ class Sharing:
 
     def _settled_before(self, group: Group, message: messages.Work) -> tuple[tuple[int, int], ...]:
         """What of the messages in hand this very member has settled, without hearing of it."""
-        last = dict.fromkeys(spread(group.last_settled.get(message.client, ())))
+        ranges, offsets = group.last_settled.get(message.client, ((), []))
+        last = dict.fromkeys([*spread(ranges), *offsets])
         return tuple(compress([offset for held in message.held for offset in spread(held.ranges) if offset in last]))
 
     def on_left(self, now_ms: int, group: Group, client: str) -> list[Effect]:
@@ -367,11 +369,14 @@ class Sharing:
             if settlement.refused:
                 stale.append(each.parcel)
             settlements.append(settlement)
-        offsets = sorted(offset for settlement in settlements for offset in settlement.offsets)
+        offsets = sorted(chain.from_iterable([settlement.offsets for settlement in settlements]))
         origin = Settling(workshop.group.key, peer, message, tuple(settlements), tuple(dict.fromkeys(stale)))
         if not offsets:
             return self.on_settled(now_ms, origin)
-        command = commands.Settle(message.client, message.epoch, message.group, message.topic, tuple(compress(offsets)))
+        ranges: tuple[tuple[int, int], ...] = ()
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            ranges, offsets = ((offsets[0], offsets[-1] + 1),), []
+        command = commands.Settle(message.client, message.epoch, message.group, message.topic, ranges, offsets)
         workshop.settling[message.client] = workshop.settling.get(message.client, 0) + 1
         return [Persist(command, origin=origin)]
 
