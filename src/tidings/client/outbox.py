@@ -382,11 +382,16 @@ class Outbox:
                 return
             error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
         self._doubt_numbers(shipment)
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable) or self._in_doubt_with_others(shipment):
             self._doubt.append(shipment)
         shipment.fail(error)
         if not self._session.failing:
             self._after(lane)
+
+    def _in_doubt_with_others(self, shipment: Shipment) -> bool:
+        """Part of many messages of which others are in doubt: they can only be sent again together."""
+        entry = shipment.entries[0]
+        return isinstance(entry, Bulk) and any(entry in each.entries for each in self._doubt)
 
     def _ask_again(self, shipment: Shipment, error: BaseException) -> bool:
         """Of several copies one was refused, and another may have been stored or still be on its way.
@@ -434,7 +439,7 @@ class Outbox:
             each.pending = Pending()
         for shipment in shipments:
             shipment.renew_pendings()
-        for shipment in shipments:
+        for shipment in sorted(shipments, key=_first_sent):
             for part in shipment.parts:
                 for target in part.targets:
                     self._unsure.pop(target.topic, None)  # With these the numbers given so far will be taken.
@@ -449,6 +454,12 @@ class Outbox:
         shipment.lane.in_flight += 1
         self._session.repeat(call)
         call.pending.then(lambda p: self._on_shipped(shipment, p))
+
+
+def _first_sent(shipment: Shipment) -> int:
+    """When it was first sent, among others; what has not been sent comes last."""
+    assert shipment.call is not None
+    return shipment.call.number or 1 << 62
 
 
 def _oldest(lanes: Iterable[Lane]) -> int:

@@ -187,7 +187,7 @@ class Shipment:
                 entry.in_flight -= 1
                 entry.error = entry.error or own
                 vars(entry.error)["receipts"] = entry.receipts
-                if entry in self.lane.waiting and not isinstance(error, Unavailable):
+                if entry in self.lane.waiting and not isinstance(entry.error, Unavailable):
                     self.lane.waiting.remove(entry)
                 entry.settle()
             else:

@@ -431,7 +431,8 @@ class Session:
     def _release(self, who: Identity) -> None:
         held, who.held = who.held, []
         self._held_count -= len(held)
-        for call in held:
+        # What had been sent before keeps the order in which it was, whatever it was that had come back first.
+        for call in sorted(held, key=lambda call: call.number or 1 << 62):
             self._submit(call)
 
     def _fail_held(self, who: Identity, error: BaseException) -> None:

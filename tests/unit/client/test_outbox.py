@@ -100,7 +100,7 @@ def test_a_put_to_several_topics_keeps_its_place_among_the_others() -> None:
     ((first, values),) = script.sent_values()
     assert values == [b"a"]
     script.store(first, 1)
-    sent = script.sent_values()
+    sent = [(put, values) for put, values in script.sent_values() if isinstance(put, m.Put)]
     assert [(targets(put), values) for put, values in sent] == [
         ([("news", 3)], [b"b"]),
         ([("news", 4), ("sport", 2)], [b"both"]),
@@ -416,6 +416,39 @@ def test_put_many_in_doubt_goes_on_where_it_was() -> None:
     assert (targets(put), values) == ([("news", 8)], [b"6"])
     script.store(put, 7)
     assert outcome(entry.pending) == Receipts("news", 1, 7, 2)
+
+
+def test_what_was_never_sent_of_many_goes_with_those_in_doubt() -> None:
+    """Z9: two batches are in doubt, the next one was given a number and held back, and no new epoch was to be had."""
+    script = Script(batch_messages=1, in_flight_max=3)
+    script.sure("news")
+    entry = script.put_many("news", [b"a", b"b", b"c", b"d", b"e"])
+    first, second, third = script.sent()
+    script.time_out()
+    script.frames()
+    script.refuse(third.request, OutOfSequence)
+    script.refuse(second.request, OutOfSequence)
+    script.store(first, 1)
+    (check,) = script.sent()
+    script.answer(m.BeatDone(check.request, ()))
+    (hello,) = script.sent()
+    script.refuse(hello.request, Overloaded)
+    assert isinstance(entry.pending.error, Unavailable)
+    script.session.main.outbox.resend(entry)
+    (hello,) = script.sent()
+    script.answer(m.Welcome(hello.request, 2, *LIMITS))
+    sent = [(put, values) for put, values in script.sent_values() if isinstance(put, m.Put)]
+    assert [(targets(put), values) for put, values in sent] == [
+        ([("news", 3)], [b"b"]),
+        ([("news", 4)], [b"c"]),
+        ([("news", 5)], [b"d"]),
+    ]
+    for offset, (put, _) in enumerate(sent, 2):
+        script.store(put, offset)
+    ((last, values),) = script.sent_values()
+    assert (targets(last), values) == ([("news", 6)], [b"e"])
+    script.store(last, 5)
+    assert outcome(entry.pending) == Receipts("news", 1, 5)
 
 
 def test_put_many_stops_at_a_refusal() -> None:
