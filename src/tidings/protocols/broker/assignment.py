@@ -130,11 +130,13 @@ class Assignment:
         step = (weight + 1) << shift
         lanes = self._lanes
         spare = self._spare
+        grown = False  # Whether any load may have grown without its entry.
         # Each lane is looked up when its turn comes: a message before may have begun it.
         found = map(lanes.get, keys)  # type: ignore[arg-type]
         for offset, key, lane in zip(offsets, keys, found, strict=True):
             if lane is not None:
                 if lane.hold is None:
+                    grown = True
                     lane.count += 1
                     member = lane.member  # type: ignore[assignment]
                     member.offsets.append(offset)
@@ -153,8 +155,7 @@ class Assignment:
                 if waiting >= member.space:
                     heappop(heap)
                     continue
-                load = member.burden + member.fixed + waiting
-                if load > entry >> shift:
+                if grown and (load := member.burden + member.fixed + waiting) > entry >> shift:
                     heapreplace(heap, load << shift | index)
                     continue
                 break
