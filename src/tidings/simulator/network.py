@@ -63,7 +63,9 @@ class Network:
         self._world.note(process.label, f"-> {_described(request, copied)}")
         self._world.watch.on_request(process, request)
         connection, broker = process.connection, self._world.broker
-        life = broker.life if self._plan.severing and broker.engine is not None else None
+        life = None
+        if self._plan.severing:  # What is sent while there is no broker waits for the next one, and for no later one.
+            life = broker.life if broker.engine is not None else broker.life + 1
         for at_ms in self._arrivals(connection, process.name, to_broker=True):
             self._world.at(at_ms, lambda: self._reach_broker(process, connection, life, request, copied))
 
