@@ -72,13 +72,17 @@ class Batch(Sequence[Message]):
     (2, 41, [b'a', b'b'])
     """
 
-    __slots__ = ("attempt", "columns", "first_offset", "topic", "values")
+    __slots__ = ("attempt", "columns", "first_offset", "stored_at", "topic", "values")
 
-    def __init__(self, topic: str, first_offset: int, columns: Columns, attempt: int = 1) -> None:
+    def __init__(
+        self, topic: str, first_offset: int, columns: Columns, attempt: int = 1, stored_at: float | None = None
+    ) -> None:
         self.topic = topic
         self.first_offset = first_offset
         self.columns = columns
         self.attempt = attempt
+        self.stored_at = stored_at
+        """When the broker stored it, in seconds since 1970; only `Bus.read` tells."""
         self.values = columns.values
 
     @property
@@ -140,7 +144,14 @@ class Batch(Sequence[Message]):
         skip = offset - self.first_offset
         if skip <= 0:
             return self
-        return Batch(self.topic, offset, cut(self.columns, slice(skip, None)), self.attempt)
+        return Batch(self.topic, offset, cut(self.columns, slice(skip, None)), self.attempt, self.stored_at)
+
+    def before(self, offset: int) -> Batch:
+        """What this batch has below `offset`."""
+        count = offset - self.first_offset
+        if count >= len(self.values):
+            return self
+        return Batch(self.topic, self.first_offset, cut(self.columns, slice(0, count)), self.attempt, self.stored_at)
 
     def __repr__(self) -> str:
         return f"Batch({self.topic!r}, {self.first_offset}..{self.next_offset - 1})"

@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "wire": (*NOUNS, "protocols"),
     "transport": ("errors", "settings", "wire"),
     "node": (*NOUNS, "transport", "journal", "wire", "protocols"),
-    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages"),
+    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
     "gateways": (*NOUNS, "client"),

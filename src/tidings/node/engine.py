@@ -21,7 +21,7 @@ from tidings.journal.record import Append
 from tidings.message import Columns, select
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
-from tidings.protocols.broker.commands import Carry, decode_command, encode_command
+from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
@@ -123,7 +123,9 @@ class Engine:
         due = carry_due(self.broker.machine, segments)
         if due:
             bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
-            self._stage(Persist(Carry(tuple(carried for carried, _ in due)), bodies))
+            stored = tuple(carried for carried, _ in due if isinstance(carried, Carried))
+            staged = tuple(carried for carried, _ in due if isinstance(carried, CarriedStage))
+            self._stage(Persist(Carry(stored, staged), bodies))
 
     # The group commit.
 
