@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
     "gateways": (*NOUNS, "client"),
-    "spark": (*NOUNS, "client", ""),
+    "spark": (*NOUNS, "client", "protocols.broker.bulk", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
+import msgspec
+
 from tidings.client import operations, ranges, reading, staging, working
 from tidings.client.driver import Driver
 from tidings.client.group import GroupSubscription
@@ -456,6 +458,12 @@ class Bus:
         self.perform(operations.shutdown(self._core))
 
     # Running.
+
+    def be_patient(self, seconds: float) -> None:
+        """From now on requests are tried for about so long, instead of `retries` times, before they are Unavailable."""
+        settings = self._session.settings
+        tries = max(1, round(seconds * 1000 / settings.timeout_ms))
+        self._session.settings = msgspec.structs.replace(settings, retries=tries)
 
     def perform(self, operation: Operation[T]) -> T:
         """Runs one of the client's operations to its end."""

@@ -92,7 +92,7 @@ def _open(name: str, done: ReadDone, bodies: Sequence[Frame], start: int, end: i
     batches = []
     for described, body in zip(done.batches, bodies, strict=True):
         stored_at = described.stored_ms / 1000 if described.stored_ms else None
-        batch = Batch(name, described.first_offset, decode_columns(body), stored_at=stored_at)
+        batch = Batch(name, described.first_offset, decode_columns(body), 1, stored_at, len(body))
         if len(batch.values) != described.count:
             raise ProtocolError(
                 f"A batch of {name!r} at {described.first_offset} was said to have {described.count} messages and "

@@ -1,0 +1,241 @@
+"""Reading topics in batch and as a stream.
+
+A task reads ranges of offsets by itself; nothing is subscribed and nothing acknowledged. The offsets of a stream live
+in Spark's checkpoint, as `{"topic": next offset}` with the topics in order, because Spark compares them as text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidings.errors import InvalidRequest
+from tidings.message import TopicInfo
+from tidings.spark.door import bus_of
+from tidings.spark.options import Reading
+from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, limit, place_of, resolve, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidings.client.bus import Bus
+    from tidings.message import Batch
+
+log = logging.getLogger("tidings.spark")
+
+Offsets = dict[str, int]
+
+
+class Share(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(None)
+        self.ranges = list(ranges)
+
+    def __repr__(self) -> str:
+        return f"Share({self.ranges})"
+
+
+def read_share(reading: Reading, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, as RecordBatches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tidings.spark.arrow import record_batches
+
+    assert isinstance(partition, Share)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    with bus_of(reading.door) as bus:
+        for wanted in partition.ranges:
+            yield from record_batches(_batches(bus, reading, wanted), arrow_schema)
+
+
+def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Batch]:
+    """The stored batches of a range. Retention may be faster than we are: what it took is an error, or passed over."""
+    at = wanted.start
+    while at < wanted.end:
+        try:
+            for batch in bus.read(wanted.topic, at, wanted.end):
+                yield batch
+                at = batch.next_offset
+        except InvalidRequest:
+            rest = kept(Range(wanted.topic, at, wanted.end), bus.topic(wanted.topic), reading)
+            if rest == Range(wanted.topic, at, wanted.end):
+                raise
+            at, wanted = rest.start, Range(wanted.topic, rest.start, rest.end)
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("tidings")`."""
+
+    def __init__(self, reading: Reading, schema: StructType) -> None:
+        self._reading = reading
+        self._schema = schema
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> list[InputPartition]:
+        """A share of the range for each task. Spark wants a list, and at least one task to run."""
+        with bus_of(self._reading.door) as bus:
+            ranges = [
+                each for wanted in batch_ranges(bus, self._reading) if (each := self._narrowed(bus, wanted)).count
+            ]
+        return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_share(self._reading, self._schema, partition)
+
+    def _narrowed(self, bus: Bus, wanted: Range) -> Range:
+        """The part of a range that can pass the filters."""
+        start, end = wanted.start, wanted.end
+        for each in self._filters:
+            value: Any = each.value  # type: ignore[attr-defined]
+            column = each.attribute[0]  # type: ignore[attr-defined]
+            if column == "topic":
+                end = end if value == wanted.topic else start
+            else:
+                low, high = _bounds(each, value) if column == "offset" else _time_bounds(bus, wanted.topic, each, value)
+                start = start if low is None else max(start, low)
+                end = end if high is None else min(end, high)
+        return Range(wanted.topic, start, max(start, end))
+
+
+class FilteredBatchReader(BatchReader):
+    """The same when Spark pushes filters down (spark.sql.python.filterPushdown.enabled).
+
+    They only narrow the range: all of them are handed back, so that Spark applies them to each row as well. When
+    pushdown is off, Spark refuses a reader that has this method, so the plain one is used then.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        comparisons = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+        for each in filters:
+            if isinstance(each, comparisons) and _can_narrow(each):
+                self._filters.append(each)
+            yield each
+
+
+def _can_narrow(each: Any) -> bool:
+    column, value = each.attribute, each.value
+    return (
+        (column == ("offset",) and isinstance(value, int))
+        or (column == ("stored_at",) and isinstance(value, datetime) and value.tzinfo is not None)
+        or (column == ("topic",) and isinstance(each, EqualTo))
+    )
+
+
+def _bounds(each: Filter, value: int) -> tuple[int | None, int | None]:
+    """The first offset that passes a comparison, and the first behind that does not."""
+    match each:
+        case EqualTo():
+            return value, value + 1
+        case GreaterThan():
+            return value + 1, None
+        case GreaterThanOrEqual():
+            return value, None
+        case LessThan():
+            return None, value
+    return None, value + 1
+
+
+def _time_bounds(bus: Bus, topic: str, each: Filter, value: datetime) -> tuple[int | None, int | None]:
+    """The same for a time. It is kept in milliseconds, so the next one is a millisecond later."""
+    later = value.timestamp() + 0.001
+    match each:
+        case EqualTo():
+            return bus.offset_at(topic, value), bus.offset_at(topic, later)
+        case GreaterThan() | GreaterThanOrEqual():
+            return bus.offset_at(topic, value), None
+    return None, bus.offset_at(topic, later)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("tidings")`: the driver's part plans, the tasks read."""
+
+    def __init__(self, reading: Reading, schema: StructType) -> None:
+        self._reading = reading
+        self._schema = schema
+        self._target: Offsets | None = None
+        """How far a query with the trigger availableNow goes."""
+        self._latest: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        with bus_of(self._reading.door) as bus:
+            topics = find_topics(bus, self._reading)
+            if not self._reading.has_pattern:
+                check_named(self._reading, topics)
+            return {
+                name: resolve(bus, info, place_of(self._reading.starting, name, "earliest"), "startingOffsets")
+                for name, info in topics.items()
+            }
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        messages_max = self._reading.messages_max
+        return ReadAllAvailable() if messages_max is None else ReadMaxRows(messages_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        with bus_of(self._reading.door) as bus:
+            self._target = {name: info.next_offset for name, info in find_topics(bus, self._reading).items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
+        """How far the next micro-batch goes. A topic that has come up since begins with its first message."""
+        with bus_of(self._reading.door) as bus:
+            topics = find_topics(bus, self._reading)
+        self._latest = {name: info.next_offset for name, info in topics.items()}
+        begins = dict(start)
+        ends: Offsets = {}
+        for name, info in topics.items():
+            if self._target is not None and name not in self._target:
+                continue
+            at = begins.setdefault(name, info.first_offset)
+            until = info.next_offset if self._target is None else min(info.next_offset, self._target[name])
+            if at > info.next_offset:
+                until = kept(Range(name, info.next_offset, at), info, self._reading).end
+            ends[name] = max(until, min(at, info.next_offset))
+        ends = _limited(begins, ends, limit)
+        # A topic that is gone keeps its place: it goes on there if it comes back.
+        return dict(sorted({**start, **ends}.items()))
+
+    def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
+        """Shown as latestOffset in the query's progress: the distance to endOffset is the lag."""
+        return self._latest
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """The shares of a micro-batch; after a restart those of the one that had not been finished."""
+        with bus_of(self._reading.door) as bus:
+            known = {info.name: info for info in bus.topics()}
+        ranges = []
+        for name, until in end.items():
+            info = known.get(name)
+            at = start.get(name, info.first_offset if info is not None else until)
+            if at >= until:
+                continue
+            ranges.append(kept(Range(name, at, until), info or TopicInfo(name, 0, 0, 0), self._reading))
+        return [Share(share) for share in split(ranges, self._reading.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_share(self._reading, self._schema, partition)
+
+
+def _limited(begins: Offsets, ends: Offsets, bound: ReadLimit) -> Offsets:
+    return limit(begins, ends, bound.max_rows) if isinstance(bound, ReadMaxRows) else ends
