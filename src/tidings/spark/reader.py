@@ -8,20 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -87,86 +76,24 @@ def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Batch]:
 
 
 class BatchReader(DataSourceReader):
-    """`spark.read.format("tidings")`."""
+    """`spark.read.format("tidings")`.
+
+    It takes no filters: PySpark 4.3 keeps what the last filter left for every other use of the same DataFrame, so
+    that a union of two filtered ones would lose rows. Ranges are given as options instead.
+    """
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self._reading = reading
         self._schema = schema
-        self._filters: list[Filter] = []
 
     def partitions(self) -> list[InputPartition]:
         """A share of the range for each task. Spark wants a list, and at least one task to run."""
         with bus_of(self._reading.door) as bus:
-            ranges = [
-                each for wanted in batch_ranges(bus, self._reading) if (each := self._narrowed(bus, wanted)).count
-            ]
+            ranges = batch_ranges(bus, self._reading)
         return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_share(self._reading, self._schema, partition)
-
-    def _narrowed(self, bus: Bus, wanted: Range) -> Range:
-        """The part of a range that can pass the filters."""
-        start, end = wanted.start, wanted.end
-        for each in self._filters:
-            value: Any = each.value  # type: ignore[attr-defined]
-            column = each.attribute[0]  # type: ignore[attr-defined]
-            if column == "topic":
-                end = end if value == wanted.topic else start
-            else:
-                low, high = _bounds(each, value) if column == "offset" else _time_bounds(bus, wanted.topic, each, value)
-                start = start if low is None else max(start, low)
-                end = end if high is None else min(end, high)
-        return Range(wanted.topic, start, max(start, end))
-
-
-class FilteredBatchReader(BatchReader):
-    """The same when Spark pushes filters down (spark.sql.python.filterPushdown.enabled).
-
-    They only narrow the range: all of them are handed back, so that Spark applies them to each row as well. When
-    pushdown is off, Spark refuses a reader that has this method, so the plain one is used then.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        comparisons = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
-        for each in filters:
-            if isinstance(each, comparisons) and _can_narrow(each):
-                self._filters.append(each)
-            yield each
-
-
-def _can_narrow(each: Any) -> bool:
-    column, value = each.attribute, each.value
-    return (
-        (column == ("offset",) and isinstance(value, int))
-        or (column == ("stored_at",) and isinstance(value, datetime) and value.tzinfo is not None)
-        or (column == ("topic",) and isinstance(each, EqualTo))
-    )
-
-
-def _bounds(each: Filter, value: int) -> tuple[int | None, int | None]:
-    """The first offset that passes a comparison, and the first behind that does not."""
-    match each:
-        case EqualTo():
-            return value, value + 1
-        case GreaterThan():
-            return value + 1, None
-        case GreaterThanOrEqual():
-            return value, None
-        case LessThan():
-            return None, value
-    return None, value + 1
-
-
-def _time_bounds(bus: Bus, topic: str, each: Filter, value: datetime) -> tuple[int | None, int | None]:
-    """The same for a time. It is kept in milliseconds, so the next one is a millisecond later."""
-    later = value.timestamp() + 0.001
-    match each:
-        case EqualTo():
-            return bus.offset_at(topic, value), bus.offset_at(topic, later)
-        case GreaterThan() | GreaterThanOrEqual():
-            return bus.offset_at(topic, value), None
-    return None, bus.offset_at(topic, later)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

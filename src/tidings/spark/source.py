@@ -7,8 +7,6 @@ docs/spark.md has the options, the columns and the promises.
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -20,12 +18,9 @@ from pyspark.sql.types import StructType
 
 from tidings.errors import InvalidRequest
 from tidings.spark.options import read_options, write_options
-from tidings.spark.reader import BatchReader, FilteredBatchReader, StreamReader
+from tidings.spark.reader import BatchReader, StreamReader
 from tidings.spark.schema import COLUMNS, check_readable, check_writable
 from tidings.spark.writer import BatchWriter, StreamWriter
-
-PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Loaded only where Spark pushes filters down; a reader that takes filters is refused everywhere else."""
 
 
 class TidingsSource(DataSource):
@@ -41,7 +36,7 @@ class TidingsSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         check_readable(schema)
         reading = read_options(self.options, streaming=False)
-        return (FilteredBatchReader if PUSHDOWN in sys.modules else BatchReader)(reading, schema)
+        return BatchReader(reading, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         check_readable(schema)
