@@ -7,7 +7,7 @@ must fail, and with the invariant that belongs to the bug.
 from __future__ import annotations
 
 # Importing them fills the list.
-from tidings.simulator import broker_mutants, client_mutants, group_mutants, journal_mutants
+from tidings.simulator import broker_mutants, client_mutants, group_mutants, journal_mutants, stage_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
-__all__ = ["MUTANTS", "Mutant", "broker_mutants", "client_mutants", "group_mutants", "journal_mutants"]
+__all__ = ["MUTANTS", "Mutant", "broker_mutants", "client_mutants", "group_mutants", "journal_mutants", "stage_mutants"]
