@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
-    "bench": (*NOUNS, "client", "node", "journal", "wire", "protocols", "transport", "simulator", ""),
+    "bench": (*NOUNS, "client", "node", "journal", "wire", "protocols", "transport", "simulator", "spark", ""),
     "demo": (*NOUNS, "client", ""),
     "cli": (*NOUNS, "client", "node", "simulator", "bench", "demo", "transport", "console", "spark", "experiments", ""),
     "__main__": ("cli",),

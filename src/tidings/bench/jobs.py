@@ -17,6 +17,7 @@ from typing import Any
 import tidings
 from tidings.bench import limits
 from tidings.bench.group_jobs import GROUP_JOBS
+from tidings.bench.spark_jobs import SPARK_JOBS
 from tidings.client.bus import Bus
 from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
@@ -291,6 +292,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     job.__name__: job
     for job in (
         *GROUP_JOBS,
+        *SPARK_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,
