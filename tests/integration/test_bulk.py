@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -171,6 +172,23 @@ def test_lost_replies_double_nothing(tmp_path: Path) -> None:
             bus.publish("query", 0, [stage.finish()])
             assert flat(bus, "news") == [b"%d" % number for number in range(7)]
         assert link.seen > 8
+    finally:
+        broker.kill()
+
+
+def test_a_patient_bus_waits_for_a_broker_that_comes_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path).start()
+    try:
+        with connect_worker(broker.address, timeout=0.1, retries=1) as bus:
+            bus.be_patient(0.3)
+            broker.kill()
+            with pytest.raises(Unavailable, match=r"after 3 tries of 0\.1 s"):
+                bus.topics()
+            bus.be_patient(60)
+            again = threading.Timer(0.5, broker.start)
+            again.start()
+            assert bus.topics() == []
+            again.join()
     finally:
         broker.kill()
 

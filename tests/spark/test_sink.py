@@ -37,10 +37,9 @@ def test_the_properties_that_spark_does_not_document(spark: Any, tmp_path: Path)
     found: list[tuple[str, str]] = []
     frame = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
 
-    def look(batch: Any, number: int) -> None:
-        found.append(
-            (str(number), *batch.sparkSession.sparkContext.parallelize([0], 1).mapPartitions(properties).first())
-        )
+    def look(batch: Any, _: int) -> None:
+        context = batch.sparkSession.sparkContext
+        found.append(context.parallelize([0], 1).mapPartitions(properties).first())
 
     query = frame.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path)).start()
     try:

@@ -32,12 +32,14 @@ def spark_start(desk: Any, folder: str) -> str:
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.warehouse.dir": folder,
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     builder = SparkSession.builder.master(f"local[{os.cpu_count() or 1}]").appName("tidings bench")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("OFF")  # A query that is stopped complains about its last micro-batch.
     register(session)
     desk.spark = session
     return str(session.version)
