@@ -27,18 +27,19 @@ _counting = pa.array(range(2 * ROWS_WANTED), pa.int64())
 
 
 def record_batches(batches: Iterable[Batch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of one topic as few RecordBatches of that schema; their offsets follow each other."""
+    """The batches of one topic as few RecordBatches of that schema; none of them spans a gap in the offsets."""
     builders = [BUILDERS[name] for name in schema.names]
     pieces: list[Batch] = []
     rows = size_bytes = 0
     for batch in batches:
-        pieces.append(batch)
-        rows += len(batch.values)
-        size_bytes += batch.size_bytes
-        if rows >= ROWS_WANTED or size_bytes >= BYTES_WANTED:
+        gap = bool(pieces) and batch.first_offset != pieces[-1].next_offset
+        if gap or rows >= ROWS_WANTED or size_bytes >= BYTES_WANTED:
             yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
             pieces = []
             rows = size_bytes = 0
+        pieces.append(batch)
+        rows += len(batch.values)
+        size_bytes += batch.size_bytes
     if rows:
         yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
 

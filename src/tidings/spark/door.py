@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from tidings.client import connect_worker
 from tidings.client.bus import Bus
-from tidings.errors import TidingsError
 from tidings.spark.options import Door
 
 FIRST_TIMEOUT_S = 2.5
@@ -45,7 +44,10 @@ def bus_of(door: Door) -> Iterator[Bus]:
         bus.be_patient(door.timeout_s)
     try:
         yield bus
-    except TidingsError:
+    except GeneratorExit:  # Nobody wants the rest of what the task reads: the connection is as good as before.
+        _buses[key] = (bus, time.monotonic())
+        raise
+    except BaseException:
         bus.close()  # The next task begins with a connection of its own.
         raise
     _buses[key] = (bus, time.monotonic())

@@ -38,10 +38,13 @@ class Range:
         return self.end - self.start
 
 
-def find_topics(bus: Bus, reading: Reading) -> dict[str, TopicInfo]:
-    """The topics that are there and wanted, by name; a name without a pattern must be there."""
+def find_topics(bus: Bus, reading: Reading, known: Iterable[str] = ()) -> dict[str, TopicInfo]:
+    """The topics that are there and wanted, by name. A name without a pattern must be there, or be `known`.
+
+    The broker collects topics that nobody uses; a stream that has read one waits for it to come back.
+    """
     found = {info.name: info for info in bus.topics() if reading.wants(info.name)}
-    missing = [name for name in reading.topics if "*" not in name and name not in found]
+    missing = [name for name in reading.topics if "*" not in name and name not in found and name not in known]
     if missing:
         raise NoSuchTopic(f"There is no topic {missing[0]!r}: put to it or subscribe to it first, or name another.")
     return dict(sorted(found.items()))
@@ -158,5 +161,5 @@ def limit(start: Mapping[str, int], latest: Mapping[str, int], messages_max: int
         # Shares of the sum so far, so that roundings never add up to more or less than the limit.
         share = messages_max * (before + count) // total - messages_max * before // total
         before += count
-        ends[name] = start.get(name, latest[name]) + share
+        ends[name] = start[name] + share if count else latest[name]
     return ends

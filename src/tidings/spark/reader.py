@@ -23,7 +23,8 @@ from tidings.errors import InvalidRequest
 from tidings.message import TopicInfo
 from tidings.spark.door import bus_of
 from tidings.spark.options import Reading
-from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, limit, place_of, resolve, split
+from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
+from tidings.spark.planning import limit as limited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,19 +103,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self._reading = reading
         self._schema = schema
+        self._initial: Offsets | None = None
+        self._begun = False
+        """Whether a micro-batch has been planned by this process."""
         self._target: Offsets | None = None
         """How far a query with the trigger availableNow goes."""
         self._latest: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        with bus_of(self._reading.door) as bus:
-            topics = find_topics(bus, self._reading)
-            if not self._reading.has_pattern:
-                check_named(self._reading, topics)
-            return {
-                name: resolve(bus, info, place_of(self._reading.starting, name, "earliest"), "startingOffsets")
-                for name, info in topics.items()
-            }
+        """Where a new query begins. Spark asks twice and takes it that the answers are the same."""
+        if self._initial is None:
+            with bus_of(self._reading.door) as bus:
+                topics = find_topics(bus, self._reading)
+                if not self._reading.has_pattern:
+                    check_named(self._reading, topics)
+                self._initial = {
+                    name: resolve(bus, info, place_of(self._reading.starting, name, "earliest"), "startingOffsets")
+                    for name, info in topics.items()
+                }
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         messages_max = self._reading.messages_max
@@ -122,26 +129,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with bus_of(self._reading.door) as bus:
-            self._target = {name: info.next_offset for name, info in find_topics(bus, self._reading).items()}
+            topics = find_topics(bus, self._reading, known=self._reading.topics)
+        self._target = {name: info.next_offset for name, info in topics.items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes. A topic that has come up since begins with its first message."""
+        """How far the next micro-batch goes.
+
+        The checkpoint holds only the ends of micro-batches. So the first one of a new query reads nothing and ends
+        where the query begins, and a topic that has come up since ends with its first message in one micro-batch
+        and is read in the next: whatever is repeated after a crash begins where it had begun.
+        """
+        if self._initial is not None and not self._begun:
+            self._begun = True
+            return start
         with bus_of(self._reading.door) as bus:
-            topics = find_topics(bus, self._reading)
+            topics = find_topics(bus, self._reading, known=start)
         self._latest = {name: info.next_offset for name, info in topics.items()}
-        begins = dict(start)
-        ends: Offsets = {}
-        for name, info in topics.items():
-            if self._target is not None and name not in self._target:
-                continue
-            at = begins.setdefault(name, info.first_offset)
-            until = info.next_offset if self._target is None else min(info.next_offset, self._target[name])
-            if at > info.next_offset:
-                until = kept(Range(name, info.next_offset, at), info, self._reading).end
-            ends[name] = max(until, min(at, info.next_offset))
-        ends = _limited(begins, ends, limit)
+        ends = {name: self._end(info, start.get(name)) for name, info in topics.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = limited({**ends, **start}, ends, limit.max_rows)
         # A topic that is gone keeps its place: it goes on there if it comes back.
         return dict(sorted({**start, **ends}.items()))
+
+    def _end(self, info: TopicInfo, at: int | None) -> int:
+        """How far a topic can be read by a query that stands at an offset of it, or has not begun with it."""
+        if at is None:
+            return info.first_offset
+        if at > info.next_offset:
+            return kept(Range(info.name, info.next_offset, at), info, self._reading).end
+        target = info.next_offset if self._target is None else self._target.get(info.name, at)
+        return max(at, min(info.next_offset, target))
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
         """Shown as latestOffset in the query's progress: the distance to endOffset is the lag."""
@@ -149,20 +166,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The shares of a micro-batch; after a restart those of the one that had not been finished."""
+        self._begun = True
         with bus_of(self._reading.door) as bus:
             known = {info.name: info for info in bus.topics()}
         ranges = []
         for name, until in end.items():
-            info = known.get(name)
-            at = start.get(name, info.first_offset if info is not None else until)
-            if at >= until:
-                continue
-            ranges.append(kept(Range(name, at, until), info or TopicInfo(name, 0, 0, 0), self._reading))
+            wanted = Range(name, min(start.get(name, until), until), until)
+            ranges.append(kept(wanted, known.get(name) or TopicInfo(name, 0, 0, 0), self._reading))
         return [Share(share) for share in split(ranges, self._reading.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_share(self._reading, self._schema, partition)
-
-
-def _limited(begins: Offsets, ends: Offsets, bound: ReadLimit) -> Offsets:
-    return limit(begins, ends, bound.max_rows) if isinstance(bound, ReadMaxRows) else ends

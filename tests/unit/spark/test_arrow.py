@@ -74,6 +74,12 @@ def test_a_record_batch_ends_at_its_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows.column("offset")[99_999].as_py() == 99_999
 
 
+def test_offsets_are_true_around_a_gap() -> None:
+    batches = [Batch("t", offset, Columns(1, "ann", [b"x", b"y"])) for offset in (0, 2, 10, 12)]
+    found = [rows.column("offset").to_pylist() for rows in record_batches(batches, SCHEMA)]
+    assert found == [[0, 1, 2, 3], [10, 11, 12, 13]]
+
+
 def test_rows_to_columns() -> None:
     rows = pa.RecordBatch.from_pydict(
         {

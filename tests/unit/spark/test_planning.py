@@ -45,6 +45,10 @@ def test_a_limit_is_shared_out_exactly(waiting: dict[str, int], most: int) -> No
     assert all(10 <= ends[name] <= 10 + count for name, count in waiting.items())
 
 
+def test_a_limit_lets_nothing_stay_ahead_of_its_topic() -> None:
+    assert limit({"a": 50, "b": 0}, {"a": 20, "b": 100}, 10) == {"a": 20, "b": 10}
+
+
 @pytest.mark.parametrize(
     ("wanted", "rest", "lost"),
     [
