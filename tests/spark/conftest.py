@@ -41,7 +41,7 @@ needs_java = pytest.mark.skipif(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or "driver" in item.keywords:
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(needs_java)
 
 

@@ -15,9 +15,9 @@ from tidings.client import connect_worker
 from tidings.client.bus import Bus
 from tidings.spark.options import Door
 
-FIRST_TIMEOUT_S = 2.5
+TRY_S = 2.5
 FIRST_RETRIES = 3
-"""A broker that is not there at all is noticed soon; one that was there is waited for longer (the option timeout)."""
+"""A broker that is not there when a query begins is noticed soon; later it is waited for longer (option timeout)."""
 UNUSED_S_MAX = 3600.0
 
 _buses: dict[tuple[int, Door], tuple[Bus, float]] = {}
@@ -25,8 +25,8 @@ _buses: dict[tuple[int, Door], tuple[Bus, float]] = {}
 
 
 @contextlib.contextmanager
-def bus_of(door: Door) -> Iterator[Bus]:
-    """The connection of this process to a broker, for one task."""
+def bus_of(door: Door, begins: bool = False) -> Iterator[Bus]:
+    """The connection of this process to a broker, for one task, or for the planning with which a query `begins`."""
     key = (os.getpid(), door)
     bus, used_at = _buses.pop(key, (None, 0.0))
     if bus is not None and time.monotonic() - used_at > UNUSED_S_MAX:
@@ -38,8 +38,8 @@ def bus_of(door: Door) -> Iterator[Bus]:
             door.user,
             keys=door.keys,
             server_key=door.server_key,
-            timeout=min(FIRST_TIMEOUT_S, door.timeout_s),
-            retries=FIRST_RETRIES,
+            timeout=min(TRY_S, door.timeout_s),
+            retries=FIRST_RETRIES if begins else max(1, round(door.timeout_s / TRY_S)),
         )
         bus.be_patient(door.timeout_s)
     try:

@@ -89,7 +89,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A share of the range for each task. Spark wants a list, and at least one task to run."""
-        with bus_of(self._reading.door) as bus:
+        with bus_of(self._reading.door, begins=True) as bus:
             ranges = batch_ranges(bus, self._reading)
         return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
 
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a new query begins. Spark asks twice and takes it that the answers are the same."""
         if self._initial is None:
-            with bus_of(self._reading.door) as bus:
+            with bus_of(self._reading.door, begins=True) as bus:
                 topics = find_topics(bus, self._reading)
                 if not self._reading.has_pattern:
                     check_named(self._reading, topics)
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if messages_max is None else ReadMaxRows(messages_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        with bus_of(self._reading.door) as bus:
+        with bus_of(self._reading.door, begins=True) as bus:
             topics = find_topics(bus, self._reading, known=self._reading.topics)
         self._target = {name: info.next_offset for name, info in topics.items()}
 
