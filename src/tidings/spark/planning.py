@@ -16,7 +16,7 @@ log = logging.getLogger("tidings.spark")
 
 TASK_ROWS_WANTED = 1_000_000
 TASK_ROWS_MIN = 10_000
-"""Without the option tasks: a task for each so many rows, and one for each core as long as it has this many."""
+"""Without the option tasks: a task for about so many rows, as many for each core, if each has at least this many."""
 TASKS_MAX = 10_000
 
 
@@ -140,9 +140,9 @@ def split(ranges: Sequence[Range], tasks: int | None) -> list[list[Range]]:
 
 
 def _usual_tasks(rows: int) -> int:
-    for_size = -(-rows // TASK_ROWS_WANTED)
-    for_cores = min(os.cpu_count() or 1, -(-rows // TASK_ROWS_MIN))
-    return min(max(for_size, for_cores), TASKS_MAX)
+    cores = os.cpu_count() or 1
+    rounds = -(-rows // (TASK_ROWS_WANTED * cores))  # A last round with fewer tasks than cores would leave some idle.
+    return min(rounds * cores, -(-rows // TASK_ROWS_MIN), TASKS_MAX)
 
 
 def limit(start: Mapping[str, int], latest: Mapping[str, int], messages_max: int) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 from hypothesis import given
@@ -32,8 +33,11 @@ def test_every_offset_goes_to_one_task(sizes: list[tuple[int, int]], tasks: int)
 
 
 def test_small_ranges_are_not_cut_and_large_ones_are() -> None:
+    cores = os.cpu_count() or 1
     assert len(split([Range("a", 0, 100)], None)) == 1
-    assert len(split([Range("a", 0, 50_000_000)], None)) == 50
+    assert len(split([Range("a", 0, 1_000_000)], None)) == min(cores, 100)
+    tasks = len(split([Range("a", 0, 50_000_001)], None))
+    assert tasks > 50 and tasks % cores == 0
     assert len(split([Range("a", 0, 10**12)], None)) == 10_000
 
 

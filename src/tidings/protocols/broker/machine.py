@@ -75,6 +75,12 @@ class ClientState(msgspec.Struct, frozen=True, array_like=True):
     past_tokens: list[bytes]
 
 
+class SnapshotVersion(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of every snapshot, whatever follows it."""
+
+    version: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     """All of the state but the indexes, which lie beside the segments that they describe."""
 
@@ -523,7 +529,7 @@ class Machine:
 
     def restore(self, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
         """Takes the state from a snapshot and the index pieces of all segments before it."""
-        version = msgspec.msgpack.decode(snapshot)[0]
+        version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
         if version not in (1, SNAPSHOT_VERSION):
             raise StorageDamaged(
                 f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
