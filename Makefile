@@ -14,7 +14,7 @@ SEEDS        ?= 20000
 GROUP_SEEDS  ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench lint format lock clean
+.PHONY: help setup java demo test soak bench lint format lock clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -33,7 +33,18 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(MAKE) --no-print-directory java
 	@touch $@
+
+java: # Spark runs on it; everything else does without
+	@if command -v java >/dev/null || { [ -n "$(JAVA_HOME)" ] && [ -x "$(JAVA_HOME)/bin/java" ]; }; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Java, on which Spark runs ..."; \
+		apt-get update -qq >/dev/null; \
+		for version in 17 21; do \
+			apt-get install -qq -y openjdk-$$version-jre-headless >/dev/null 2>&1 && exit 0; done; fi; \
+	echo "There is no Java, so the tests of Spark will be skipped:" \
+		"install Java 17 or newer (Debian and Ubuntu: apt-get install openjdk-17-jre-headless)."
 
 demo: $(STAMP) ## publishers, subscribers, a crash and a recovery in front of your eyes
 	@$(BIN)/tidings demo

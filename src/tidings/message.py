@@ -74,13 +74,25 @@ class Batch(Sequence[Message]):
     (2, 41, [b'a', b'b'])
     """
 
-    __slots__ = ("attempt", "columns", "first_offset", "topic", "values")
+    __slots__ = ("attempt", "columns", "first_offset", "size_bytes", "stored_at", "topic", "values")
 
-    def __init__(self, topic: str, first_offset: int, columns: Columns, attempt: int = 1) -> None:
+    def __init__(
+        self,
+        topic: str,
+        first_offset: int,
+        columns: Columns,
+        attempt: int = 1,
+        stored_at: float | None = None,
+        size_bytes: int = 0,
+    ) -> None:
         self.topic = topic
         self.first_offset = first_offset
         self.columns = columns
         self.attempt = attempt
+        self.stored_at = stored_at
+        """When the broker stored it, in seconds since 1970; only `Bus.read` tells."""
+        self.size_bytes = size_bytes
+        """How large the body of the stored batch is; only `Bus.read` tells."""
         self.values = columns.values
 
     @property
@@ -142,7 +154,16 @@ class Batch(Sequence[Message]):
         skip = offset - self.first_offset
         if skip <= 0:
             return self
-        return Batch(self.topic, offset, cut(self.columns, slice(skip, None)), self.attempt)
+        rest = cut(self.columns, slice(skip, None))
+        return Batch(self.topic, offset, rest, self.attempt, self.stored_at, self.size_bytes)
+
+    def before(self, offset: int) -> Batch:
+        """What this batch has below `offset`."""
+        count = offset - self.first_offset
+        if count >= len(self.values):
+            return self
+        rest = cut(self.columns, slice(0, count))
+        return Batch(self.topic, self.first_offset, rest, self.attempt, self.stored_at, self.size_bytes)
 
     def __repr__(self) -> str:
         return f"Batch({self.topic!r}, {self.first_offset}..{self.next_offset - 1})"

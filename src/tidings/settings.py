@@ -74,6 +74,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Groups without members and unused topics are forgotten after this long; nothing unsettled ever is."""
     credit_messages_max: int = 1_000_000
     credit_bytes_max: int = 64 * MIB
+    read_bytes_max: int = 4 * MIB
+    """What one answer to a reader of a range of offsets holds, unless a single batch is larger."""
+    stages_max: int = 10_000
+    """Attempts to write (one for each task of a Spark job) whose batches are not yet published or dropped."""
+    stage_bytes_max: int = 1024 * MIB
+    stage_age_ms: int = 24 * 3600 * 1000
+    """What was staged and not published goes after this long."""
+    queries_max: int = 100_000
+    query_age_ms: int = 90 * 24 * 3600 * 1000
+    """For how long the last batch of a query that publishes no more is remembered."""
     streams_max: int = 100_000
     session_silence_ms_max: int = 30_000
     """A client unheard for this long loses its streams; its subscriptions stay."""

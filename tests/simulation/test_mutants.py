@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker
+from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker, stage_checkers
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
@@ -36,7 +36,7 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 def test_the_rules_are_those_of_the_checkers() -> None:
     rules = {
         checker.RULE
-        for module in (checkers, delivery_checkers, group_checkers, recovery_checker)
+        for module in (checkers, delivery_checkers, group_checkers, recovery_checker, stage_checkers)
         for checker in vars(module).values()
         if isinstance(checker, type) and issubclass(checker, checkers.Checker) and checker.RULE
     }

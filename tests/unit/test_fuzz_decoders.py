@@ -19,7 +19,7 @@ from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged, Tiding
 from tidings.journal import record, segment
 from tidings.message import Columns
 from tidings.protocols import storage
-from tidings.protocols.broker import messages
+from tidings.protocols.broker import bulk, messages
 from tidings.settings import BrokerSettings, load
 from tidings.wire import codec
 from tidings.wire.storage import decode_call, decode_storage_answer
@@ -43,6 +43,11 @@ REQUESTS: list[messages.AnyRequest] = [
     messages.Flow(5, "alice", 1, ("news",), 2, (messages.Position("news", 3),), 100, 1000),
     messages.Beat(6, "alice", 1, (1, 2, 3)),
     messages.AskTopics(7),
+    bulk.Read(8, "news", 1, 9, 100, 1000),
+    bulk.AskOffset(9, "news", 1_700_000_000_000),
+    bulk.Stage(10, "alice", 1, "query", 3, "attempt", 1, "news", 2),
+    bulk.Publish(11, "alice", 1, "query", 3, (bulk.StageName("attempt", 2),)),
+    bulk.Discard(12, "alice", 1, ("attempt",)),
 ]
 ANSWERS: list[messages.AnyAnswer] = [
     messages.Welcome(1, 1, 1, 100, 1000, 10),
@@ -51,6 +56,11 @@ ANSWERS: list[messages.AnyAnswer] = [
     messages.Failed(3, 6, "a gap"),
     messages.Topics(4, ()),
     messages.Status(5, {"topics": 1}),
+    bulk.ReadDone(6, 0, 9, (bulk.StoredBatch(3, 2, 1_700_000_000_000),)),
+    bulk.OffsetFound(7, 3, 0, 9),
+    bulk.StageDone(8, True),
+    bulk.PublishDone(9, False, (bulk.Extent("news", 0, 2),)),
+    bulk.DiscardDone(10, 1),
 ]
 BATCHES = [
     Columns(1, "alice", [b"one", b"two"]),

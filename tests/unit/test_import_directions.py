@@ -29,13 +29,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A storage server keeps the files of a journal; a broker may use one as its disk.
     "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
     "node": (*NOUNS, "transport", "journal", "wire", "protocols", "storage.remote"),
-    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages"),
+    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
-    "spark": (*NOUNS, "client", "spelling", ""),
+    "spark": (*NOUNS, "client", "protocols.broker.bulk", "spelling", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
@@ -50,6 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "protocols",
         "transport",
         "simulator",
+        "spark",
         "",
     ),
     "demo": (*NOUNS, "client", ""),

@@ -18,6 +18,7 @@ import tidings
 from tidings.bench import limits
 from tidings.bench.group_jobs import GROUP_JOBS
 from tidings.bench.socket_jobs import SOCKET_JOBS, Sink
+from tidings.bench.spark_jobs import SPARK_JOBS
 from tidings.client.bus import Bus
 from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
@@ -302,6 +303,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     for job in (
         *GROUP_JOBS,
         *SOCKET_JOBS,
+        *SPARK_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,

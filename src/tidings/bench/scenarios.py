@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours, sockets, storage
+from tidings.bench import backlog, groups, neighbours, sockets, spark, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -309,6 +309,12 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+ON_REQUEST: dict[str, Scenario] = {
+    "spark": Scenario("topics as tables and streams in Spark", spark.steps, spark.run),
+}
+"""What is measured only when it is named: it needs more than tidings itself."""
+
+
 class Results(msgspec.Struct):
     """What a run has measured."""
 
@@ -352,7 +358,7 @@ def run(names: Sequence[str], plan: Plan, folder: Path, notice: Notice) -> Resul
     for name in names:
         before = neighbours.spent()
         with stage(name, plan, folder, notice) as on:
-            figures = SCENARIOS[name].run(on)
+            figures = (SCENARIOS | ON_REQUEST)[name].run(on)
             results.raw[name] = on.raw
         # Only now, when the processes of the scenario have ended, is it known what they spent.
         results.figures += _noted(figures, before)

@@ -11,7 +11,7 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all).
+Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and spark.
 """
 
 EXAMPLES = """\
@@ -20,6 +20,7 @@ EXAMPLES = """\
   tidings bench --storage                      # a broker on a storage server beside one with its own journal
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
+  tidings bench spark                          # needs tidings[spark] and Java
   tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
 """
 
@@ -46,15 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from tidings import __version__
-    from tidings.bench import plot, report, scenarios
+    from tidings.bench import plot, report, scenarios, spark
     from tidings.bench.plan import plan as make_plan
     from tidings.bench.stage import IN_MEMORY, default_folder, filesystem_of
 
     asked = [*arguments.scenarios, *(["storage"] if arguments.storage else [])]
     names = list(dict.fromkeys(asked)) or list(scenarios.SCENARIOS)
+    known = scenarios.SCENARIOS | scenarios.ON_REQUEST
     for name in names:
-        if name not in scenarios.SCENARIOS:
-            arguments.usage_error(f"there is no scenario {name!r}, only {', '.join(scenarios.SCENARIOS)}")
+        if name not in known:
+            arguments.usage_error(f"there is no scenario {name!r}, only {', '.join(known)}")
+    if "spark" in names:
+        spark.check()
     plan = make_plan(arguments.quick, arguments.scale)
     if arguments.plot is not None:
         plot.check_target(arguments.plot)
@@ -69,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{folder} is memory and not a disk ({filesystem}), so syncs cost nothing there: name one with --data.",
             file=sys.stderr,
         )
-    steps = {"machine": 1} | {name: scenarios.SCENARIOS[name].steps(plan) for name in names}
+    steps = {"machine": 1} | {name: known[name].steps(plan) for name in names}
     with report.progress(steps, sys.stderr) as notice:
         results = scenarios.run(names, plan, folder, notice)
     # Whoever takes the JSON from the output gets nothing else there.

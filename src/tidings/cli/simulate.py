@@ -29,6 +29,7 @@ EXAMPLES = """\
   tidings simulate --seed 42 --trace                # one run, line by line
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
+  tidings simulate --world stages --seeds 1000      # queries that write in stages, and readers of ranges
   tidings simulate --mutants                        # the planted bugs
 """
 
@@ -37,7 +38,7 @@ FAILURES_SHOWN_MAX = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), or members (groups)"
+        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), groups, or stages"
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument("--first-seed", metavar="K", type=int, default=0, help="the first of them (default: 0)")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidings.client.aio import AsyncBus
     from tidings.transport.zeromq import DealerLink
 
-__all__ = ["Bus", "Link", "aconnect", "connect", "open_bus"]
+__all__ = ["Bus", "Link", "aconnect", "connect", "connect_worker", "open_bus"]
 
 
 def connect(
@@ -78,6 +78,28 @@ def open_bus(
     """A bus over a link that is already there; the arguments are those of `connect`."""
     name, anonymous = _name(client_id)
     return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, anonymous=anonymous))
+
+
+def connect_worker(
+    address: str | None = None,
+    user: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    server_key: str | None = None,
+    **settings: Any,
+) -> Bus:
+    """A bus under a name of its own below the user's, for workers of which many run at once.
+
+    With keys it is the user's key that counts. The name is forgotten when the bus is closed, or a day after the
+    worker was last heard of.
+    """
+    prefix = "worker" if user is None else check_name(user)
+    if keys is not None and user is None:
+        raise InvalidRequest("With keys the user is needed too: say whose key in the folder is to be used.")
+    chosen = _settings(timeout, retries, settings)
+    link = _link(address, prefix, keys, server_key)
+    return _started(Bus(link, f"{prefix}/{os.urandom(8).hex()}", chosen, anonymous=True))
 
 
 def _started(bus: Bus) -> Bus:

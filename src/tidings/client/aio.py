@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar, overload
 
-from tidings.client import filling, operations, reading, working
+from tidings.client import filling, operations, ranges, reading, working
 from tidings.client.bus import monotonic_ms
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
@@ -20,13 +20,14 @@ from tidings.client.link import WatchedLink
 from tidings.client.operations import Core, Operation, Wait, topics_of
 from tidings.client.pending import Pending
 from tidings.client.publisher import AsyncPublisher
+from tidings.client.ranges import RangeReader, RangeStart, When
 from tidings.client.rows import Value
 from tidings.client.serving import Handler, Service
 from tidings.client.session import Session
 from tidings.client.subscription import AsyncSubscription
 from tidings.client.transaction import AsyncTransaction
 from tidings.errors import InvalidRequest
-from tidings.message import GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
 from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
@@ -360,6 +361,22 @@ class AsyncBus:
         """Ends `run`."""
         self._core.stopping = True
         self.wake()
+
+    # In bulk.
+
+    async def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> AsyncIterator[Batch]:
+        """The stored batches of any range of offsets: `async for batch in bus.read("news", 3, 6)`."""
+        reader = RangeReader(self._core, topic, start, end)
+        try:
+            await self.perform(reader.begin())
+            while (batch := await self.perform(reader.step())) is not None:
+                yield batch
+        finally:
+            reader.leave()
+
+    async def offset_at(self, topic: str, when: When) -> int:
+        """The first offset stored at or after a time; the next one if none was."""
+        return await self.perform(ranges.offset_at(self._core, topic, when))
 
     # Looking.
 

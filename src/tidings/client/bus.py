@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from tidings.client import filling, operations, reading, working
+import msgspec
+
+from tidings.client import filling, operations, ranges, reading, staging, working
 from tidings.client.driver import Driver
 from tidings.client.group import GroupSubscription
 from tidings.client.heartbeat import Heartbeat
@@ -17,13 +19,16 @@ from tidings.client.link import Link
 from tidings.client.operations import Core, Operation, topics_of
 from tidings.client.parcels import Single
 from tidings.client.publisher import Publisher
+from tidings.client.ranges import RangeReader, RangeStart, When
 from tidings.client.rows import Value
 from tidings.client.serving import Handler, Service
 from tidings.client.session import Session
+from tidings.client.staging import Stage
 from tidings.client.subscription import Subscription
 from tidings.client.transaction import Transaction
 from tidings.errors import TidingsError
-from tidings.message import GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.bulk import PublishDone, StageName
 from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
@@ -375,6 +380,73 @@ class Bus:
         self._core.stopping = True
         self.wake()
 
+    # In bulk.
+
+    def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Batch]:
+        """The stored batches of any range of offsets, without a subscription; nothing is acknowledged or moved.
+
+        `end` is the offset before which to stop, None for what is there now. Offsets that retention has removed, or
+        that are not taken yet, are InvalidRequest. Each batch has `stored_at` beside its columns.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     _ = bus.put_many("numbers", map(str, range(10)))
+        ...     [batch.values for batch in bus.read("numbers", 3, 6)]
+        [[b'3', b'4', b'5']]
+        """
+        reader = RangeReader(self._core, topic, start, end)
+        self.perform(reader.begin())
+        return self._batches_of(reader)
+
+    def _batches_of(self, reader: RangeReader) -> Iterator[Batch]:
+        try:
+            while (batch := self.perform(reader.step())) is not None:
+                yield batch
+        finally:
+            self.settle(reader.leave)
+
+    def offset_at(self, topic: str, when: When) -> int:
+        """The first offset stored at or after a time (a datetime, or seconds since 1970); the next one if none was.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     _ = bus.put("news", "hello")
+        ...     bus.offset_at("news", 0), bus.offset_at("news", 4e9)
+        (0, 1)
+        """
+        return self.perform(ranges.offset_at(self._core, topic, when))
+
+    def stage(self, query: str, batch: int, name: str) -> Stage:
+        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`.
+
+        `name` is the attempt's own: one that is repeated takes another.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     for attempt in ("first", "second"):  # The batch is written twice, and published once.
+        ...         stage = bus.stage("import", 7, attempt)
+        ...         stage.write("news", [b"one", b"two"])
+        ...         done = bus.publish("import", 7, [stage.finish()])
+        ...         print(done.repeated, bus.topic("news").count)
+        False 2
+        True 2
+        """
+        return Stage(self, self._core, query, batch, name)
+
+    def publish(
+        self, query: str, batch: int, stages: Sequence[StageName], once: bool = False, wait: float = 0.0
+    ) -> PublishDone:
+        """Makes finished stages visible, all or none, unless this batch of the query has been published before.
+
+        `once` says that the query has no other batch, so that it need not be remembered for long. What is refused as
+        Overloaded is tried again for `wait` seconds.
+        """
+        return self.perform(staging.publish(self._core, query, batch, stages, once, wait))
+
+    def discard(self, stages: Sequence[str]) -> int:
+        """Drops stages by their names, without touching what is published; how many were there."""
+        return self.perform(staging.discard(self._core, stages))
+
     # Looking.
 
     def topics(self) -> list[TopicInfo]:
@@ -398,6 +470,12 @@ class Bus:
         self.perform(operations.shutdown(self._core))
 
     # Running.
+
+    def be_patient(self, seconds: float) -> None:
+        """From now on requests are tried for about so long, instead of `retries` times, before they are Unavailable."""
+        settings = self._session.settings
+        tries = max(1, round(seconds * 1000 / settings.timeout_ms))
+        self._session.settings = msgspec.structs.replace(settings, retries=tries)
 
     def perform(self, operation: Operation[T]) -> T:
         """Runs one of the client's operations to its end."""

@@ -114,6 +114,7 @@ class Call:
         "make",
         "number",
         "pending",
+        "received",
         "sent_ms",
         "tries",
     )
@@ -124,6 +125,8 @@ class Call:
         self.bodies = bodies
         self.pending: Pending[AnyAnswer] = Pending()
         self.frames: list[Frame] = []
+        self.received: Sequence[Frame] = ()
+        """The bodies that came with the answer."""
         self.kind: type = object
         self.number = 0
         self.epoch = 0
@@ -253,6 +256,7 @@ class Session:
                 self._on_fenced(who, problem)
             call.pending.fail(problem)
         else:
+            call.received = frames[1:]
             call.pending.finish(answer)
         if call.copies_in_epoch > 1 and call.kind in COMING_AND_GOING:
             self._stale_subscribe = True

@@ -22,7 +22,7 @@ from tidings.message import Columns, select
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
-from tidings.protocols.broker.commands import Carry, decode_command, encode_command
+from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
@@ -127,7 +127,9 @@ class Engine:
         if due:
             with contextlib.suppress(Unavailable):  # The storage server is away: next time.
                 bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
-                self._stage(Persist(Carry(tuple(carried for carried, _ in due)), bodies))
+                stored = tuple(carried for carried, _ in due if isinstance(carried, Carried))
+                staged = tuple(carried for carried, _ in due if isinstance(carried, CarriedStage))
+                self._stage(Persist(Carry(stored, staged), bodies))
 
     # The group commit.
 

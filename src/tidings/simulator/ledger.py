@@ -13,7 +13,7 @@ from typing import Any
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
 from tidings.journal.record import Record
-from tidings.protocols.broker.commands import Command, DeadLetter, Write, decode_command
+from tidings.protocols.broker.commands import Command, DeadLetter, Discard, Publish, Stage, Write, decode_command
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings
 from tidings.wire.codec import decode_columns
@@ -45,6 +45,8 @@ class Ledger:
         self.topics: dict[str, list[str]] = {}
         self.intended: dict[str, tuple[str, ...]] = {}
         """The topics that each message was meant for."""
+        self.staged: dict[str, tuple[str, int, dict[int, tuple[str, list[str]]]]] = {}
+        """Stage -> its query and batch, and for each number the topic and the messages."""
 
     def holds(self, topic: str, offset: int, name: str) -> bool:
         messages = self.topics.get(topic, ())
@@ -63,7 +65,30 @@ class Ledger:
             self._store(existing, command, bodies)
         elif isinstance(command, DeadLetter):
             self._bury(existing, command, bodies)
+        elif isinstance(command, Stage | Publish | Discard):
+            self._stage(existing, command, bodies)
         return existing
+
+    def _stage(self, existing: Existing, command: Stage | Publish | Discard, bodies: Sequence[Buffer]) -> None:
+        if isinstance(command, Discard):
+            for name in command.stages:
+                self.staged.pop(name, None)
+        elif isinstance(command, Stage):
+            if not existing.result:
+                _, _, batches = self.staged.setdefault(command.stage, (command.query, command.batch, {}))
+                names = [name_of(value) for body in bodies for value in decode_columns(body).values]
+                batches.setdefault(command.number, (command.topic, names))
+        elif existing.result is not None:
+            extents: Any = existing.result
+            nexts = {extent.topic: extent.first_offset for extent in extents}
+            for stage in command.stages:
+                _, _, batches = self.staged.get(stage.name, ("", 0, {}))
+                for topic, names in batches.values():
+                    existing.stored += [(topic, nexts[topic] + rank, name) for rank, name in enumerate(names)]
+                    nexts[topic] += len(names)
+            for name, (query, batch, _) in list(self.staged.items()):
+                if query == command.query and batch <= command.batch:
+                    del self.staged[name]
 
     def _bury(self, existing: Existing, command: DeadLetter, bodies: Sequence[Buffer]) -> None:
         topic = self.reference.topics.get(command.to_topic)

@@ -7,7 +7,14 @@ must fail, and with the invariant that belongs to the bug.
 from __future__ import annotations
 
 # Importing them fills the list.
-from tidings.simulator import broker_mutants, client_mutants, group_mutants, journal_mutants, stream_mutants
+from tidings.simulator import (
+    broker_mutants,
+    client_mutants,
+    group_mutants,
+    journal_mutants,
+    stage_mutants,
+    stream_mutants,
+)
 from tidings.simulator.planting import MUTANTS, Mutant
 
 __all__ = [
@@ -17,5 +24,6 @@ __all__ = [
     "client_mutants",
     "group_mutants",
     "journal_mutants",
+    "stage_mutants",
     "stream_mutants",
 ]

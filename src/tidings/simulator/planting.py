@@ -22,6 +22,8 @@ SETTLED = "what is settled is never given out again"
 LANES = "each lane is given out in order"
 OWNER = "nobody loses work that is in its hands"
 STALE = "no stale settlement is accepted"
+BATCHES = "each batch of a query is visible once, in full or not at all"
+RANGES = "a range reads as what is stored there"
 
 
 class Mutant(msgspec.Struct, frozen=True):

@@ -88,6 +88,7 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
                 "offsets": list(topic.offsets),
                 "addresses": list(topic.addresses),
                 "sizes": (topic.size_bytes, list(topic.sizes)),
+                "times": list(topic.times),
                 "thinned": topic.thinned,
                 "shared": topic.shared,
                 "ids": (topic.ids, list(topic.id_times)),
@@ -118,6 +119,8 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
             }
             for key, group in machine.groups.items()
         },
+        "stage": {name: {"batches": stage.batches} for name, stage in machine.stages.stages.items()},
+        "query": {name: {"last batch": query} for name, query in machine.stages.queries.items()},
     }
 
 

@@ -11,14 +11,15 @@ from tidings.simulator.checkers import Violation
 from tidings.simulator.faults import draw_faults
 from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.stage_workload import make_stage_world
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups")
-"""The kinds of worlds: publishers and subscribers, or the members of a group."""
+WORLDS = ("topics", "groups", "stages")
+"""The kinds of worlds: publishers and subscribers, the members of a group, or queries that write in stages."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ def make_world(seed: int, kind: str = "topics") -> World:
     random = Random(seed)
     if kind == "groups":
         return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
+    if kind == "stages":
+        return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
     names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
     plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
     world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random))

@@ -74,17 +74,17 @@ def populate(world: World, names: list[str]) -> None:
         kind: Reading | None = None
         chosen: tuple[str, ...] = ()
         if number == 0 or (number > 1 and random.random() < 0.5):
-            roles.append(_draw_publisher(world, random, name, topics))
+            roles.append(draw_publisher(world, random, name, topics))
         if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
             inbox = MemoryInbox() if random.random() < 0.3 else None
-            kind, chosen, role = _draw_subscriber(world, random, name, topics, inbox)
+            kind, chosen, role = draw_subscriber(world, random, name, topics, inbox)
             roles.append(role)
         world.clients[name] = Client(world, name, roles, inbox)
         if kind is waiting:
             world.clients[name].waits_for = chosen
 
 
-def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) -> Role:
+def draw_publisher(world: World, random: Random, name: str, topics: list[str]) -> Role:
     kind = random.choice((resuming, resuming, keyed, careless))
     publisher = f"{name}-import" if kind is resuming and random.random() < 0.3 else name
     items: list[Item] = []
@@ -103,7 +103,7 @@ def _draw_publisher(world: World, random: Random, name: str, topics: list[str]) 
     return partial(kind, script=script)
 
 
-def _draw_subscriber(
+def draw_subscriber(
     world: World, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None
 ) -> tuple[Reading, tuple[str, ...], Role]:
     kind: Reading = random.choice(

@@ -11,14 +11,16 @@ from typing import Any
 
 import msgspec
 
-from tidings.errors import InvalidRequest, LimitReached, MessageTooLarge, ProtocolError, TidingsError, Unauthorized
+from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError, Unauthorized
 from tidings.message import Columns, TopicInfo, check_name, check_topic
-from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker import bulk, commands, messages, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
+from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import Segment, collect_due, trim_due
 from tidings.protocols.broker.sharing import Burying, Settling, Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
+from tidings.protocols.broker.writing import check_batch, given_ids
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
 from tidings.protocols.events import Event, Examined, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
@@ -104,6 +106,10 @@ class Broker:
                     return self._on_join(event.now_ms, peer, message)
                 case messages.Get():
                     return self._on_get(event.now_ms, peer, message)
+                case bulk.Read():
+                    return [ranges.read(self.machine, peer, message)]
+                case bulk.Stage() | bulk.Publish() | bulk.Discard():
+                    return self._on_staging(event, message)
                 case messages.Hello():
                     return self._on_hello(event.now_ms, peer, message)
                 case messages.Subscribe() | messages.Unsubscribe():
@@ -215,15 +221,7 @@ class Broker:
                 f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
                 f"not {len(part.targets)}: name fewer."
             )
-        if part.count != len(columns.values) or not part.count:
-            raise ProtocolError(f"The batch says {part.count} messages and holds {len(columns.values)}: count again.")
-        if part.count > settings.batch_messages_max or len(body) > settings.batch_bytes_max:
-            raise MessageTooLarge(
-                f"A batch of {part.count} messages and {len(body)} bytes is above the limits of "
-                f"{settings.batch_messages_max} and {settings.batch_bytes_max}: send smaller ones."
-            )
-        if columns.publisher != client:
-            raise ProtocolError(f"The batch names {columns.publisher!r} as its publisher, and {client!r} sent it.")
+        check_batch(settings, client, part.count, body, columns)
         for target in part.targets:
             if target.sequence < 1:
                 raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
@@ -231,8 +229,15 @@ class Broker:
                 self.machine.check_puttable(check_topic(target.topic))
         if len(part.targets) > 1 and len({target.topic for target in part.targets}) != len(part.targets):
             raise InvalidRequest("A topic is named twice in one put: name each once.")
-        ids = tuple(columns.ids) if columns.ids is not None and any(each is not None for each in columns.ids) else None
-        return commands.BatchWrite(part.targets, part.count, len(body), ids)
+        return commands.BatchWrite(part.targets, part.count, len(body), given_ids(columns))
+
+    def _on_staging(self, event: Received, message: bulk.Stage | bulk.Publish | bulk.Discard) -> list[Effect]:
+        self.machine.check_session(message.client, message.epoch)
+        self._heard_at_ms[message.client] = event.now_ms
+        origin = Origin(event.peer, message)
+        if isinstance(message, bulk.Stage):
+            return staging.on_stage(self.machine, event, message, origin)
+        return staging.on_publish(self.machine, event.peer, message, origin)
 
     def _on_subscribe(
         self, now_ms: int, peer: Peer, message: messages.Subscribe | messages.Unsubscribe
@@ -294,7 +299,7 @@ class Broker:
             case _:
                 return self.sharing.on_rest(now_ms, peer, message)
 
-    def _on_question(self, message: Any) -> messages.Answer:
+    def _on_question(self, message: Any) -> Answer:
         machine = self.machine
         match message:
             case messages.AskSequence(request, client, epoch, topic):
@@ -318,6 +323,8 @@ class Broker:
             case messages.AskTopics(request, str(topic)):
                 machine.find_topic(check_topic(topic))
                 return messages.Topics(request, (self._topic_info(topic),))
+            case bulk.AskOffset():
+                return ranges.find_offset(machine, message)
             case messages.AskGroups(request, topic):
                 return messages.Groups(request, self.sharing.describe(topic))
             case messages.AskStatus(request):
@@ -339,6 +346,8 @@ class Broker:
             "streams": len(self.dispatcher.streams),
             "messages": sum(topic.next_offset - topic.first_offset for topic in machine.topics.values()),
             "size_bytes": sum(topic.size_bytes for topic in machine.topics.values()),
+            "stages": len(machine.stages.stages),
+            "staged_bytes": sum(stage.size_bytes for stage in machine.stages.stages.values()),
         }
 
     # Reading.
@@ -446,6 +455,9 @@ class Broker:
                     stream = self.dispatcher.streams.get(key)
                     if stream is not None and stream.epoch != result:
                         self.dispatcher.close(key)
+            case commands.Publish() if result is not None:
+                extents: tuple[bulk.Extent, ...] = result  # type: ignore[assignment]
+                self._touched.update(dict.fromkeys(extent.topic for extent in extents))
             case commands.Attach(client, _, topics):
                 self.dispatcher.begin_session(self.machine.subscriptions[client, topics])
             case commands.Unsubscribe(client, _, topics):
@@ -497,6 +509,8 @@ class Broker:
                 return self._on_received(Received(event.now_ms, peer, message))
             case messages.Bye(request, client):  # A stream may have begun before this was durable.
                 return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
+            case bulk.Stage() | bulk.Publish() | bulk.Discard():
+                return [Send(peer, staging.answer(message, result))]
         return []
 
     # Time.
@@ -526,4 +540,5 @@ class Broker:
     def retain(self, now_ms: int, segments: list[Segment]) -> list[Effect]:
         """What the retention settings let go, as a command, given the sealed segments of the journal."""
         due = (trim_due(self.machine, now_ms, segments), collect_due(self.machine, now_ms))
-        return [Persist(command) for command in due if command is not None]
+        old = self.machine.stages.discard_due(self.machine, now_ms)
+        return [Persist(command) for command in (*due, *old) if command is not None]

@@ -1,7 +1,7 @@
 """What the broker writes into the journal: one command a record.
 
 A command holds everything that `Machine.apply` needs, so that replaying the journal gives the same state
-again: there is no clock and no chance in it. The bodies of a `Write` and of a `Carry` follow the command in
+again: there is no clock and no chance in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
 the same record, one after the other.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.broker.bulk import StageName
 from tidings.protocols.broker.messages import Acknowledgement, LaneKind, Position, Start, Target
 
 
@@ -130,6 +131,40 @@ class Collect(msgspec.Struct, frozen=True, array_like=True, tag="collect"):
     topics: tuple[str, ...]
 
 
+class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
+    """A batch for a topic that is stored under the name of a stage, and not yet visible."""
+
+    client: str
+    epoch: int
+    query: str
+    batch: int
+    stage: str
+    number: int
+    topic: str
+    count: int
+    size_bytes: int
+    ids: tuple[str | None, ...] | None = None
+
+
+class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
+    """These stages become visible in their topics, if the query's batch has not been published yet."""
+
+    client: str
+    epoch: int
+    query: str
+    batch: int
+    stages: tuple[StageName, ...]
+    once: bool
+
+
+class Discard(msgspec.Struct, frozen=True, array_like=True, tag="discard"):
+    """Stages are dropped, and queries forgotten that nobody has published for since `before_ms`."""
+
+    stages: tuple[str, ...]
+    queries: tuple[str, ...] = ()
+    before_ms: int = 0
+
+
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
     """Everything of these topics below these offsets is no longer kept."""
 
@@ -144,8 +179,20 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
+class CarriedStage(msgspec.Struct, frozen=True, array_like=True):
+    """The same for a batch that is staged: which stage, the batch's number in it, and where it lies so far."""
+
+    stage: str
+    number: int
+    size_bytes: int
+    address: int
+
+
 class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry"):
+    """The bodies of the batches follow, then those of the staged ones."""
+
     batches: tuple[Carried, ...]
+    staged: tuple[CarriedStage, ...] = ()
 
 
 Command = (
@@ -160,6 +207,9 @@ Command = (
     | Settle
     | DeadLetter
     | Collect
+    | Stage
+    | Publish
+    | Discard
     | Trim
     | Carry
 )

@@ -22,7 +22,9 @@ from tidings.errors import (
     LimitReached,
     NoSuchTopic,
     NotSubscribed,
+    StorageDamaged,
 )
+from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.clients import Client, Track, TrackIndex
 from tidings.protocols.broker.commands import (
     Attach,
@@ -31,10 +33,13 @@ from tidings.protocols.broker.commands import (
     Collect,
     Command,
     DeadLetter,
+    Discard,
     Join,
     Leave,
     Open,
+    Publish,
     Settle,
+    Stage,
     Subscribe,
     Trim,
     Unsubscribe,
@@ -43,10 +48,14 @@ from tidings.protocols.broker.commands import (
 from tidings.protocols.broker.groups import RESTING, Group, GroupKey, GroupState
 from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored
 from tidings.protocols.broker.progress import Progress
+from tidings.protocols.broker.stages import Stages, StagesState
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
 from tidings.protocols.broker.topics import Topic, TopicIndex
 from tidings.protocols.broker.writing import plan, store
 from tidings.settings import BrokerSettings
+
+SNAPSHOT_VERSION = 2
+"""1 had no stages; such a snapshot is read as one without any."""
 
 
 class TopicState(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +76,12 @@ class ClientState(msgspec.Struct, frozen=True, array_like=True):
     past_tokens: list[bytes]
 
 
+class SnapshotVersion(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of every snapshot, whatever follows it."""
+
+    version: int
+
+
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     """All of the state but the indexes, which lie beside the segments that they describe."""
 
@@ -76,6 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: list[Subscription]
     groups: list[GroupState] = []
     retired: dict[str, int] = {}
+    stages: StagesState = StagesState()
 
 
 class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -104,6 +120,7 @@ class Machine:
         """topic -> when it was made or last put to."""
         self.retired: dict[str, int] = {}
         """Collected topics that had held messages -> the offset after their last."""
+        self.stages = Stages()
 
     def apply(self, command: Command, time_ms: int, body_address: int) -> object:
         """Changes the state by one command and says what came of it; a refusal raises and changes nothing."""
@@ -120,6 +137,12 @@ class Machine:
                 return self._on_join(command, time_ms)
             case Settle():
                 self._on_settle(command)
+            case Stage():
+                return self._on_stage(command, time_ms, body_address)
+            case Publish():
+                return self._on_publish(command, time_ms)
+            case Discard():
+                return self.stages.discard(command)
             case Leave():
                 self._on_leave(command, time_ms)
             case DeadLetter():
@@ -251,6 +274,16 @@ class Machine:
                 raise InvalidRequest(
                     f"Offset {position.offset} of {position.topic!r} cannot be acknowledged: it does not exist yet."
                 )
+
+    # Stages.
+
+    def _on_stage(self, command: Stage, time_ms: int, body_address: int) -> bool:
+        self.check_session(command.client, command.epoch)
+        return self.stages.add(self, command, time_ms, body_address)
+
+    def _on_publish(self, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
+        self.check_session(command.client, command.epoch)
+        return self.stages.publish(self, command, time_ms)
 
     # Subscriptions.
 
@@ -391,7 +424,7 @@ class Machine:
         if group is None or group.progress.done(command.offset):
             return
         topic = self.topics.get(command.to_topic) or self.make_topic(command.to_topic, time_ms)
-        topic.append(body_address, command.size_bytes, 1, None, None)
+        topic.append(body_address, command.size_bytes, 1, None, None, time_ms)
         group.progress.add(command.offset, command.offset + 1)
 
     def is_idle(self, topic: Topic) -> bool:
@@ -451,6 +484,9 @@ class Machine:
         for batch in command.batches:
             self.topics[batch.topic].carry(batch.first_offset, address)
             address += batch.size_bytes
+        for staged in command.staged:
+            self.stages.carry(staged, address)
+            address += staged.size_bytes
         for name in dict.fromkeys(batch.topic for batch in command.batches):
             for client in self.clients.values():
                 if name in client.tracks:
@@ -463,7 +499,7 @@ class Machine:
         pieces = [piece for topic in self.topics.values() if (piece := topic.seal()) is not None]
         runs = [run for client in self.clients.values() for run in client.seal()]
         snapshot = Snapshot(
-            1,
+            SNAPSHOT_VERSION,
             [
                 TopicState(
                     topic.name,
@@ -489,6 +525,7 @@ class Machine:
             list(self.subscriptions.values()),
             [group.state() for group in self.groups.values()],
             self.retired,
+            self.stages.state(),
         )
         return msgspec.msgpack.encode(SegmentIndex(pieces, runs)), msgspec.msgpack.encode(snapshot)
 
@@ -501,6 +538,11 @@ class Machine:
 
     def restore(self, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
         """Takes the state from a snapshot and the index pieces of all segments before it."""
+        version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
+        if version not in (1, SNAPSHOT_VERSION):
+            raise StorageDamaged(
+                f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
+            )
         state = msgspec.msgpack.decode(snapshot, type=Snapshot)
         for topic in state.topics:
             kept = self.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
@@ -515,6 +557,7 @@ class Machine:
         for subscription in state.subscriptions:
             self._remember_subscription(subscription)
         self.retired = dict(state.retired)
+        self.stages.restore(state.stages)
         for group in state.groups:
             self._remember_group(group.restore())
         for data in indexes:

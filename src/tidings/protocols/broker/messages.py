@@ -17,18 +17,14 @@ from typing import Literal
 import msgspec
 
 from tidings.message import GroupInfo, TopicInfo
+from tidings.protocols.broker.bulk import BulkAnswer, BulkRequest
+from tidings.protocols.broker.envelope import Answer, Request
 
 VERSION = 1
 
 Start = Literal["now", "earliest", "last"] | int
 LaneKind = Literal["key", "publisher"]
 """What makes a lane: the key, or the publisher and the key."""
-
-
-class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
-    """What a client asks; `request` comes back in the answer."""
-
-    request: int
 
 
 class Hello(Request, frozen=True, tag="hello"):
@@ -316,11 +312,8 @@ AnyRequest = (
     | AskStatus
     | Bye
     | Shutdown
+    | BulkRequest
 )
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    request: int
 
 
 class Welcome(Answer, frozen=True, tag="welcome"):
@@ -557,4 +550,5 @@ AnyAnswer = (
     | ShutdownDone
     | Failed
     | Delivery
+    | BulkAnswer
 )

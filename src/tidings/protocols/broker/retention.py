@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidings.protocols.broker.commands import Carried, Collect, Trim
+from tidings.protocols.broker.commands import Carried, CarriedStage, Collect, Trim
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
 from tidings.protocols.broker.topics import Place, Topic
@@ -40,28 +40,32 @@ def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | N
     settings = machine.settings
     if not _active(machine):
         return None
-    aged_address = 0
+    aged_address = aged_ms = 0
     if settings.retain_age_ms is not None:
-        aged_address = max(
-            (each.end_address for each in segments if each.last_time_ms < now_ms - settings.retain_age_ms), default=0
-        )
+        aged_ms = now_ms - settings.retain_age_ms
+        aged_address = max((each.end_address for each in segments if each.last_time_ms < aged_ms), default=0)
     positions = []
     for topic in machine.topics.values():
-        offset = min(_droppable(machine, topic, aged_address), machine.owed_offset(topic))
+        offset = min(_droppable(machine, topic, aged_address, aged_ms), machine.owed_offset(topic))
         if topic.offsets and topic.end_of(0) <= offset:
             positions.append(Position(topic.name, offset))
     return Trim(tuple(positions)) if positions else None
 
 
-def _droppable(machine: Machine, topic: Topic, aged_address: int) -> int:
-    """The offset below which age, size or acknowledgement lets a topic's messages go."""
+def _droppable(machine: Machine, topic: Topic, aged_address: int, aged_ms: int) -> int:
+    """The offset below which age, size or acknowledgement lets a topic's messages go.
+
+    A batch that was staged may lie in a segment that is older than the batch: its own time counts too.
+    """
     settings = machine.settings
     offset = topic.first_offset
     if settings.drop_acknowledged and machine.readers.get(topic.name):
         offset = machine.owed_offset(topic)
     entry = 0
     excess_bytes = topic.size_bytes - settings.retain_bytes if settings.retain_bytes is not None else 0
-    while entry < len(topic.offsets) and (excess_bytes > 0 or topic.addresses[entry] < aged_address):
+    while entry < len(topic.offsets) and (
+        excess_bytes > 0 or (topic.addresses[entry] < aged_address and topic.times[entry] < aged_ms)
+    ):
         excess_bytes -= topic.sizes[entry]
         entry += 1
         offset = max(offset, topic.end_of(entry - 1))
@@ -88,15 +92,20 @@ def collect_due(machine: Machine, now_ms: int) -> Collect | None:
 
 def lowest_address(machine: Machine, end_address: int) -> int:
     """Below this address the journal holds nothing that is still kept."""
-    return min((topic.lowest_address for topic in machine.topics.values() if topic.offsets), default=end_address)
+    stored = min((topic.lowest_address for topic in machine.topics.values() if topic.offsets), default=end_address)
+    staged = min((place.address for _, place in machine.stages.places()), default=end_address)
+    return min(stored, staged)
 
 
-def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried, Place]]:
-    """What to copy forward so that the oldest segment can go; empty when it is not worth it yet."""
+def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried | CarriedStage, Place]]:
+    """What to copy forward so that the oldest segment can go; empty when it is not worth it yet.
+
+    What topics hold comes first, then what is staged.
+    """
     if not segments or not _active(machine):
         return []
     oldest = segments[0]
-    found: list[tuple[Carried, Place]] = []
+    found: list[tuple[Carried | CarriedStage, Place]] = []
     size_bytes = 0
     for topic in machine.topics.values():
         for entry, address in enumerate(topic.addresses):
@@ -109,4 +118,8 @@ def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried, 
             size_bytes += place.size_bytes + RECORD_BYTES
             if size_bytes > CARRIED_SHARE_MAX * (oldest.end_address - oldest.base_address):
                 return []
-    return found
+    staged = [each for each in machine.stages.places() if each[1].address < oldest.end_address]
+    size_bytes += sum(place.size_bytes + RECORD_BYTES for _, place in staged)
+    if size_bytes > CARRIED_SHARE_MAX * (oldest.end_address - oldest.base_address):
+        return []
+    return found + staged

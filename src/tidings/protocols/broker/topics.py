@@ -1,8 +1,10 @@
 """A topic is an index into the journal: where each of its batches lies.
 
-Three parallel columns hold, for each stored batch, the offset of its first message, the journal address
-of its body and the body's size: 20 bytes a batch, whatever the messages weigh. The log has no holes: it
-reaches from `first_offset` (what retention left) to `next_offset`.
+Four parallel columns hold, for each stored batch, the offset of its first message, the journal address
+of its body, the body's size and the time at which it was stored: 28 bytes a batch, whatever the messages weigh.
+The log has no holes: it reaches from `first_offset` (what retention left) to `next_offset`. Times never fall from one
+batch to the next, even if the broker's clock was set back between two of its lives; 0 stands for the batches of
+journals that were written before times were kept.
 
 The index goes to disk in pieces: when a journal segment is sealed, what the index gained while that
 segment was written goes into a file beside it, and recovery puts the pieces together again.
@@ -11,8 +13,9 @@ segment was written goes into a file beside it, and recovery puts the pieces tog
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
+from itertools import pairwise
 
 import msgspec
 
@@ -40,6 +43,9 @@ class TopicIndex(msgspec.Struct, frozen=True, array_like=True):
     thinned: dict[int, tuple[int, ...]]
     shared: dict[int, tuple[Position, ...]]
     carried: tuple[tuple[int, int, int], ...]
+    times: bytes = b""
+    """Missing, as are `carried_times`, in an index that was written before times were kept."""
+    carried_times: tuple[int, ...] = ()
 
 
 class Topic:
@@ -61,6 +67,7 @@ class Topic:
         "size_bytes",
         "sizes",
         "thinned",
+        "times",
     )
 
     def __init__(self, name: str, first_offset: int = 0, next_offset: int = 0) -> None:
@@ -70,6 +77,8 @@ class Topic:
         self.offsets = array("Q")
         self.addresses = array("Q")
         self.sizes = array("I")
+        self.times = array("Q")
+        """When each batch was stored, in milliseconds since 1970; 0 where that is not known."""
         self.size_bytes = 0
         self.thinned: dict[int, tuple[int, ...]] = {}
         """Batches of which some messages were duplicates: first offset -> which messages count."""
@@ -78,7 +87,7 @@ class Topic:
         self.carried: dict[int, int] = {}
         """Batches copied forward since the last seal: first offset -> new address."""
         self.scattered = False
-        """Some batch was copied forward, so addresses no longer rise with the offsets."""
+        """Some batch was copied forward, or staged long before it came here: addresses do not rise with the offsets."""
         self.ids: dict[str, int] = {}
         self.id_times: deque[tuple[int, str]] = deque()
         self.sealed_count = 0
@@ -92,9 +101,13 @@ class Topic:
         count: int,
         kept: tuple[int, ...] | None,
         shared: tuple[Position, ...] | None,
+        time_ms: int = 0,
     ) -> None:
-        """The next `count` messages lie in the body at `address`."""
+        """The next `count` messages lie in the body at `address`; they were stored at `time_ms`."""
         first = self.next_offset
+        if self.addresses and address < self.addresses[-1]:
+            self.scattered = True
+        self.times.append(max(time_ms, self.times[-1]) if self.times else time_ms)
         self.offsets.append(first)
         self.addresses.append(address)
         self.sizes.append(size_bytes)
@@ -113,6 +126,11 @@ class Topic:
     def end_of(self, entry: int) -> int:
         """The offset after the last message of a batch."""
         return self.offsets[entry + 1] if entry + 1 < len(self.offsets) else self.next_offset
+
+    def offset_at(self, time_ms: int) -> int:
+        """The first offset that was stored at or after a time; `next_offset` when nothing was."""
+        entry = bisect_left(self.times, time_ms)
+        return self.offsets[entry] if entry < len(self.offsets) else self.next_offset
 
     @property
     def lowest_address(self) -> int:
@@ -135,7 +153,7 @@ class Topic:
             self.thinned.pop(first, None)
             self.shared.pop(first, None)
             self.carried.pop(first, None)
-        del self.offsets[:count], self.addresses[:count], self.sizes[:count]
+        del self.offsets[:count], self.addresses[:count], self.sizes[:count], self.times[:count]
         self.sealed_count = max(0, self.sealed_count - count)
         self.first_offset = self.offsets[0] if self.offsets else self.next_offset
 
@@ -174,6 +192,8 @@ class Topic:
             {first: kept for first, kept in self.thinned.items() if first >= edge or first in self.carried},
             {first: places for first, places in self.shared.items() if first >= edge or first in self.carried},
             tuple((first, address, self.sizes[self.find(first)]) for first, address in self.carried.items()),
+            self.times[start:].tobytes(),
+            tuple(self.times[self.find(first)] for first in self.carried),
         )
 
     def mark_sealed(self) -> None:
@@ -186,20 +206,22 @@ class Topic:
         self.offsets.frombytes(piece.offsets)
         self.addresses.frombytes(piece.addresses)
         self.sizes.frombytes(piece.sizes)
+        self.times.frombytes(piece.times or bytes(len(piece.offsets)))
         self.thinned.update(piece.thinned)
         self.shared.update(piece.shared)
         if piece.carried:
-            self._load_carried(piece.carried)
+            self._load_carried(piece.carried, piece.carried_times or (0,) * len(piece.carried))
 
-    def _load_carried(self, carried: tuple[tuple[int, int, int], ...]) -> None:
+    def _load_carried(self, carried: tuple[tuple[int, int, int], ...], times: tuple[int, ...]) -> None:
         """Batches whose first segment may be gone: put where they belong in the order of offsets."""
-        self.scattered = True
-        rows = dict(zip(self.offsets, zip(self.addresses, self.sizes, strict=True), strict=True))
-        rows.update({first: (address, size_bytes) for first, address, size_bytes in carried})
+        rows = dict(zip(self.offsets, zip(self.addresses, self.sizes, self.times, strict=True), strict=True))
+        for (first, address, size_bytes), at_ms in zip(carried, times, strict=True):
+            rows[first] = (address, size_bytes, at_ms)
         ordered = sorted(rows)
         self.offsets = array("Q", ordered)
         self.addresses = array("Q", [rows[first][0] for first in ordered])
         self.sizes = array("I", [rows[first][1] for first in ordered])
+        self.times = array("Q", [rows[first][2] for first in ordered])
 
     def finish_loading(self) -> None:
         """After the last piece: forgets what retention had removed, and counts."""
@@ -210,6 +232,7 @@ class Topic:
             for first in self.offsets[:count]:
                 self.thinned.pop(first, None)
                 self.shared.pop(first, None)
-            del self.offsets[:count], self.addresses[:count], self.sizes[:count]
+            del self.offsets[:count], self.addresses[:count], self.sizes[:count], self.times[:count]
         self.size_bytes = sum(self.sizes)
+        self.scattered = any(address > following for address, following in pairwise(self.addresses))
         self.sealed_count = len(self.offsets)

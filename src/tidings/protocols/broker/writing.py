@@ -10,14 +10,36 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidings.errors import LimitReached, OutOfSequence, Overloaded
+from tidings.errors import LimitReached, MessageTooLarge, OutOfSequence, Overloaded, ProtocolError
+from tidings.message import Columns
 from tidings.protocols.broker.clients import Client, Track
 from tidings.protocols.broker.commands import BatchWrite
 from tidings.protocols.broker.messages import Position, Stored, Target
 from tidings.protocols.broker.topics import Topic
+from tidings.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from tidings.protocols.broker.machine import Machine
+
+
+def check_batch(settings: BrokerSettings, client: str, count: int, body: bytes | memoryview, columns: Columns) -> None:
+    """Raises what speaks against a batch that a client sent, wherever it is to go."""
+    if count != len(columns.values) or not count:
+        raise ProtocolError(f"The batch says {count} messages and holds {len(columns.values)}: count again.")
+    if count > settings.batch_messages_max or len(body) > settings.batch_bytes_max:
+        raise MessageTooLarge(
+            f"A batch of {count} messages and {len(body)} bytes is above the limits of "
+            f"{settings.batch_messages_max} and {settings.batch_bytes_max}: send smaller ones."
+        )
+    if columns.publisher != client:
+        raise ProtocolError(f"The batch names {columns.publisher!r} as its publisher, and {client!r} sent it.")
+
+
+def given_ids(columns: Columns) -> tuple[str | None, ...] | None:
+    """The callers' own ids in a batch, None when no message has one."""
+    if columns.ids is None or all(each is None for each in columns.ids):
+        return None
+    return tuple(columns.ids)
 
 
 class Plan(msgspec.Struct):
@@ -87,17 +109,18 @@ def _plan_one(
     kept: tuple[int, ...] | None = tuple(range(taken, batch.count)) if taken > 0 else None
     taken_ids: list[tuple[str, int]] = []
     if batch.ids is not None:
-        kept, taken_ids = _plan_ids(machine, name, topic, batch, max(taken, 0), first_offset, time_ms, fresh, repeated)
+        kept, taken_ids = plan_ids(machine, name, batch.ids, max(taken, 0), first_offset, time_ms, fresh, repeated)
     plan = Plan(name, target.sequence, first_offset, batch.count, kept, tuple(repeated), taken_ids)
     if machine.settings.max_backlog is not None and plan.stored_count:
-        _check_backlog(machine, name, topic, first_offset + plan.stored_count, machine.settings.max_backlog)
+        check_backlog(machine, name, first_offset + plan.stored_count, machine.settings.max_backlog)
     lasts[name] = max(last, target.sequence + batch.count - 1)
     nexts[name] = first_offset + plan.stored_count
     return plan
 
 
-def _check_backlog(machine: Machine, name: str, topic: Topic | None, next_offset: int, backlog_max: int) -> None:
+def check_backlog(machine: Machine, name: str, next_offset: int, backlog_max: int) -> None:
     """Overloaded when more would wait than may; nothing is dropped in silence."""
+    topic = machine.topics.get(name)
     waiting = next_offset - (machine.waited_offset(topic) if topic else machine.retired.get(name, 0))
     if waiting > backlog_max:
         raise Overloaded(
@@ -106,11 +129,10 @@ def _check_backlog(machine: Machine, name: str, topic: Topic | None, next_offset
         )
 
 
-def _plan_ids(
+def plan_ids(
     machine: Machine,
     name: str,
-    topic: Topic | None,
-    batch: BatchWrite,
+    ids: tuple[str | None, ...],
     skip: int,
     first_offset: int,
     time_ms: int,
@@ -118,15 +140,15 @@ def _plan_ids(
     repeated: list[tuple[int, int | None]],
 ) -> tuple[tuple[int, ...] | None, list[tuple[str, int]]]:
     """Leaves out messages whose id the topic has already taken."""
-    assert batch.ids is not None
     known: dict[str, int] = {}
+    topic = machine.topics.get(name)
     if topic is not None:
         topic.forget_ids(time_ms - machine.settings.ids_age_ms)
         known = topic.ids
     kept: list[int] = []
     taken: list[tuple[str, int]] = []
-    for index in range(skip, batch.count):
-        name_of_message = batch.ids[index]
+    for index in range(skip, len(ids)):
+        name_of_message = ids[index]
         if name_of_message is not None:
             earlier = known.get(name_of_message)
             if earlier is None:
@@ -143,7 +165,7 @@ def _plan_ids(
             f"The topic {name!r} already remembers {machine.settings.ids_max} ids (ids_max): "
             "raise the limit or remember them for a shorter time (ids_age_ms)."
         )
-    return (None if len(kept) == batch.count else tuple(kept)), taken
+    return (None if len(kept) == len(ids) else tuple(kept)), taken
 
 
 def store(
@@ -161,10 +183,10 @@ def store(
         if track is None:
             track = client.tracks[plan.topic] = Track()
         if plan.kept is None:
-            topic.append(address, batch.size_bytes, plan.count, None, shared)
+            topic.append(address, batch.size_bytes, plan.count, None, shared, time_ms)
             track.take(plan.sequence, plan.first_offset, plan.count)
         else:
-            _store_thinned(topic, track, plan, batch, address, shared)
+            _store_thinned(topic, track, plan, batch, address, shared, time_ms)
         if plan.ids:
             topic.remember_ids(plan.ids, time_ms)
         machine.used_at_ms[plan.topic] = time_ms
@@ -179,11 +201,12 @@ def _store_thinned(
     batch: BatchWrite,
     address: int,
     shared: tuple[Position, ...] | None,
+    time_ms: int,
 ) -> None:
     """Some messages of this batch are repeated: the body stays whole, the index says which ones count."""
     assert plan.kept is not None
     if plan.kept:
-        topic.append(address, batch.size_bytes, len(plan.kept), plan.kept, shared)
+        topic.append(address, batch.size_bytes, len(plan.kept), plan.kept, shared, time_ms)
     places: dict[int, int | None] = dict(plan.repeated)
     places.update({index: plan.first_offset + rank for rank, index in enumerate(plan.kept)})
     for index in range(plan.count):

@@ -40,7 +40,7 @@ def test_pieces_put_together_give_the_index_again(segments: list[list[int]], tri
         for count in counts:
             kept = tuple(range(count)) if count == 3 else None
             shared = (Position("sport", address),) if count == 4 else None
-            topic.append(address, 7, count, kept, shared)
+            topic.append(address, 7, count, kept, shared, 5 * address)
             address += 100
         piece = topic.seal()
         if piece is not None:
@@ -51,7 +51,17 @@ def test_pieces_put_together_give_the_index_again(segments: list[list[int]], tri
     for piece in pieces:
         loaded.load(piece)
     loaded.finish_loading()
-    for name in ("offsets", "addresses", "sizes", "thinned", "shared", "size_bytes", "first_offset", "next_offset"):
+    for name in (
+        "offsets",
+        "addresses",
+        "sizes",
+        "times",
+        "thinned",
+        "shared",
+        "size_bytes",
+        "first_offset",
+        "next_offset",
+    ):
         assert getattr(loaded, name) == getattr(topic, name), name
 
 
@@ -61,7 +71,7 @@ def test_a_carried_batch_is_found_at_its_new_address_after_loading() -> None:
     first = topic.seal()
     topic.mark_sealed()
     topic.carry(0, 9000)
-    topic.append(9100, 5, 1, None, None)
+    topic.append(9100, 5, 1, None, None, 77)
     second = topic.seal()
     assert first is not None and second is not None
     whole = Topic("news", 0, topic.next_offset)
@@ -69,6 +79,7 @@ def test_a_carried_batch_is_found_at_its_new_address_after_loading() -> None:
     whole.load(second)
     whole.finish_loading()
     assert list(whole.addresses) == [9000, 1100, 9100] == list(topic.addresses)
+    assert list(whole.times) == [0, 0, 77] == list(topic.times)
     assert whole.lowest_address == topic.lowest_address == 1100
     rest = Topic("news", 0, topic.next_offset)
     rest.load(second)

@@ -1,0 +1,100 @@
+"""Spark: topics as tables and streams, beside Spark's own sources in the same session."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+
+from tidings.bench.figures import Figure, Limit, at_least, ratio_at_least, ratio_at_most
+from tidings.bench.plan import Plan
+from tidings.bench.stage import Stage
+from tidings.errors import InvalidRequest
+from tidings.spark import INSTALL
+
+
+def steps(plan: Plan) -> int:
+    """How many steps it takes."""
+    return 2 + 3 * plan.rounds
+
+
+def check() -> None:
+    """Raises InvalidRequest when there is no Spark to measure."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        raise InvalidRequest(INSTALL)
+    if shutil.which("java") is None:
+        raise InvalidRequest("Spark needs Java 17 or newer on the PATH: install it (Debian: openjdk-17-jre-headless).")
+
+
+def run(on: Stage) -> list[Figure]:
+    """Everything about Spark, in one session, which takes a few rounds to warm up."""
+    plan = on.plan
+    count, each = plan.spark_messages, plan.spark_batch_messages
+    broker = on.broker()
+    publisher, driver = on.worker(broker.address, "publisher"), on.worker()
+    parquet = str(on.folder / "parquet")
+    on.step(f"publishing {count:,} messages and starting Spark")
+    publisher.ask("publish", topic="rows", count=count, size=plan.value_bytes)
+    publisher.stop()
+    on.raw["spark"] = driver.ask("spark_start", folder=str(on.folder / "warehouse"))
+    driver.ask("spark_to_parquet", address=broker.address, topic="rows", path=parquet)
+    source = {"address": broker.address, "topic": "rows"}
+    on.step("warming up")
+    driver.ask("spark_read", **source)
+    driver.ask("spark_read_parquet", path=parquet)
+    driver.ask("spark_stream", **source, folder=str(on.folder / "warm"), each=each, to_topic="warm")
+    rates: dict[str, list[float]] = {"ours": [], "parquet": [], "stream": [], "sink": []}
+    batches: dict[str, list[float]] = {"ours": [], "rate": []}
+    for number in range(plan.rounds):
+        on.step(f"round {number + 1} of {plan.rounds}: a table of {count:,} rows, ours and Parquet")
+        rates["ours"].append(count / driver.ask("spark_read", **source))
+        rates["parquet"].append(count / driver.ask("spark_read_parquet", path=parquet))
+        on.step(f"round {number + 1} of {plan.rounds}: streams of {each:,} rows a batch")
+        for name, topic in (("stream", None), ("sink", f"copy-{number}")):
+            folder = str(on.folder / f"{name}-{number}")
+            done = driver.ask("spark_stream", **source, folder=folder, each=each, to_topic=topic)
+            # The first micro-batch of a query also plans it.
+            kept = done[1:] or done
+            rates[name].append(sum(rows for rows, _ in kept) / sum(seconds for _, seconds in kept))
+        on.step(f"round {number + 1} of {plan.rounds}: small micro-batches, ours and Spark's rate source")
+        wanted = plan.spark_micro_batches
+        folder = str(on.folder / f"small-{number}")
+        batches["ours"].append(driver.ask("spark_micro_batches", **source, folder=f"{folder}-ours", count=wanted))
+        batches["rate"].append(driver.ask("spark_micro_batches", folder=f"{folder}-rate", count=wanted))
+    driver.ask("spark_stop")
+    on.raw |= {"rows_per_second": rates, "micro_batch_seconds": batches}
+    return [
+        Figure(
+            scenario="spark",
+            name="table, all columns",
+            value=max(rates["ours"]),
+            unit="rows/s",
+            limit=Limit("Parquet, the same rows", max(rates["parquet"])),
+            target=ratio_at_least(0.6),
+            samples=tuple(rates["ours"]),
+            limit_samples=tuple(rates["parquet"]),
+        ),
+        *(
+            Figure(
+                scenario="spark",
+                name=title,
+                value=max(rates[name]),
+                unit="rows/s",
+                target=at_least(bound),
+                samples=tuple(rates[name]),
+            )
+            for name, title, bound in (
+                ("stream", f"stream, {each:,} rows a batch", 1e6),
+                ("sink", "stream from topic to topic, exactly once", 6e5),
+            )
+        ),
+        Figure(
+            scenario="spark",
+            name="micro-batch of 10 rows",
+            value=min(batches["ours"]),
+            unit="s",
+            limit=Limit("Spark's rate source", min(batches["rate"])),
+            target=ratio_at_most(1.3),
+            samples=tuple(batches["ours"]),
+            limit_samples=tuple(batches["rate"]),
+        ),
+    ]

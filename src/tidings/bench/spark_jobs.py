@@ -1,0 +1,130 @@
+"""What a worker knows of Spark: it is the driver, and measures itself."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tidings.errors import InvalidRequest
+from tidings.spark import INSTALL, register
+
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""On a local disk this one takes a third of the time; both sides of every comparison use it."""
+
+
+def spark_start(desk: Any, folder: str) -> str:
+    """Starts a session on all cores; Spark's version."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(INSTALL) from error
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        "spark.sql.warehouse.dir": folder,
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    builder = SparkSession.builder.master(f"local[{os.cpu_count() or 1}]").appName("tidings bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")  # A query that is stopped complains about its last micro-batch.
+    register(session)
+    desk.spark = session
+    return str(session.version)
+
+
+def spark_stop(desk: Any) -> None:
+    """Ends the session, and waits for its process, so that what it has spent is known."""
+    gateway = desk.spark.sparkContext._gateway
+    desk.spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def _batch(desk: Any, address: str, topic: str) -> Any:
+    return desk.spark.read.format("tidings").option("bus", address).option("topic", topic).load()
+
+
+def spark_to_parquet(desk: Any, address: str, topic: str, path: str) -> None:
+    """Writes the rows of a topic into a folder, for comparison."""
+    _batch(desk, address, topic).write.mode("overwrite").parquet(path)
+
+
+def spark_read(desk: Any, address: str, topic: str) -> float:
+    """Reads all columns of a topic and throws them away: the seconds that it took."""
+    return _timed(_batch(desk, address, topic))
+
+
+def spark_read_parquet(desk: Any, path: str) -> float:
+    """The same with a folder of Parquet."""
+    return _timed(desk.spark.read.parquet(path))
+
+
+def _timed(frame: Any) -> float:
+    began = perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return perf_counter() - began
+
+
+def spark_stream(
+    desk: Any, address: str, topic: str, folder: str, each: int, to_topic: str | None = None
+) -> list[tuple[int, float]]:
+    """Reads a topic as a stream to its end, into a topic or into nothing: rows and seconds of every micro-batch."""
+    reader = desk.spark.readStream.format("tidings").option("bus", address).option("topic", topic)
+    frame = reader.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", each).load()
+    if to_topic is None:
+        writer = frame.writeStream.format("noop")
+    else:
+        writer = frame.select("key", "value").writeStream.format("tidings")
+        writer = writer.option("bus", address).option("topic", to_topic)
+    writer = writer.option("checkpointLocation", str(Path(folder) / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return [
+        (progress["numInputRows"], progress["durationMs"]["triggerExecution"] / 1000)
+        for progress in query.recentProgress
+        if progress["numInputRows"]
+    ]
+
+
+def spark_micro_batches(desk: Any, folder: str, count: int, address: str | None = None, topic: str = "") -> float:
+    """The usual time of a micro-batch of ten rows that go nowhere: of Spark's own rate source, or of ours."""
+    if address is None:
+        reader = desk.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    else:
+        reader = desk.spark.readStream.format("tidings").option("bus", address).option("topic", topic)
+        reader = reader.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 10).option("tasks", 1)
+    writer = reader.load().writeStream.format("noop").option("checkpointLocation", folder)
+    query = writer.trigger(processingTime="0 seconds").start()
+    times: dict[int, float] = {}
+    while len(times) < count:
+        query.awaitTermination(0.2)
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                times[progress["batchId"]] = progress["durationMs"]["triggerExecution"] / 1000
+    query.stop()
+    return statistics.median([times[number] for number in sorted(times)][count // 4 : count])
+
+
+SPARK_JOBS = (
+    spark_start,
+    spark_stop,
+    spark_to_parquet,
+    spark_read,
+    spark_read_parquet,
+    spark_stream,
+    spark_micro_batches,
+)

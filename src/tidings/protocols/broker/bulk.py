@@ -1,0 +1,139 @@
+"""What is said by those who work in bulk: readers of any range of offsets, and writers whose batches are staged.
+
+*Reading a range* needs no subscription and moves nothing: stored batches are forwarded as they are, and the
+same question gets the same answer for as long as retention leaves the messages there.
+
+*Staging* is for writers that are repeated when they fail, such as the tasks of a Spark job. Each attempt stores its
+batches under a name of its own, where nobody sees them. One `Publish` then makes the stages of the attempts that
+succeeded visible, all of them or none, once for each number of a query's batches.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.broker.envelope import Answer, Request
+
+
+class Read(Request, frozen=True, tag="read"):
+    """Stored batches that hold the offsets from `first_offset` up to `end_offset` of a topic; no session is needed.
+
+    The answer ends at the bounds, but holds one batch at least if there is one.
+    """
+
+    topic: str
+    first_offset: int
+    end_offset: int
+    messages: int
+    size_bytes: int
+
+
+class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A stored batch: where it begins, how many messages it has, and when it was stored (0: not known)."""
+
+    first_offset: int
+    count: int
+    stored_ms: int
+
+
+class ReadDone(Answer, frozen=True, tag="range"):
+    """One body frame for each batch, and what the topic holds: `low_offset` up to `next_offset`.
+
+    The first batch may begin before what was asked for, and the last may end behind it.
+    """
+
+    low_offset: int
+    next_offset: int
+    batches: tuple[StoredBatch, ...]
+
+
+class AskOffset(Request, frozen=True, tag="offset"):
+    """The first offset of a topic that was stored at or after a time; no session is needed."""
+
+    topic: str
+    time_ms: int
+
+
+class OffsetFound(Answer, frozen=True, tag="offset"):
+    """The offset, which is `next_offset` when nothing was stored so late."""
+
+    offset: int
+    low_offset: int
+    next_offset: int
+
+
+class Stage(Request, frozen=True, tag="stage"):
+    """Stores one batch (one body frame) for a topic under a stage's name, without making it visible.
+
+    The batches of a stage are numbered from 1; a number that is there already is not stored again.
+    """
+
+    client: str
+    epoch: int
+    query: str
+    batch: int
+    stage: str
+    number: int
+    topic: str
+    count: int
+
+
+class StageDone(Answer, frozen=True, tag="staged"):
+    """The batch is stored; or nothing was, because that batch of the query is `published` already."""
+
+    published: bool = False
+
+
+class StageName(msgspec.Struct, frozen=True, array_like=True):
+    """A finished stage, and how many messages it must have."""
+
+    name: str
+    count: int
+
+
+class Publish(Request, frozen=True, tag="publish"):
+    """Makes these stages visible in their topics, in this order, unless the query's batch has been published before.
+
+    Everything else that was staged for this or an earlier batch of the query is dropped. `once` says that the query
+    has only this one batch: it is remembered for as long as a stage is, and not for as long as a query.
+    """
+
+    client: str
+    epoch: int
+    query: str
+    batch: int
+    stages: tuple[StageName, ...]
+    once: bool = False
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True):
+    """The messages of a topic from `first_offset` up to `next_offset`."""
+
+    topic: str
+    first_offset: int
+    next_offset: int
+
+
+class PublishDone(Answer, frozen=True, tag="published"):
+    """Where the messages went; `repeated` says that this batch had been published before, and nothing has changed."""
+
+    repeated: bool
+    extents: tuple[Extent, ...] = ()
+
+
+class Discard(Request, frozen=True, tag="discard"):
+    """Drops stages that nobody will publish; those that are not there, or are published, are passed over."""
+
+    client: str
+    epoch: int
+    stages: tuple[str, ...]
+
+
+class DiscardDone(Answer, frozen=True, tag="discarded"):
+    """How many of them were dropped."""
+
+    count: int
+
+
+BulkRequest = Read | AskOffset | Stage | Publish | Discard
+BulkAnswer = ReadDone | OffsetFound | StageDone | PublishDone | DiscardDone

@@ -1,0 +1,15 @@
+"""What every request and every answer begins with."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
+    """What a client asks; `request` comes back in the answer."""
+
+    request: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    request: int

@@ -1,0 +1,58 @@
+"""The requests of writers in bulk: what can be judged at once is, the rest becomes a command for the journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidings.errors import LimitReached, ProtocolError
+from tidings.message import check_name, check_topic
+from tidings.protocols.broker import bulk, commands
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.writing import check_batch, given_ids
+from tidings.protocols.effects import Effect, Peer, Persist, Send
+from tidings.protocols.events import Received
+
+
+def on_stage(machine: Machine, event: Received, message: bulk.Stage, origin: Any) -> list[Effect]:
+    """A batch for a stage; nothing is written if its query's batch has been published already."""
+    if len(event.bodies) != 1:
+        raise ProtocolError(f"1 batch came with {len(event.bodies)} bodies: send one for each.")
+    [body], [columns] = event.bodies, event.batches
+    check_batch(machine.settings, message.client, message.count, body, columns)
+    check_name(message.query)
+    check_name(message.stage)
+    if message.number < 1 or message.batch < 0:
+        raise ProtocolError("A stage's batches are numbered from 1, and a query's from 0: count again.")
+    machine.check_puttable(check_topic(message.topic))
+    if machine.stages.is_published(message.query, message.batch):
+        return [Send(event.peer, bulk.StageDone(message.request, published=True))]
+    fields = (message.query, message.batch, message.stage, message.number, message.topic, message.count)
+    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(columns))
+    return [Persist(command, event.bodies, origin)]
+
+
+def on_publish(machine: Machine, peer: Peer, message: bulk.Publish | bulk.Discard, origin: Any) -> list[Effect]:
+    """Stages become visible, or are dropped."""
+    stages_max = machine.settings.stages_max
+    if len(message.stages) > stages_max:
+        raise LimitReached(f"One request may name {stages_max} stages (stages_max): name fewer.")
+    if isinstance(message, bulk.Discard):
+        return [Persist(commands.Discard(message.stages), origin=origin)]
+    check_name(message.query)
+    if message.batch < 0:
+        raise ProtocolError("A query's batches are numbered from 0: count again.")
+    if machine.stages.is_published(message.query, message.batch):
+        return [Send(peer, bulk.PublishDone(message.request, repeated=True))]
+    fields = (message.query, message.batch, message.stages, message.once)
+    return [Persist(commands.Publish(message.client, message.epoch, *fields), origin=origin)]
+
+
+def answer(message: bulk.Stage | bulk.Publish | bulk.Discard, result: Any) -> bulk.BulkAnswer:
+    """What became of such a request once it was durable."""
+    match message:
+        case bulk.Stage(request):
+            return bulk.StageDone(request, result)
+        case bulk.Publish(request):
+            return bulk.PublishDone(request, result is None, result or ())
+        case bulk.Discard(request):
+            return bulk.DiscardDone(request, result)

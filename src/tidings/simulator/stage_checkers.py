@@ -1,0 +1,91 @@
+"""The invariants of stages and ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidings.message import Batch
+from tidings.node.engine import Engine
+from tidings.protocols.broker.bulk import PublishDone
+from tidings.protocols.broker.commands import Publish
+from tidings.settings import BrokerSettings
+from tidings.simulator.checkers import Checker
+from tidings.simulator.ledger import Existing, name_of
+from tidings.simulator.watch import Watch
+
+if TYPE_CHECKING:
+    from tidings.simulator.client import ClientProcess
+    from tidings.simulator.ledger import Ledger
+    from tidings.simulator.stage_writers import Query
+    from tidings.simulator.world import World
+
+
+class EachBatchOnce(Checker):
+    """A batch of a query becomes visible with all of its rows at once, and never again."""
+
+    RULE = "each batch of a query is visible once, in full or not at all"
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.queries: dict[str, Query] = {}
+        self._visible: dict[tuple[str, int], None] = {}
+
+    def on_existing(self, existing: Existing) -> None:
+        command = existing.command
+        if not isinstance(command, Publish) or existing.error is not None or existing.result is None:
+            return
+        key = (command.query, command.batch)
+        if key in self._visible:
+            self.broken(f"batch {command.batch} of {command.query} is published a second time")
+        self._visible[key] = None
+        found = sorted((topic, name) for topic, _, name in existing.stored)
+        wanted = sorted(self.queries[command.query].batches[command.batch])
+        if found != wanted:
+            self.broken(f"batch {command.batch} of {command.query} shows {found} and has {wanted}")
+        extents: Any = existing.result
+        counted = sum(extent.next_offset - extent.first_offset for extent in extents)
+        if counted != len(wanted):
+            self.broken(f"batch {command.batch} of {command.query} takes {counted} offsets and has {len(wanted)} rows")
+
+    def on_published(self, process: ClientProcess, query: Query, batch: int, done: PublishDone) -> None:
+        """A client was told that a batch is published."""
+        if (query.publisher, batch) not in self._visible:
+            self.broken(f"{process.label} was told {done} of batch {batch}, and it is not durable")
+
+    def on_end(self, engine: Engine) -> None:
+        for query in self.queries.values():
+            missing = [number for number in range(query.noted) if (query.publisher, number) not in self._visible]
+            if missing:
+                self.broken(f"the batches {missing} of {query.publisher} are noted and not visible")
+
+
+class RangesAreTrue(Checker):
+    """A reader of a range gets the messages that are stored at these offsets."""
+
+    RULE = "a range reads as what is stored there"
+
+    def on_read(self, process: ClientProcess, batch: Batch) -> None:
+        """A reader was given a batch."""
+        found = [name_of(value) for value in batch.values]
+        wanted = self.ledger.topics.get(batch.topic, [])[batch.first_offset : batch.next_offset]
+        if found != wanted:
+            self.broken(f"{process.label} read {found} at {batch.first_offset} of {batch.topic}, and {wanted} is there")
+
+
+class StageWatch(Watch):
+    """All checkers, with those of stages."""
+
+    def __init__(self, world: World, settings: BrokerSettings) -> None:
+        super().__init__(world, settings)
+        self.batches = EachBatchOnce(self.ledger)
+        self.ranges = RangesAreTrue(self.ledger)
+        self.checkers += [self.batches, self.ranges]
+
+    def on_published(self, process: ClientProcess, query: Query, batch: int, done: PublishDone) -> None:
+        again = " already" if done.repeated else ""
+        self._world.note(process.label, f"knows that batch {batch} is published{again}")
+        self.batches.on_published(process, query, batch, done)
+
+    def on_read(self, process: ClientProcess, batch: Batch) -> None:
+        self._world.note(process.label, f"reads {batch.topic} from {batch.first_offset} to {batch.next_offset}")
+        self.ranges.on_read(process, batch)

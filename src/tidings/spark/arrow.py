@@ -1,0 +1,171 @@
+"""Stored batches to Arrow and back, column by column.
+
+Small stored batches are put together until a RecordBatch is large enough to be worth its way into the JVM. A column
+that is the same for a whole batch (topic, publisher, times) is repeated by Arrow; only values, keys, headers and ids
+are touched one by one, as the bytes objects that the wire's decoder made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.message import Batch, Headers
+
+ROWS_WANTED = 32_768
+BYTES_WANTED = 16 * 1024 * 1024
+"""A RecordBatch is closed once it has this many rows, or about this many bytes."""
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.map_(pa.string(), pa.binary())
+
+_counting = pa.array(range(2 * ROWS_WANTED), pa.int64())
+
+
+def record_batches(batches: Iterable[Batch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of one topic as few RecordBatches of that schema; none of them spans a gap in the offsets."""
+    builders = [BUILDERS[name] for name in schema.names]
+    pieces: list[Batch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        gap = bool(pieces) and batch.first_offset != pieces[-1].next_offset
+        if gap or rows >= ROWS_WANTED or size_bytes >= BYTES_WANTED:
+            yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
+            pieces = []
+            rows = size_bytes = 0
+        pieces.append(batch)
+        rows += len(batch.values)
+        size_bytes += batch.size_bytes
+    if rows:
+        yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
+
+
+def _offsets(pieces: list[Batch], rows: int) -> pa.Array:
+    global _counting
+    if rows > len(_counting):
+        _counting = pa.array(range(rows), pa.int64())
+    return pc.add(_counting.slice(0, rows), pieces[0].first_offset)
+
+
+def _values(pieces: list[Batch], rows: int) -> pa.Array:
+    if len(pieces) == 1:
+        return pa.array(pieces[0].values, pa.binary())
+    return pa.array(list(chain.from_iterable(piece.values for piece in pieces)), pa.binary())
+
+
+def _optional(name: str, kind: pa.DataType) -> Callable[[list[Batch], int], pa.Array]:
+    """A column that a batch leaves out when no message of it has one."""
+
+    def build(pieces: list[Batch], rows: int) -> pa.Array:
+        columns = [getattr(piece.columns, name) for piece in pieces]
+        if all(column is None for column in columns):
+            return pa.nulls(rows, kind)
+        filled: list[Any] = []
+        for piece, column in zip(pieces, columns, strict=True):
+            filled += column if column is not None else [None] * len(piece.values)
+        if kind is HEADERS:
+            filled = [None if each is None else list(each.items()) for each in filled]
+        return pa.array(filled, kind)
+
+    return build
+
+
+def _repeated(values: list[Any], pieces: list[Batch], rows: int, kind: pa.DataType) -> pa.Array:
+    """One value for each piece, repeated for all of its rows."""
+    if all(value == values[0] for value in values):
+        return pa.repeat(pa.scalar(values[0], kind), rows)
+    ends = pa.array(accumulate(len(piece.values) for piece in pieces), pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, kind)))
+
+
+def _topics(pieces: list[Batch], rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(pieces[0].topic), rows)
+
+
+def _publishers(pieces: list[Batch], rows: int) -> pa.Array:
+    return _repeated([piece.columns.publisher for piece in pieces], pieces, rows, pa.string())
+
+
+def _published(pieces: list[Batch], rows: int) -> pa.Array:
+    times = [piece.columns.published_us for piece in pieces]
+    if all(isinstance(each, int) for each in times):
+        return _repeated(times, pieces, rows, TIMESTAMP)
+    filled: list[int] = []
+    for piece, each in zip(pieces, times, strict=True):
+        filled += [each] * len(piece.values) if isinstance(each, int) else each
+    return pa.array(filled, TIMESTAMP)
+
+
+def _stored(pieces: list[Batch], rows: int) -> pa.Array:
+    times = [None if piece.stored_at is None else round(piece.stored_at * 1e6) for piece in pieces]
+    return _repeated(times, pieces, rows, TIMESTAMP)
+
+
+BUILDERS: dict[str, Callable[[list[Batch], int], pa.Array]] = {
+    "topic": _topics,
+    "offset": _offsets,
+    "key": _optional("keys", pa.binary()),
+    "value": _values,
+    "headers": _optional("headers", HEADERS),
+    "id": _optional("ids", pa.string()),
+    "publisher": _publishers,
+    "published_at": _published,
+    "stored_at": _stored,
+}
+
+
+def by_topic(rows: pa.RecordBatch, default: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """The rows of each topic, in their order; a row without a topic goes to the default."""
+    if "topic" not in rows.schema.names:
+        yield default, rows
+        return
+    topics = rows.column("topic")
+    names = pc.unique(topics).to_pylist()
+    for name in names:
+        if len(names) == 1:
+            yield name if name is not None else default, rows
+        elif name is None:
+            yield default, rows.filter(pc.is_null(topics))
+        else:
+            yield name, rows.filter(pc.fill_null(pc.equal(topics, name), False))
+
+
+def bytes_column(rows: pa.RecordBatch, name: str) -> list[bytes | None] | None:
+    """A column as bytes, texts as UTF-8; None when there is no such column, or nothing in it."""
+    if name not in rows.schema.names:
+        return None
+    column = rows.column(name)
+    if column.null_count == len(column) and name != "value":
+        return None
+    if column.type != pa.binary():
+        column = column.cast(pa.binary())
+    filled: list[bytes | None] = column.to_pylist()
+    return filled
+
+
+def text_column(rows: pa.RecordBatch, name: str) -> list[str | None] | None:
+    """A column of texts; None when there is no such column, or nothing in it."""
+    if name not in rows.schema.names or rows.column(name).null_count == rows.num_rows:
+        return None
+    filled: list[str | None] = rows.column(name).to_pylist()
+    return filled
+
+
+def headers_column(rows: pa.RecordBatch) -> list[Headers | None] | None:
+    """The headers of each row; a header without a value is an empty one."""
+    if "headers" not in rows.schema.names or rows.column("headers").null_count == rows.num_rows:
+        return None
+    return [
+        None if each is None else {name: _to_bytes(value) for name, value in each}
+        for each in rows.column("headers").to_pylist()
+    ]
+
+
+def _to_bytes(value: bytes | str | None) -> bytes:
+    if value is None:
+        return b""
+    return value.encode() if isinstance(value, str) else value

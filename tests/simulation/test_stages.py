@@ -1,0 +1,57 @@
+"""Made-up worlds in which queries write in stages and die in the middle (D3).
+
+`tidings simulate --world stages --seed S --trace` replays a seed that fails here.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tidings.simulator.many import run_many
+from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.run import run
+
+SEEDS = 150
+SEEDS_SOAK = 10_000
+WORLD = "stages"
+
+
+def check(first_seed: int, count: int, jobs: int) -> None:
+    for result in run_many(first_seed, count, jobs, kind=WORLD):
+        assert result.invariant is None, (
+            f"seed {result.seed}: {result.invariant}: {result.text}\n"
+            f"replay: tidings simulate --world stages --seed {result.seed} --trace"
+        )
+
+
+def test_seeds() -> None:
+    check(0, SEEDS, jobs=2)
+
+
+@pytest.mark.soak
+def test_many_seeds() -> None:
+    check(0, SEEDS_SOAK, jobs=os.cpu_count() or 1)
+
+
+def test_a_run_is_not_idle() -> None:
+    """Attempts that break off, batches that are repeated, stages that grow old, carried bodies: all in a few seeds."""
+    lines = [line for seed in range(40) for line in run(seed, trace=True, kind=WORLD).trace]
+    for wanted in (
+        "breaks off",
+        "after OutOfSequence",
+        "after Unavailable",
+        "is published already",
+        "StageDone(request=",
+        "published=True",
+        "is not there",
+        "reads a from",
+        "goes on after InvalidRequest",
+    ):
+        assert any(wanted in line for line in lines), wanted
+
+
+def test_enough_bugs_are_planted() -> None:
+    """`test_mutants` demands that each is found."""
+    assert sum(mutant.world == WORLD for mutant in MUTANTS.values()) >= 5

@@ -1,0 +1,138 @@
+"""Reading ranges of offsets from a broker, request by request (D1)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.node.desk import Desk
+from tidings.errors import InvalidRequest, InvalidTopic, NoSuchTopic, StorageDamaged
+from tidings.message import Columns
+from tidings.protocols.broker import messages
+from tidings.protocols.broker.bulk import AskOffset, OffsetFound, Read, ReadDone, StoredBatch
+from tidings.protocols.broker.machine import Machine
+from tidings.settings import BrokerSettings, JournalSettings
+from tidings.wire import codec
+
+SMALL = JournalSettings(segment_bytes_max=2_000, segment_records_max=20)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk(journal=SMALL)
+    desk.hello("alice")
+    for number in range(4):
+        desk.now_ms = 1_000 + 100 * number
+        desk.put("alice", "news", 1 + 3 * number, *(b"%d" % (3 * number + each) for each in range(3)))
+    return desk
+
+
+def read(desk: Desk, first: int, end: int, count: int = 1_000, size_bytes: int = 1_000_000) -> tuple[ReadDone, list]:
+    desk.say([codec.encode(Read(5, "news", first, end, count, size_bytes))])
+    [(_, done, batches)] = desk.heard()
+    assert isinstance(done, ReadDone), done
+    return done, [columns.values for columns in batches]
+
+
+def test_stored_batches_are_forwarded_untouched_with_their_times(desk: Desk) -> None:
+    done, values = read(desk, 4, 8)
+    assert done == ReadDone(5, 0, 12, (StoredBatch(3, 3, 1_100), StoredBatch(6, 3, 1_200)))
+    assert values == [[b"3", b"4", b"5"], [b"6", b"7", b"8"]]
+    assert read(desk, 12, 12) == (ReadDone(5, 0, 12, ()), [])
+
+
+def test_an_answer_ends_at_its_bounds_but_holds_one_batch(desk: Desk) -> None:
+    assert len(read(desk, 0, 12)[1]) == 4
+    assert len(read(desk, 0, 12, count=3)[1]) == 1
+    assert len(read(desk, 0, 12, count=4)[1]) == 2
+    assert len(read(desk, 0, 12, size_bytes=1)[1]) == 1
+    body = len(codec.encode(Columns(1, "alice", [b"0", b"1", b"2"])))
+    assert len(read(desk, 0, 12, size_bytes=2 * body)[1]) == 2
+
+
+def test_the_broker_has_a_bound_of_its_own() -> None:
+    desk = Desk(BrokerSettings(read_bytes_max=1))
+    desk.hello("alice")
+    for number in range(3):
+        desk.put("alice", "news", 1 + number, b"x")
+    assert len(read(desk, 0, 3)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        (Read(5, "art", 0, 1, 10, 10), NoSuchTopic),
+        (Read(5, "", 0, 1, 10, 10), InvalidTopic),
+        (Read(5, "news", 0, 13, 10, 10), InvalidRequest),
+        (Read(5, "news", 13, 13, 10, 10), InvalidRequest),
+        (Read(5, "news", 5, 4, 10, 10), InvalidRequest),
+        (Read(5, "news", -1, 4, 10, 10), InvalidRequest),
+        (Read(5, "news", 0, 4, 0, 10), InvalidRequest),
+        (Read(5, "news", 0, 4, 10, 0), InvalidRequest),
+        (AskOffset(5, "art", 0), NoSuchTopic),
+    ],
+)
+def test_what_cannot_be_read_is_refused(desk: Desk, question: messages.AnyRequest, error: type) -> None:
+    answer = desk.ask(question)  # type: ignore[arg-type]
+    assert answer.number == error.number
+
+
+def test_what_retention_removed_is_refused_with_what_is_left() -> None:
+    desk = Desk(BrokerSettings(retain_bytes=1), SMALL)
+    desk.hello("alice")
+    for number in range(4):
+        desk.put("alice", "news", 1 + number, b"x")
+    desk.engine.tick(10_000)
+    desk.commit()
+    answer = desk.ask(Read(5, "news", 0, 4, 10, 10))
+    assert answer.number == InvalidRequest.number and "it holds 3 to 4" in answer.text
+    assert read(desk, 3, 4)[1] == [[b"x"]]
+
+
+def test_the_offset_of_a_time(desk: Desk) -> None:
+    for time_ms, offset in ((0, 0), (1_000, 0), (1_001, 3), (1_100, 3), (1_300, 9), (1_301, 12)):
+        assert desk.ask(AskOffset(5, "news", time_ms)) == OffsetFound(5, offset, 0, 12)
+
+
+def test_times_are_there_after_restarts_and_never_fall() -> None:
+    desk = Desk(journal=SMALL)
+    desk.hello("alice")
+    for number in range(60):  # Several segments.
+        desk.now_ms = 1_000 + 10 * number
+        desk.put("alice", "news", 1 + number, b"x" * 50)
+    before = read(desk, 0, 60)
+    desk.restart()
+    assert read(desk, 0, 60) == before
+    desk.now_ms = 500  # The clock was set back between two lives.
+    desk.put("alice", "news", 61, b"late")
+    assert read(desk, 60, 61)[0].batches == (StoredBatch(60, 1, 1_590),)
+    assert desk.ask(AskOffset(5, "news", 1_590)).offset == 59
+
+
+def test_messages_that_do_not_count_are_left_out() -> None:
+    desk = Desk()
+    desk.hello("alice")
+    desk.put("alice", "news", 1, b"a", b"b", ids=["1", "2"])
+    desk.put("alice", "news", 3, b"b", b"c", ids=["2", "3"])
+    done, values = read(desk, 0, 3)
+    assert values == [[b"a", b"b"], [b"c"]]
+    assert [batch.count for batch in done.batches] == [2, 1]
+
+
+def test_a_folder_from_before_times_were_kept_opens() -> None:
+    """Its batches have no time, and count as stored before everything else."""
+    desk = Desk(journal=SMALL)
+    desk.hello("alice")
+    desk.put("alice", "news", 1, b"a")
+    index, snapshot = desk.engine.broker.machine.seal()
+    fields = msgspec.msgpack.decode(index)
+    fields[0] = [topic[:7] for topic in fields[0]]
+    old = msgspec.msgpack.decode(snapshot)
+    old[0] = 1
+    machine = Machine(BrokerSettings())
+    machine.restore(msgspec.msgpack.encode(old[:6]), [msgspec.msgpack.encode(fields)])
+    assert list(machine.topics["news"].times) == [0]
+    assert machine.topics["news"].offset_at(1) == 1
+    old[0] = 99
+    with pytest.raises(StorageDamaged, match="use a newer tidings"):
+        Machine(BrokerSettings()).restore(msgspec.msgpack.encode(old), [])
