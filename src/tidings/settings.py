@@ -147,6 +147,21 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _require(getattr(self, name) >= least, f"The client setting {name} must be {least} or more.")
 
 
+class HeartbeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often peers tell each other that they are alive, and when silence means death."""
+
+    beat_ms: int = 1_000
+    silence_ms_max: int = 5_000
+    watched_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.beat_ms < self.silence_ms_max,
+            f"beat_ms ({self.beat_ms}) must be above 0 and below silence_ms_max ({self.silence_ms_max}).",
+        )
+        _require(self.watched_max > 0, f"watched_max must be above 0, and it is {self.watched_max}.")
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 

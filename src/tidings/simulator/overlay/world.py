@@ -1,0 +1,318 @@
+"""The world of an overlay: nodes, virtual time, and a network that delays, loses, cuts and breaks.
+
+Events happen one after another in the order of their times and, at the same time, in the order in which they were
+planned. Chance comes from one seeded source, and nothing depends on the order of a set or on `hash()`, so a seed
+replays a run exactly.
+
+The network is not orderly: two messages between the same nodes may overtake each other. What is sent to a
+node that is down is answered by a broken connection (`PeerDown`) one latency later; what is sent across a cut, or
+lost, is just gone.
+
+The world can play the failure detector itself: a stack built with `outside=WATCHING` leaves `Watch` and `Unwatch`
+to it. It then tells exactly what heartbeats would have found out (a watched peer that is down, cut off, or does not
+watch back), after `silence_ms`, without sending a single beat; a crash is told at once, as a kernel closes
+the connections of a process that died.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tidings.protocols.heartbeat import Unwatch, Watch
+from tidings.protocols.stack import (
+    Ask,
+    CancelTimer,
+    Effect,
+    Event,
+    Message,
+    NodeId,
+    Notification,
+    Notify,
+    PeerDown,
+    Received,
+    Request,
+    Requested,
+    Send,
+    SetTimer,
+    Stack,
+    Timer,
+    TimerFired,
+)
+from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
+from tidings.simulator.trace import Trace
+
+WATCHING = (Watch, Unwatch)
+"""The requests that the world can serve."""
+
+MESSAGE, TIMER, DOWN, CALL = range(4)
+
+
+class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the network behaves when nobody has cut it."""
+
+    latency: Latency = Uniform()
+    loss: float = 0.0
+    """The share of messages that never arrive."""
+    silence_ms: int = 5_000
+    """How long a watched peer is silent before it is suspected."""
+    encode: bool = False
+    """True sends every message through its bytes, so that a codec's bugs show. For small worlds: it is slow."""
+
+
+class Node:
+    """One life of a node."""
+
+    __slots__ = ("alive", "name", "stack", "started_us", "timers", "watches")
+
+    def __init__(self, name: NodeId, stack: Stack, started_us: int) -> None:
+        self.name = name
+        self.stack = stack
+        self.alive = True
+        self.started_us = started_us
+        self.timers: dict[Timer, int] = {}
+        """The number of the event that fires each timer which is set."""
+        self.watches: dict[NodeId, int] = {}
+        """Since when a watched peer may have been silent, in microseconds."""
+
+
+Observer = Callable[[int, NodeId, Notification], None]
+"""Is told the time in microseconds, the node and what it notifies its application of."""
+
+
+class World:
+    """All nodes and the time they share."""
+
+    def __init__(self, seed: int, network: NetworkModel | None = None, trace: bool = False) -> None:
+        self.network = network or NetworkModel()
+        self.random = Random(seed)
+        self.now_us = 0
+        self.nodes: dict[NodeId, Node] = {}
+        """The current or last life of each node."""
+        self.observers: list[Observer] = []
+        self.trace = Trace() if trace else None
+        self.delivered = 0
+        """Messages that reached a live node."""
+        self.sent: dict[type[Message], int] = {}
+        """Messages sent, by type; a message to three peers is three."""
+        self._heap: list[tuple[int, int, int, Any, Any, Any]] = []
+        self._planned = 0
+        self._latency_us = self.network.latency.table_us()
+        self._silence_us = self.network.silence_ms * 1000
+        self._sides: dict[NodeId, int] | None = None
+        self._decoder: msgspec.msgpack.Decoder[Any] | None = None
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // 1000
+
+    @property
+    def live(self) -> list[NodeId]:
+        """The nodes that are up, in the order in which they first came."""
+        return [name for name, node in self.nodes.items() if node.alive]
+
+    # What a scenario does to the world.
+
+    def start(self, name: NodeId, stack: Stack) -> None:
+        """A node comes up, for the first time or again."""
+        assert name not in self.nodes or not self.nodes[name].alive, f"{name} is up already."
+        if self.network.encode and self._decoder is None:
+            self._decoder = msgspec.msgpack.Decoder(_union(stack.messages))
+        node = self.nodes[name] = Node(name, stack, self.now_us)
+        self._note(name, "starts")
+        self._apply(node, stack.start(self.now_ms))
+
+    def crash(self, name: NodeId) -> None:
+        """A node is gone at once, with all that it knew."""
+        node = self.nodes[name]
+        assert node.alive, f"{name} is down already."
+        node.alive = False
+        self._note(name, "crashes")
+        for peer in node.watches:
+            other = self.nodes.get(peer)
+            if other is not None and name in other.watches and not self._is_cut(peer, name):
+                self._plan(self._draw_us(), DOWN, other, name, None)
+
+    def request(self, name: NodeId, request: Request) -> None:
+        """The application of a live node asks its stack for something."""
+        node = self.nodes[name]
+        assert node.alive, f"{name} is down."
+        self._note(name, f"is asked for {request!r}")
+        self._apply(node, node.stack.handle(Requested(self.now_ms, request)))
+
+    def cut(self, sides: Mapping[NodeId, int]) -> None:
+        """From now on nodes reach only those of their own side; who is not named is on side 0."""
+        self._sides = dict(sides)
+        self._note("network", "is cut")
+        for node in self.nodes.values():
+            for peer in node.watches:
+                if self._is_cut(node.name, peer):
+                    self._suspect_later(node, peer)
+
+    def heal(self) -> None:
+        """Everybody reaches everybody again."""
+        self._sides = None
+        self._note("network", "is whole")
+
+    def at(self, at_ms: int, what: Callable[[], None]) -> None:
+        """Plans something for a time to come."""
+        assert at_ms * 1000 >= self.now_us
+        self._plan(at_ms * 1000 - self.now_us, CALL, what, None, None)
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None:
+        self._plan(delay_ms * 1000, CALL, what, None, None)
+
+    # What happens by itself.
+
+    def run_until(self, until_ms: int) -> None:
+        """Lets everything happen up to a time."""
+        until_us = until_ms * 1000
+        heap = self._heap
+        with _without_collection():
+            while heap and heap[0][0] <= until_us:
+                at_us, number, kind, target, first, second = heappop(heap)
+                self.now_us = at_us
+                if kind == MESSAGE:
+                    if not target.alive:
+                        self._bounce(first, target.name)
+                        continue
+                    self.delivered += 1
+                    if self.trace is not None:
+                        self._note(target.name, f"<- {first} {second!r}")
+                    effects = target.stack.handle(Received(at_us // 1000, first, second))
+                    if effects:
+                        self._apply(target, effects)
+                elif kind == TIMER:
+                    if target.alive and target.timers.get(first) == number:
+                        del target.timers[first]
+                        self._handle(target, TimerFired(at_us // 1000, first))
+                elif kind == DOWN:
+                    if target.alive:
+                        target.watches.pop(first, None)
+                        self._handle(target, PeerDown(at_us // 1000, first))
+                else:
+                    target()
+        self.now_us = max(self.now_us, until_us)
+
+    def run_for(self, span_ms: int) -> None:
+        self.run_until(self.now_ms + span_ms)
+
+    def _handle(self, node: Node, event: Event) -> None:
+        if self.trace is not None:
+            self._note(node.name, repr(event))
+        self._apply(node, node.stack.handle(event))
+
+    def _apply(self, node: Node, effects: list[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                self._send(node.name, effect.peers, effect.message)  # type: ignore[attr-defined]
+            elif kind is SetTimer:
+                delay_us = effect.delay_ms * 1000  # type: ignore[attr-defined]
+                node.timers[effect.timer] = self._plan(delay_us, TIMER, node, effect.timer, None)  # type: ignore[attr-defined]
+            elif kind is CancelTimer:
+                node.timers.pop(effect.timer, None)  # type: ignore[attr-defined]
+            elif kind is Notify:
+                for observer in self.observers:
+                    observer(self.now_us, node.name, effect.notification)  # type: ignore[attr-defined]
+            elif kind is Ask:
+                self._serve(node, effect.request)  # type: ignore[attr-defined]
+            else:
+                raise AssertionError(f"A stack must not hand out {effect!r}.")
+
+    def _send(self, sender: NodeId, peers: tuple[NodeId, ...], message: Message) -> None:
+        nodes, heap, table = self.nodes, self._heap, self._latency_us
+        draw, loss, now_us = self.random.getrandbits, self.network.loss, self.now_us
+        kind = type(message)
+        self.sent[kind] = self.sent.get(kind, 0) + len(peers)
+        if self._decoder is not None:
+            message = self._decoder.decode(msgspec.msgpack.encode(message))
+        number = self._planned
+        for peer in peers:
+            if loss and self.random.random() < loss:
+                continue
+            if self._sides is not None and self._is_cut(sender, peer):
+                continue
+            target = nodes.get(peer)
+            if target is None:
+                self._bounce(sender, peer)
+                number = self._planned
+                continue
+            number += 1
+            self._planned = number
+            heappush(heap, (now_us + table[draw(TABLE_BITS)], number, MESSAGE, target, sender, message))
+
+    def _bounce(self, sender: NodeId, peer: NodeId) -> None:
+        """A connection to a node that is down cannot be made, or breaks: the sender notices."""
+        if not self._is_cut(sender, peer):
+            self._plan(self._draw_us(), DOWN, self.nodes[sender], peer, None)
+
+    # The failure detector that the world plays.
+
+    def _serve(self, node: Node, request: Request) -> None:
+        match request:
+            case Watch(peer):
+                self._suspect_later(node, peer)
+            case Unwatch(peer):
+                node.watches.pop(peer, None)
+                other = self.nodes.get(peer)
+                if other is not None and node.name in other.watches:
+                    self._suspect_later(other, node.name)
+            case _:
+                raise AssertionError(f"The world does not serve {request!r}.")
+
+    def _suspect_later(self, node: Node, peer: NodeId) -> None:
+        """A peer may be silent from now on: unless it turns out to be linked, it is suspected in time."""
+        since_us = node.watches[peer] = self.now_us
+
+        def check() -> None:
+            if node.alive and node.watches.get(peer) == since_us and not self._is_linked(node.name, peer):
+                self._plan(0, DOWN, node, peer, None)
+
+        self._plan(self._silence_us, CALL, check, None, None)
+
+    def _is_linked(self, name: NodeId, peer: NodeId) -> bool:
+        """Whether a peer would beat a node: it is up, watches it, and is not cut off."""
+        other = self.nodes.get(peer)
+        return other is not None and other.alive and name in other.watches and not self._is_cut(name, peer)
+
+    def _is_cut(self, one: NodeId, other: NodeId) -> bool:
+        sides = self._sides
+        return sides is not None and sides.get(one, 0) != sides.get(other, 0)
+
+    def _draw_us(self) -> int:
+        return self._latency_us[self.random.getrandbits(TABLE_BITS)]
+
+    def _plan(self, delay_us: int, kind: int, target: Any, first: Any, second: Any) -> int:
+        self._planned += 1
+        heappush(self._heap, (self.now_us + delay_us, self._planned, kind, target, first, second))
+        return self._planned
+
+    def _note(self, process: str, what: str) -> None:
+        if self.trace is not None:
+            self.trace.add(self.now_us, process, what)
+
+
+def _union(kinds: tuple[type, ...]) -> Any:
+    union: Any = kinds[0]
+    for kind in kinds[1:]:
+        union = union | kind
+    return union
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Millions of live tuples and no cycles: looking for garbage again and again would take most of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
