@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -82,6 +82,8 @@ class Node:
         """Since when a watched peer may have been silent, in microseconds."""
 
 
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
 Observer = Callable[[int, NodeId, Notification], None]
 """Is told the time in microseconds, the node and what it notifies its application of."""
 
@@ -116,6 +118,11 @@ class World:
     def live(self) -> list[NodeId]:
         """The nodes that are up, in the order in which they first came."""
         return [name for name, node in self.nodes.items() if node.alive]
+
+    def in_flight(self, *kinds: type[AnyMessage]) -> list[AnyMessage]:
+        """The messages of some types that are under way to live nodes, the next to arrive first."""
+        arriving = sorted((*entry[:2], entry[5]) for entry in self._heap if entry[2] == MESSAGE and entry[3].alive)
+        return [message for _, _, message in arriving if isinstance(message, kinds)]
 
     # What a scenario does to the world.
 
