@@ -119,10 +119,10 @@ class World:
         """The nodes that are up, in the order in which they first came."""
         return [name for name, node in self.nodes.items() if node.alive]
 
-    def in_flight(self, *kinds: type[AnyMessage]) -> list[AnyMessage]:
-        """The messages of some types that are under way to live nodes, the next to arrive first."""
-        arriving = sorted((*entry[:2], entry[5]) for entry in self._heap if entry[2] == MESSAGE and entry[3].alive)
-        return [message for _, _, message in arriving if isinstance(message, kinds)]
+    def in_flight(self, kind: type[AnyMessage]) -> list[tuple[NodeId, AnyMessage]]:
+        """The messages of a type that are under way to live nodes, with their senders; the next to arrive is first."""
+        arriving = sorted((*entry[:2], *entry[4:]) for entry in self._heap if entry[2] == MESSAGE and entry[3].alive)
+        return [(sender, message) for _, _, sender, message in arriving if isinstance(message, kind)]
 
     # What a scenario does to the world.
 

@@ -145,7 +145,7 @@ class Churn:
 
     def _start(self, name: NodeId) -> None:
         known = list(members(self.world))
-        contacts = tuple(self.random.sample(known, min(3, len(known))))
+        contacts = tuple(self.random.sample(known, len(known)))  # Enough for one of them to be alive when it is asked.
         chord = Chord(name, self.plan.settings, self._chance(), contacts=contacts, ring=self._ring)
         self.world.start(name, Stack([chord]))
 
@@ -161,11 +161,13 @@ class Churn:
     def _may_fail(self, victim: NodeId) -> bool:
         left = {name: ring for name, ring in members(self.world).items() if name != victim}
         lists = [ring.successors for ring in left.values()]
-        lists += [place.successors for place in self.world.in_flight(Place)]
-        lists += [links.successors for links in self.world.in_flight(TellLinks)]
+        length = self.plan.settings.successors_max
+        # Who gets one of these answers adopts it, and must find somebody alive in what it keeps of it.
+        lists += [place.successors for _, place in self.world.in_flight(Place)]
+        lists += [(sender, *links.successors)[:length] for sender, links in self.world.in_flight(TellLinks)]
         if any(not any(name in left for name in successors) for successors in lists):
             return False
-        return len(principals(left)) > self.plan.settings.successors_max
+        return len(principals(left)) > length
 
     def _chance(self) -> Random:
         return Random(self.random.getrandbits(64))

@@ -1,0 +1,323 @@
+"""The owner's side of a topic: it gives offsets, keeps the log, copies it to its successors, and inherits it.
+
+The Scribe paper (section 4.3) lets a root's state live on at the nodes next to it, and so do we: a message counts
+(`committed`) when the first k successors have it, and only then goes down the tree. When the owner dies, its first live
+successor owns the topic and has the log; when somebody joins in front of the owner, it asks the old one. Either way
+the new root first asks its own successors what they have kept, takes the best log (the last reign, then the longest),
+and begins a reign of its own.
+
+Logs are compared as in Raft: equal epochs at an offset mean equal logs up to it. The rest is not agreement: who
+reigns is decided by Chord, so two halves of a cut network can each have a root. Replica groups are what keeps a topic
+right through that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tidings.protocols.chord import identifier
+from tidings.protocols.chord.identifiers import distance
+from tidings.protocols.scribe.log import TopicLog
+from tidings.protocols.scribe.messages import (
+    NOW,
+    Accepted,
+    Entry,
+    Fetch,
+    Fetched,
+    Inherit,
+    Legacy,
+    Pull,
+    Pulled,
+    Refused,
+    Replicate,
+    Replicated,
+    Submit,
+)
+from tidings.protocols.scribe.settings import ScribeSettings
+from tidings.protocols.stack import Effect, Message, NodeId
+
+
+class Follower(msgspec.Struct):
+    """One copy, as its root sees it."""
+
+    acked: int = -1
+    """Up to where the copy is known to be the same; -1: nothing is known."""
+    next_offset: int = 0
+    """What to send next."""
+
+
+class Root(msgspec.Struct):
+    """The reign of this node over a topic."""
+
+    topic: str
+    log: TopicLog
+    followers: dict[NodeId, Follower] = {}
+    legacies: dict[NodeId, Legacy] = {}
+    pulling: NodeId | None = None
+    is_active: bool = False
+    """False while the log is still being inherited."""
+    held: dict[str, Submit] = {}
+    """What came in the meantime, by publisher."""
+
+
+ToPeer = Callable[[NodeId, Message], list[Effect]]
+OnCommitted = Callable[[str, int, tuple[Entry, ...]], list[Effect]]
+"""Is told the topic, the first offset and the entries that now count."""
+
+
+class Roots:
+    """All topics that this node owns or keeps copies of."""
+
+    def __init__(self, node: NodeId, settings: ScribeSettings, to_peer: ToPeer, on_committed: OnCommitted) -> None:
+        self._node = node
+        self._settings = settings
+        self._to = to_peer
+        self._on_committed = on_committed
+        self._successors: tuple[NodeId, ...] = ()
+        self.logs: dict[str, TopicLog] = {}
+        self.reigns: dict[str, Root] = {}
+
+    def log_of(self, topic: str) -> TopicLog:
+        log = self.logs.get(topic)
+        if log is None:
+            self._make_room()
+            log = self.logs[topic] = TopicLog()
+        return log
+
+    def _make_room(self) -> None:
+        """Beyond the limit the oldest copy goes; what this node owns stays."""
+        if len(self.logs) >= self._settings.topics_max:
+            oldest = next((topic for topic in self.logs if topic not in self.reigns), None)
+            if oldest is not None:
+                del self.logs[oldest]
+
+    # Beginning and end of a reign.
+
+    def begin(self, topic: str) -> list[Effect]:
+        """This node owns a topic from now on: it asks its successors what they have kept."""
+        if topic in self.reigns:
+            return []
+        root = self.reigns[topic] = Root(topic, self.log_of(topic))
+        return self._follow(root)
+
+    def end(self, topic: str) -> None:
+        """Somebody else owns the topic; the log stays here as a copy."""
+        self.reigns.pop(topic, None)
+
+    def on_successors(self, successors: tuple[NodeId, ...]) -> list[Effect]:
+        self._successors = successors[: self._settings.replicas]
+        return [effect for root in list(self.reigns.values()) for effect in self._follow(root)]
+
+    def _follow(self, root: Root) -> list[Effect]:
+        """Gives a reign its present followers: those who are new are asked, those who are gone are not waited for."""
+        before = root.followers
+        root.followers = {peer: before.get(peer) or Follower(next_offset=root.log.end) for peer in self._successors}
+        effects: list[Effect] = []
+        for peer in root.followers:
+            if peer not in before:
+                effects += self._replicate(root, peer) if root.is_active else self._to(peer, Inherit(root.topic))
+        if root.pulling is not None and root.pulling not in root.followers:
+            root.pulling = None
+        return effects + self._advance(root)
+
+    def _advance(self, root: Root) -> list[Effect]:
+        return self._commit(root) if root.is_active else self._inherit(root)
+
+    # Inheriting.
+
+    def on_inherit(self, peer: NodeId, topic: str) -> list[Effect]:
+        log = self.log_of(topic)
+        return self._to(peer, Legacy(topic, log.epoch, log.last_epoch, log.end))
+
+    def is_closer(self, peer: NodeId, topic: str) -> bool:
+        """Whether a peer comes before this node on the way from a topic's point: then it is the owner."""
+        point = identifier(topic)
+        return distance(point, identifier(peer)) < distance(point, identifier(self._node))
+
+    def on_legacy(self, peer: NodeId, legacy: Legacy) -> list[Effect]:
+        root = self.reigns.get(legacy.topic)
+        if root is None or root.is_active or peer not in root.followers:
+            return []
+        root.legacies[peer] = legacy
+        return self._inherit(root)
+
+    def _inherit(self, root: Root) -> list[Effect]:
+        """Once every follower has said what it has, takes the best log and begins to reign."""
+        if root.pulling is not None or any(peer not in root.legacies for peer in root.followers):
+            return []
+        log = root.log
+        legacies = {peer: root.legacies[peer] for peer in root.followers}
+        best = max(legacies, key=lambda peer: (legacies[peer].last_epoch, legacies[peer].end), default=None)
+        if best is not None:
+            kept = legacies[best]
+            if (kept.last_epoch, kept.end) > (log.last_epoch, log.end):
+                root.pulling = best
+                log.truncate(log.committed)
+                return self._to(best, Pull(root.topic, log.end))
+        log.epoch = 1 + max([log.epoch, *(legacy.epoch for legacy in legacies.values())])
+        root.is_active = True
+        effects: list[Effect] = []
+        for follower in root.followers.values():
+            follower.acked, follower.next_offset = -1, log.end
+        for peer in root.followers:
+            effects += self._replicate(root, peer)
+        held, root.held = root.held, {}
+        effects += self._commit(root)
+        for submit in held.values():
+            effects += self.on_submit(submit)
+        return effects
+
+    def on_pull(self, peer: NodeId, pull: Pull) -> list[Effect]:
+        log = self.log_of(pull.topic)
+        first = max(pull.first_offset, log.base)
+        if first > log.end:
+            return []
+        entries = log.slice(first, first + self._settings.chunk_messages_max)
+        publishers = log.base_sequences() if first == log.base else ()
+        return self._to(peer, Pulled(pull.topic, first, log.epoch_before(first), entries, log.end, publishers))
+
+    def on_pulled(self, peer: NodeId, pulled: Pulled) -> list[Effect]:
+        root = self.reigns.get(pulled.topic)
+        if root is None or root.pulling != peer:
+            return []
+        log = root.log
+        if pulled.first_offset > log.end:
+            log.reset(pulled.first_offset, pulled.previous_epoch, pulled.publishers)
+        if pulled.first_offset == log.end:
+            for entry in pulled.entries:
+                log.append(entry)
+        if log.end < pulled.end:
+            return self._to(peer, Pull(root.topic, log.end))
+        root.pulling = None
+        return self._inherit(root)
+
+    # Copies.
+
+    def _replicate(self, root: Root, peer: NodeId) -> list[Effect]:
+        log, follower = root.log, root.followers[peer]
+        first = max(follower.next_offset, log.base)
+        entries = log.slice(first, first + self._settings.chunk_messages_max)
+        follower.next_offset = first + len(entries)
+        publishers = log.base_sequences() if first == log.base else ()
+        return self._to(
+            peer,
+            Replicate(
+                root.topic, log.epoch, first, log.epoch_before(first), entries, log.committed, log.base, publishers
+            ),
+        )
+
+    def on_replicate(self, peer: NodeId, copy: Replicate) -> list[Effect]:
+        log = self.log_of(copy.topic)
+        if copy.epoch < log.epoch:
+            return self._to(peer, Replicated(copy.topic, log.epoch, False, log.end))
+        log.epoch = copy.epoch
+        first = copy.first_offset
+        if log.end < copy.base == first:
+            log.reset(first, copy.previous_epoch, copy.publishers)
+        elif first > log.end:
+            return self._to(peer, Replicated(copy.topic, copy.epoch, False, log.end))
+        elif first > log.committed and log.epoch_before(first) != copy.previous_epoch:
+            return self._to(peer, Replicated(copy.topic, copy.epoch, False, max(log.committed, first - 1)))
+        for offset, entry in enumerate(copy.entries, first):
+            if offset < log.committed:
+                continue  # It is the same everywhere.
+            if offset < log.end and log.epoch_before(offset + 1) != entry.epoch:
+                log.truncate(offset)
+            if offset == log.end:
+                log.append(entry)
+        same_up_to = first + len(copy.entries)
+        log.committed = max(log.committed, min(copy.committed, same_up_to))
+        log.shrink(self._settings.log_messages_max)
+        return self._to(peer, Replicated(copy.topic, copy.epoch, True, same_up_to))
+
+    def on_replicated(self, peer: NodeId, answer: Replicated) -> list[Effect]:
+        root = self.reigns.get(answer.topic)
+        if root is None or not root.is_active or peer not in root.followers:
+            return []
+        if answer.epoch > root.log.epoch:
+            # Somebody has reigned since: what it did has to be inherited first.
+            root.is_active, root.legacies, root.pulling = False, {}, None
+            return [effect for other in root.followers for effect in self._to(other, Inherit(root.topic))]
+        follower = root.followers[peer]
+        if answer.is_kept:
+            follower.acked = max(follower.acked, answer.end)
+            follower.next_offset = max(follower.next_offset, answer.end)
+        else:
+            follower.next_offset = answer.end
+        more = self._replicate(root, peer) if follower.next_offset < root.log.end else []
+        return more + self._commit(root)
+
+    def _commit(self, root: Root) -> list[Effect]:
+        """What every follower has counts: it goes down the tree, and its publishers are told."""
+        log = root.log
+        end = min((follower.acked for follower in root.followers.values()), default=log.end)
+        first = log.committed
+        if end <= first:
+            return []
+        entries = log.slice(first, end)
+        log.committed = end
+        taken: dict[tuple[NodeId, int], int] = {}
+        for entry in entries:
+            taken[entry.publisher, entry.life] = entry.sequence + 1
+        log.shrink(self._settings.log_messages_max)
+        effects = self._on_committed(root.topic, first, entries)
+        for (publisher, life), sequence_end in taken.items():
+            effects += self._to(publisher, Accepted(root.topic, life, sequence_end))
+        return effects
+
+    # Publishers and readers.
+
+    def on_submit(self, submit: Submit) -> list[Effect]:
+        """Messages to be ordered: those that are known are not taken again, and none is taken before its turn."""
+        root, log = self.reigns[submit.topic], self.logs[submit.topic]
+        publisher = f"{submit.publisher} {submit.life}"
+        wanted = log.next_sequence(publisher)
+        if not root.is_active:
+            if len(root.held) < self._settings.publishers_max:
+                root.held[publisher] = submit
+            return []
+        if wanted == 0 and log.publishers >= self._settings.publishers_max:
+            reason = f"{submit.topic!r} has {log.publishers} publishers, which is the limit: raise publishers_max."
+            return self._to(submit.publisher, Refused(submit.topic, submit.life, reason))
+        before = log.end
+        for sequence, payload in enumerate(submit.payloads, submit.first_sequence):
+            if sequence == wanted:
+                log.append(Entry(log.epoch, submit.publisher, submit.life, sequence, payload))
+                wanted += 1
+        if log.end > before:
+            effects = [effect for peer in root.followers for effect in self._replicate(root, peer)]
+            return effects + self._commit(root)
+        if log.committed == log.end:
+            # All of it counts already, and the publisher does not know.
+            return self._to(submit.publisher, Accepted(submit.topic, submit.life, wanted))
+        return []
+
+    def on_fetch(self, fetch: Fetch) -> list[Effect]:
+        root = self.reigns[fetch.topic]
+        if not root.is_active:
+            return []
+        log = root.log
+        if fetch.first_offset == NOW:
+            return self._to(fetch.reader, Fetched(fetch.topic, log.committed, (), log.committed))
+        first = max(fetch.first_offset, log.base)
+        end = min(first + self._settings.chunk_messages_max, log.committed)
+        payloads = tuple(entry.payload for entry in log.slice(first, end))
+        return self._to(fetch.reader, Fetched(fetch.topic, first, payloads, log.committed))
+
+    def on_beat(self) -> list[Effect]:
+        """Asks again whatever has not been answered."""
+        effects: list[Effect] = []
+        for root in list(self.reigns.values()):
+            if root.is_active:
+                for peer, follower in root.followers.items():
+                    if follower.acked < root.log.end:
+                        follower.next_offset = follower.acked if follower.acked >= 0 else root.log.end
+                        effects += self._replicate(root, peer)
+            elif root.pulling is not None:
+                effects += self._to(root.pulling, Pull(root.topic, root.log.end))
+            else:
+                waiting = [peer for peer in root.followers if peer not in root.legacies]
+                effects += [effect for peer in waiting for effect in self._to(peer, Inherit(root.topic))]
+        return effects
