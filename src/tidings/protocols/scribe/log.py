@@ -20,7 +20,7 @@ class TopicLog:
         self.base = 0
         self.committed = 0
         self.epoch = 0
-        """The highest reign that this node has heard of."""
+        """The latest reign that this node obeys: it keeps nothing for an earlier one."""
         self._base_epoch = 0
         self._entries: deque[Entry] = deque()
         self._next_sequences: dict[str, int] = {}
@@ -56,6 +56,16 @@ class TopicLog:
     def append(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._next_sequences[publisher_of(entry)] = entry.sequence + 1
+
+    def merge(self, first: int, entries: Iterable[Entry]) -> None:
+        """Takes over entries of a later log; what is different behind the first of them goes."""
+        for offset, entry in enumerate(entries, first):
+            if offset < self.committed:
+                continue  # It is the same everywhere.
+            if offset < self.end and self.epoch_before(offset + 1) != entry.epoch:
+                self.truncate(offset)
+            if offset == self.end:
+                self.append(entry)
 
     def truncate(self, end: int) -> None:
         """Drops what came after an offset, which nobody has been promised."""

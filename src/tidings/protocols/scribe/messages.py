@@ -204,14 +204,16 @@ class Replicated(Message, frozen=True):
 
 
 class Inherit(Message, frozen=True):
-    """I am the root now: what have you kept?"""
+    """I want to reign in an epoch: obey no earlier one from now on, and say what you have kept."""
 
     topic: str
+    epoch: int
 
 
 class Legacy(Message, frozen=True):
     topic: str
     epoch: int
+    """The latest epoch that the sender obeys: a later one than that of the question is a refusal."""
     last_epoch: int
     end: int
 

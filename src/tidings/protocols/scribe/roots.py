@@ -1,14 +1,16 @@
 """The owner's side of a topic: it gives offsets, keeps the log, copies it to its successors, and inherits it.
 
-The Scribe paper (section 4.3) lets a root's state live on at the nodes next to it, and so do we: a message counts
-(`committed`) when the first k successors have it, and only then goes down the tree. When the owner dies, its first live
-successor owns the topic and has the log; when somebody joins in front of the owner, it asks the old one. Either way
-the new root first asks its own successors what they have kept, takes the best log (the last reign, then the longest),
-and begins a reign of its own.
+The Scribe paper lets a root's state live on at the nodes next to it, and so do we: a message counts (`committed`) when
+the first k successors have it, and only then goes down the tree. When the owner dies, its first live successor owns the
+topic and has the log; when somebody joins in front of the owner, it asks the old one.
 
-Logs are compared as in Raft: equal epochs at an offset mean equal logs up to it. The rest is not agreement: who
-reigns is decided by Chord, so two halves of a cut network can each have a root. Replica groups are what keeps a topic
-right through that.
+Every reign has an epoch. Whoever begins to reign asks its followers to obey no earlier epoch and to say what they have
+kept, takes the best log (the last epoch, then the longest), and needs every follower for whatever counts afterwards.
+So two nodes that both take themselves for the owner, as joiners may for a moment, cannot both go on as long as they
+share one live follower. Logs are compared as in Raft: equal epochs at an offset mean equal logs up to it.
+
+This is not agreement: Chord says who the followers are, so the two sides of a cut network can each have a root. Replica
+groups are what keeps a topic right through that.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ from tidings.protocols.scribe.messages import (
 from tidings.protocols.scribe.settings import ScribeSettings
 from tidings.protocols.stack import Effect, Message, NodeId
 
+EPOCH_BITS = 32
+"""Bits of an epoch that only tell claimants apart."""
+
 
 class Follower(msgspec.Struct):
     """One copy, as its root sees it."""
@@ -53,9 +58,11 @@ class Root(msgspec.Struct):
 
     topic: str
     log: TopicLog
+    epoch: int = 0
     followers: dict[NodeId, Follower] = {}
     legacies: dict[NodeId, Legacy] = {}
     pulling: NodeId | None = None
+    pull_offset: int = 0
     is_active: bool = False
     """False while the log is still being inherited."""
     held: dict[str, Submit] = {}
@@ -100,7 +107,8 @@ class Roots:
         if topic in self.reigns:
             return []
         root = self.reigns[topic] = Root(topic, self.log_of(topic))
-        return self._follow(root)
+        self._follow(root)
+        return self._claim(root)
 
     def end(self, topic: str) -> None:
         """Somebody else owns the topic; the log stays here as a copy."""
@@ -108,28 +116,40 @@ class Roots:
 
     def on_successors(self, successors: tuple[NodeId, ...]) -> list[Effect]:
         self._successors = successors[: self._settings.replicas]
-        return [effect for root in list(self.reigns.values()) for effect in self._follow(root)]
+        effects: list[Effect] = []
+        for root in list(self.reigns.values()):
+            for peer in self._follow(root):
+                message = Inherit(root.topic, root.epoch)
+                effects += self._replicate(root, peer) if root.is_active else self._to(peer, message)
+            effects += self._commit(root) if root.is_active else self._inherit(root)
+        return effects
 
-    def _follow(self, root: Root) -> list[Effect]:
-        """Gives a reign its present followers: those who are new are asked, those who are gone are not waited for."""
+    def _follow(self, root: Root) -> list[NodeId]:
+        """Gives a reign its present followers, and says which are new; those who are gone are not waited for."""
         before = root.followers
         root.followers = {peer: before.get(peer) or Follower(next_offset=root.log.end) for peer in self._successors}
-        effects: list[Effect] = []
-        for peer in root.followers:
-            if peer not in before:
-                effects += self._replicate(root, peer) if root.is_active else self._to(peer, Inherit(root.topic))
         if root.pulling is not None and root.pulling not in root.followers:
             root.pulling = None
-        return effects + self._advance(root)
-
-    def _advance(self, root: Root) -> list[Effect]:
-        return self._commit(root) if root.is_active else self._inherit(root)
+        return [peer for peer in root.followers if peer not in before]
 
     # Inheriting.
 
-    def on_inherit(self, peer: NodeId, topic: str) -> list[Effect]:
-        log = self.log_of(topic)
-        return self._to(peer, Legacy(topic, log.epoch, log.last_epoch, log.end))
+    def _claim(self, root: Root) -> list[Effect]:
+        """Begins an epoch that is later than any this node has heard of."""
+        # The lower bits keep two claimants apart, who may count alike.
+        root.epoch = ((root.log.epoch >> EPOCH_BITS) + 1 << EPOCH_BITS) + (identifier(self._node) >> 256 - EPOCH_BITS)
+        root.log.epoch = root.epoch
+        root.is_active, root.legacies, root.pulling = False, {}, None
+        asked = [effect for peer in root.followers for effect in self._to(peer, Inherit(root.topic, root.epoch))]
+        return asked + self._inherit(root)
+
+    def on_inherit(self, peer: NodeId, inherit: Inherit) -> list[Effect]:
+        log = self.log_of(inherit.topic)
+        log.epoch = max(log.epoch, inherit.epoch)
+        root = self.reigns.get(inherit.topic)
+        if root is not None and root.epoch < log.epoch:
+            root.is_active = False
+        return self._to(peer, Legacy(inherit.topic, log.epoch, log.last_epoch, log.end))
 
     def is_closer(self, peer: NodeId, topic: str) -> bool:
         """Whether a peer comes before this node on the way from a topic's point: then it is the owner."""
@@ -138,33 +158,33 @@ class Roots:
 
     def on_legacy(self, peer: NodeId, legacy: Legacy) -> list[Effect]:
         root = self.reigns.get(legacy.topic)
-        if root is None or root.is_active or peer not in root.followers:
+        if root is None or root.is_active or peer not in root.followers or legacy.epoch < root.epoch:
+            return []
+        if legacy.epoch > root.epoch:
+            # Refused: with the next beat this node claims a later epoch, if it still owns the topic then.
+            root.log.epoch = max(root.log.epoch, legacy.epoch)
             return []
         root.legacies[peer] = legacy
         return self._inherit(root)
 
     def _inherit(self, root: Root) -> list[Effect]:
         """Once every follower has said what it has, takes the best log and begins to reign."""
-        if root.pulling is not None or any(peer not in root.legacies for peer in root.followers):
-            return []
         log = root.log
+        if root.pulling is not None or root.epoch < log.epoch:
+            return []
+        if any(peer not in root.legacies for peer in root.followers):
+            return []
         legacies = {peer: root.legacies[peer] for peer in root.followers}
         best = max(legacies, key=lambda peer: (legacies[peer].last_epoch, legacies[peer].end), default=None)
-        if best is not None:
-            kept = legacies[best]
-            if (kept.last_epoch, kept.end) > (log.last_epoch, log.end):
-                root.pulling = best
-                log.truncate(log.committed)
-                return self._to(best, Pull(root.topic, log.end))
-        log.epoch = 1 + max([log.epoch, *(legacy.epoch for legacy in legacies.values())])
+        if best is not None and (legacies[best].last_epoch, legacies[best].end) > (log.last_epoch, log.end):
+            root.pulling, root.pull_offset = best, log.committed
+            return self._to(best, Pull(root.topic, root.pull_offset))
         root.is_active = True
-        effects: list[Effect] = []
         for follower in root.followers.values():
             follower.acked, follower.next_offset = -1, log.end
-        for peer in root.followers:
-            effects += self._replicate(root, peer)
-        held, root.held = root.held, {}
+        effects = [effect for peer in root.followers for effect in self._replicate(root, peer)]
         effects += self._commit(root)
+        held, root.held = root.held, {}
         for submit in held.values():
             effects += self.on_submit(submit)
         return effects
@@ -174,22 +194,21 @@ class Roots:
         first = max(pull.first_offset, log.base)
         if first > log.end:
             return []
-        entries = log.slice(first, first + self._settings.chunk_messages_max)
+        entries = self._chunk(log, first, log.end)
         publishers = log.base_sequences() if first == log.base else ()
         return self._to(peer, Pulled(pull.topic, first, log.epoch_before(first), entries, log.end, publishers))
 
     def on_pulled(self, peer: NodeId, pulled: Pulled) -> list[Effect]:
         root = self.reigns.get(pulled.topic)
-        if root is None or root.pulling != peer:
+        if root is None or root.pulling != peer or pulled.first_offset < root.pull_offset:
             return []
         log = root.log
-        if pulled.first_offset > log.end:
+        if pulled.first_offset > root.pull_offset:
             log.reset(pulled.first_offset, pulled.previous_epoch, pulled.publishers)
-        if pulled.first_offset == log.end:
-            for entry in pulled.entries:
-                log.append(entry)
-        if log.end < pulled.end:
-            return self._to(peer, Pull(root.topic, log.end))
+        log.merge(pulled.first_offset, pulled.entries)
+        root.pull_offset = pulled.first_offset + len(pulled.entries)
+        if root.pull_offset < pulled.end:
+            return self._to(peer, Pull(root.topic, root.pull_offset))
         root.pulling = None
         return self._inherit(root)
 
@@ -198,13 +217,13 @@ class Roots:
     def _replicate(self, root: Root, peer: NodeId) -> list[Effect]:
         log, follower = root.log, root.followers[peer]
         first = max(follower.next_offset, log.base)
-        entries = log.slice(first, first + self._settings.chunk_messages_max)
+        entries = self._chunk(log, first, log.end)
         follower.next_offset = first + len(entries)
         publishers = log.base_sequences() if first == log.base else ()
         return self._to(
             peer,
             Replicate(
-                root.topic, log.epoch, first, log.epoch_before(first), entries, log.committed, log.base, publishers
+                root.topic, root.epoch, first, log.epoch_before(first), entries, log.committed, log.base, publishers
             ),
         )
 
@@ -220,13 +239,7 @@ class Roots:
             return self._to(peer, Replicated(copy.topic, copy.epoch, False, log.end))
         elif first > log.committed and log.epoch_before(first) != copy.previous_epoch:
             return self._to(peer, Replicated(copy.topic, copy.epoch, False, max(log.committed, first - 1)))
-        for offset, entry in enumerate(copy.entries, first):
-            if offset < log.committed:
-                continue  # It is the same everywhere.
-            if offset < log.end and log.epoch_before(offset + 1) != entry.epoch:
-                log.truncate(offset)
-            if offset == log.end:
-                log.append(entry)
+        log.merge(first, copy.entries)
         same_up_to = first + len(copy.entries)
         log.committed = max(log.committed, min(copy.committed, same_up_to))
         log.shrink(self._settings.log_messages_max)
@@ -236,10 +249,13 @@ class Roots:
         root = self.reigns.get(answer.topic)
         if root is None or not root.is_active or peer not in root.followers:
             return []
-        if answer.epoch > root.log.epoch:
-            # Somebody has reigned since: what it did has to be inherited first.
-            root.is_active, root.legacies, root.pulling = False, {}, None
-            return [effect for other in root.followers for effect in self._to(other, Inherit(root.topic))]
+        if answer.epoch > root.epoch:
+            # Somebody has begun to reign since. If this node still owns the topic, its next beat claims it again.
+            root.log.epoch = max(root.log.epoch, answer.epoch)
+            root.is_active = False
+            return []
+        if answer.epoch < root.epoch:
+            return []  # It was meant for an earlier reign of ours.
         follower = root.followers[peer]
         if answer.is_kept:
             follower.acked = max(follower.acked, answer.end)
@@ -284,7 +300,7 @@ class Roots:
         before = log.end
         for sequence, payload in enumerate(submit.payloads, submit.first_sequence):
             if sequence == wanted:
-                log.append(Entry(log.epoch, submit.publisher, submit.life, sequence, payload))
+                log.append(Entry(root.epoch, submit.publisher, submit.life, sequence, payload))
                 wanted += 1
         if log.end > before:
             effects = [effect for peer in root.followers for effect in self._replicate(root, peer)]
@@ -302,8 +318,7 @@ class Roots:
         if fetch.first_offset == NOW:
             return self._to(fetch.reader, Fetched(fetch.topic, log.committed, (), log.committed))
         first = max(fetch.first_offset, log.base)
-        end = min(first + self._settings.chunk_messages_max, log.committed)
-        payloads = tuple(entry.payload for entry in log.slice(first, end))
+        payloads = tuple(entry.payload for entry in self._chunk(log, first, log.committed))
         return self._to(fetch.reader, Fetched(fetch.topic, first, payloads, log.committed))
 
     def on_beat(self) -> list[Effect]:
@@ -315,9 +330,21 @@ class Roots:
                     if follower.acked < root.log.end:
                         follower.next_offset = follower.acked if follower.acked >= 0 else root.log.end
                         effects += self._replicate(root, peer)
+            elif root.epoch < root.log.epoch:
+                effects += self._claim(root)
             elif root.pulling is not None:
-                effects += self._to(root.pulling, Pull(root.topic, root.log.end))
+                effects += self._to(root.pulling, Pull(root.topic, root.pull_offset))
             else:
                 waiting = [peer for peer in root.followers if peer not in root.legacies]
-                effects += [effect for peer in waiting for effect in self._to(peer, Inherit(root.topic))]
+                effects += [effect for peer in waiting for effect in self._to(peer, Inherit(root.topic, root.epoch))]
         return effects
+
+    def _chunk(self, log: TopicLog, first: int, end: int) -> tuple[Entry, ...]:
+        """As many entries as one message may carry, and at least one if there is any."""
+        entries = log.slice(first, min(end, first + self._settings.chunk_messages_max))
+        size_bytes = 0
+        for count, entry in enumerate(entries):
+            size_bytes += len(entry.payload)
+            if size_bytes > self._settings.chunk_bytes_max and count:
+                return entries[:count]
+        return entries

@@ -154,8 +154,8 @@ class Scribe:
                 return [*self._yield_to(peer, message), *roots.on_replicate(peer, message)]
             case Replicated():
                 return roots.on_replicated(peer, message)
-            case Inherit(topic):
-                return self._on_inherit(peer, topic)
+            case Inherit():
+                return self._on_inherit(peer, message)
             case Legacy():
                 return roots.on_legacy(peer, message)
             case Pull():
@@ -311,7 +311,9 @@ class Scribe:
 
     def _on_stepped(self, routed: object, sender: NodeId, is_owner: bool) -> list[Effect]:
         assert isinstance(routed, JoinTree)
-        effects = self._reign(routed.topic) if is_owner and routed.topic not in self._heirs else []
+        if is_owner and routed.topic in self._heirs:
+            return []  # Somebody in front of us is the root: only a root may have children that are before the topic.
+        effects = self._reign(routed.topic) if is_owner else []
         tree = self.trees.need(routed.topic)
         if tree is None or sender == self.node:
             return effects
@@ -345,16 +347,17 @@ class Scribe:
             effects += [*self.trees.pass_on(tree, spread), *self._read(spread)]
         return effects
 
-    def _on_inherit(self, peer: NodeId, topic: str) -> list[Effect]:
-        """Somebody begins to reign. If it is in front of us, we do not own the topic any more, even if Chord is not
-        so far.
+    def _on_inherit(self, peer: NodeId, inherit: Inherit) -> list[Effect]:
+        """Somebody begins to reign. If it is in front of us, the topic is not ours any more, even if Chord is
+        behind.
         """
+        topic = inherit.topic
         effects: list[Effect] = []
         if self.roots.is_closer(peer, topic) and self._owns(topic) is not False:
             effects = self._abdicate(topic)
             if len(self._heirs) < self._settings.topics_max:
                 self._heirs[topic] = peer
-        return effects + self.roots.on_inherit(peer, topic)
+        return effects + self.roots.on_inherit(peer, inherit)
 
     def _yield_to(self, peer: NodeId, copy: Replicate) -> list[Effect]:
         """A copy from another root: the later reign is the right one."""

@@ -33,7 +33,9 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outbox_messages_max: int = 1_000
     """Messages of one publisher and topic that the root has not taken yet."""
     chunk_messages_max: int = 64
-    """Messages in one answer or copy."""
+    """Messages in one batch, answer or copy."""
+    chunk_bytes_max: int = 1024 * 1024
+    """Their bytes; a single message may have more."""
     payload_bytes_max: int = 1024 * 1024
 
     def __post_init__(self) -> None:

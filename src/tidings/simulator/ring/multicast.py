@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from tidings.protocols.chord import Chord, ChordSettings, identifier, stable_links
+from tidings.protocols.chord import Chord, ChordSettings, stable_links
 from tidings.protocols.scribe import Publish, Scribe, ScribeSettings, Subscribe
 from tidings.protocols.stack import NodeId, Stack
 from tidings.simulator.overlay.latency import Latency, Uniform
@@ -137,7 +137,7 @@ class Multicast:
             self.failed.append(name)
 
     def _join(self, name: NodeId) -> None:
-        contacts = tuple(self.random.sample(self.world.live, 3))
+        contacts = tuple(self.random.sample(self.world.live, 8))  # One of them will be alive when it is asked.
         self.start(name, Chord(name, self.plan.chord, self._chance(), contacts=contacts))
         for topic in self.topics:
             self.world.request(name, Subscribe(topic, start=0))
@@ -230,9 +230,3 @@ def run_multicast(plan: MulticastPlan, trace: bool = False) -> MulticastRow:
     (True, 1.0)
     """
     return Multicast(plan, trace).run()
-
-
-def owner_of(topic: str, names: list[NodeId]) -> NodeId:
-    """The node at or after a topic's point, all nodes known."""
-    point = identifier(topic)
-    return min(names, key=lambda name: (identifier(name) - point) % (1 << 256))
