@@ -10,14 +10,14 @@ import msgspec
 from tidings.protocols.chord import Chord, ChordSettings, stable_links
 from tidings.protocols.scribe import Publish, Scribe, ScribeSettings, Subscribe
 from tidings.protocols.stack import NodeId, Stack
-from tidings.simulator.overlay.latency import Latency, Uniform
+from tidings.simulator.overlay.latency import Constant, Latency, LongTail, Uniform
 from tidings.simulator.overlay.world import NetworkModel, World
 from tidings.simulator.ring.checkers import Violation
 from tidings.simulator.ring.tree_checkers import COMPLETE, COVERED, Deliveries, check_acyclic, check_covered, reach
 
 STEP_MS = 250
 GROW_MS_MAX = 60_000
-REPAIR_MS_MAX = 180_000
+REPAIR_MS_MAX = 90_000
 
 
 class MulticastPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +43,26 @@ class MulticastPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encode: bool = False
 
 
+def draw_multicast(seed: int) -> MulticastPlan:
+    """A small world with some of everything that can go wrong, drawn from a seed."""
+    chance = Random(seed)
+    return MulticastPlan(
+        seed=seed,
+        nodes=chance.choice((14, 20, 30)),
+        topics=chance.choice((1, 3, 8)),
+        subscribed_share=chance.choice((0.3, 0.7, 1.0)),
+        messages_per_node=chance.choice((6, 12)),
+        publish_every_ms=chance.choice((20, 200, 1500)),
+        failed_share=chance.choice((0.0, 0.1, 0.3)),
+        joins=chance.choice((0, 2, 5)),
+        loss=chance.choice((0.0, 0.0, 0.01, 0.05)),
+        latency=chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0))),
+        chord=ChordSettings(successors_max=12),
+        scribe=ScribeSettings(replicas=chance.choice((4, 6))),
+        encode=seed % 8 == 0,
+    )
+
+
 class MulticastRow(msgspec.Struct, frozen=True):
     """What a run came to. Messages are counted when they are sent, one for each receiver."""
 
@@ -63,6 +83,8 @@ class MulticastRow(msgspec.Struct, frozen=True):
     spread_messages: int
     fetch_messages: int
     chord_messages: int
+    duration_ms: int
+    """The whole run: Chord keeps the ring up all the time, so its messages grow with it."""
     depth_mean: float
     depth_max: int
     convergence_ms: int
@@ -212,6 +234,7 @@ class Multicast:
             spread_messages=sent.get("Spread", 0),
             fetch_messages=sent.get("Fetch", 0),
             chord_messages=by_layer["chord"],
+            duration_ms=world.now_ms,
             depth_mean=sum(self.depths) / len(self.depths) if self.depths else 0.0,
             depth_max=max(self.depths, default=0),
             convergence_ms=self.deliveries.last_us // 1000 - self._first_publish_ms,
