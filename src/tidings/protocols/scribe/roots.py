@@ -59,6 +59,7 @@ class Root(msgspec.Struct):
     topic: str
     log: TopicLog
     epoch: int = 0
+    claims: int = 0
     followers: dict[NodeId, Follower] = {}
     legacies: dict[NodeId, Legacy] = {}
     pulling: NodeId | None = None
@@ -139,6 +140,7 @@ class Roots:
         # The lower bits keep two claimants apart, who may count alike.
         root.epoch = ((root.log.epoch >> EPOCH_BITS) + 1 << EPOCH_BITS) + (identifier(self._node) >> 256 - EPOCH_BITS)
         root.log.epoch = root.epoch
+        root.claims += 1
         root.is_active, root.legacies, root.pulling = False, {}, None
         asked = [effect for peer in root.followers for effect in self._to(peer, Inherit(root.topic, root.epoch))]
         return asked + self._inherit(root)
@@ -161,9 +163,10 @@ class Roots:
         if root is None or root.is_active or peer not in root.followers or legacy.epoch < root.epoch:
             return []
         if legacy.epoch > root.epoch:
-            # Refused: with the next beat this node claims a later epoch, if it still owns the topic then.
+            # A newcomer cannot know the epochs before it, and claims again at once. A second refusal means that
+            # somebody else claims the topic too: then the next beat is soon enough, if this node still owns it.
             root.log.epoch = max(root.log.epoch, legacy.epoch)
-            return []
+            return self._claim(root) if root.claims == 1 else []
         root.legacies[peer] = legacy
         return self._inherit(root)
 

@@ -239,12 +239,14 @@ class Scribe:
             self._known_roots[topic] = root
 
     def _on_not_root(self, peer: NodeId, topic: str) -> list[Effect]:
-        if self._known_roots.get(topic) != peer:
-            return []
+        return self._lose_root(topic) if self._known_roots.get(topic) == peer else []
+
+    def _lose_root(self, topic: str) -> list[Effect]:
+        """What was sent to a root that is none, or is gone, goes by a route, which leads to the new one."""
         del self._known_roots[topic]
         outbox, reader = self.outboxes.get(topic), self.readers.get(topic)
         effects: list[Effect] = []
-        if outbox is not None and len(outbox):
+        if outbox is not None and outbox.sent_ms is not None:
             effects += self._submit(topic, outbox)
         if reader is not None and reader.asked_ms is not None:
             reader.asked_ms = None
@@ -393,8 +395,9 @@ class Scribe:
         return effects
 
     def _on_down(self, peer: NodeId) -> list[Effect]:
-        for topic in [topic for topic, root in self._known_roots.items() if root == peer]:
-            del self._known_roots[topic]
         for topic in [topic for topic, heir in self._heirs.items() if heir == peer]:
             del self._heirs[topic]
-        return self.trees.on_down(self._now_ms, peer)
+        effects = self.trees.on_down(self._now_ms, peer)
+        for topic in [topic for topic, root in self._known_roots.items() if root == peer]:
+            effects += self._lose_root(topic)
+        return effects

@@ -66,7 +66,7 @@ def draw_plan(seed: int, loss: float = 0.0) -> ChurnPlan:
 class Churn:
     """A world in which a plan is carried out and the invariants are watched."""
 
-    def __init__(self, plan: ChurnPlan, ring: type[Ring] = Ring, trace: bool = False) -> None:
+    def __init__(self, plan: ChurnPlan, ring: type[Ring] = Ring, trace: bool = False, is_watched: bool = True) -> None:
         self.plan = plan
         self.world = World(plan.seed, NetworkModel(plan.latency, plan.loss, encode=plan.seed % 16 == 0), trace=trace)
         self.random = Random(plan.seed + 1)
@@ -78,7 +78,9 @@ class Churn:
         for name, links in stable_links(names, plan.settings).items():
             stack = Stack([Chord(name, plan.settings, self._chance(), links=links, ring=ring)])
             self.world.start(name, stack)
-        if plan.loss == 0.0:  # A lost answer is taken for a death, and the rules do not promise anything about that.
+        # A lost answer is taken for a death, and the rules promise nothing at every moment then.
+        self._is_watched = is_watched and plan.loss == 0.0
+        if self._is_watched:
             self.world.observers.append(self._watch)
 
     def run(self) -> ChurnResult:
@@ -134,18 +136,19 @@ class Churn:
 
     def _change(self, what: str) -> None:
         if what == "join":
-            self._start(f"node-{len(self.world.nodes)}")
+            self.join(f"node-{len(self.world.nodes)}")
         elif what == "crash":
             self._crash()
         elif self._gone:
-            self._start(self._gone.pop(self.random.randrange(len(self._gone))))
+            self.join(self._gone.pop(self.random.randrange(len(self._gone))))
         else:
             return
         self.counts[what] += what != "crash"
 
-    def _start(self, name: NodeId) -> None:
+    def join(self, name: NodeId, contacts_max: int = 100) -> None:
+        """A node comes up that knows some members: enough for one of them to be alive when it is asked."""
         known = list(members(self.world))
-        contacts = tuple(self.random.sample(known, len(known)))  # Enough for one of them to be alive when it is asked.
+        contacts = tuple(self.random.sample(known, min(contacts_max, len(known))))
         chord = Chord(name, self.plan.settings, self._chance(), contacts=contacts, ring=self._ring)
         self.world.start(name, Stack([chord]))
 
@@ -155,7 +158,7 @@ class Churn:
             self.world.crash(victim)
             self._gone.append(victim)
             self.counts["crash"] += 1
-            if self.plan.loss == 0.0:
+            if self._is_watched:
                 check_always(members(self.world))
 
     def _may_fail(self, victim: NodeId) -> bool:
@@ -180,3 +183,21 @@ def run_churn(seed: int, ring: type[Ring] = Ring, loss: float = 0.0, trace: bool
     True
     """
     return Churn(draw_plan(seed, loss), ring, trace).run()
+
+
+def run_large_churn(nodes: int, joins: int, crashes: int, seed: int = 0) -> ChurnResult:
+    """Many nodes die and many come at once in a large ring at rest; it has to become ideal again.
+
+    Only the end is judged: to look at every member after every change would take too long here.
+
+    >>> run_large_churn(50, joins=5, crashes=5).rule is None
+    True
+    """
+    settings = ChordSettings(successors_max=16)
+    churn = Churn(ChurnPlan(seed, settings, nodes, Uniform(), 0.0, ()), is_watched=False)
+    for victim in churn.random.sample(churn.world.live, crashes):
+        churn.world.crash(victim)
+    for index in range(joins):
+        churn.join(f"late-{index}", contacts_max=8)
+    churn.counts.update({"join": joins, "crash": crashes})
+    return churn.run()

@@ -34,14 +34,18 @@ class RingMutant(msgspec.Struct, frozen=True):
     world: str
     rules: tuple[str, ...]
     plant: Callable[[], AbstractContextManager[None]]
+    first_seed: int = 0
+    """Where to begin to look: some bugs need rare company."""
 
 
 RING_MUTANTS: dict[str, RingMutant] = {}
 
 
-def _mutant(name: str, what: str, world: str, *rules: str) -> Callable[[Callable[[], Iterator[None]]], None]:
+def _mutant(
+    name: str, what: str, world: str, *rules: str, first_seed: int = 0
+) -> Callable[[Callable[[], Iterator[None]]], None]:
     def register(plant: Callable[[], Iterator[None]]) -> None:
-        RING_MUTANTS[name] = RingMutant(name, what, world, rules, contextmanager(plant))
+        RING_MUTANTS[name] = RingMutant(name, what, world, rules, contextmanager(plant), first_seed)
 
     return register
 
@@ -59,7 +63,7 @@ def _adopt_unasked() -> Iterator[None]:
         yield
 
 
-@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES)
+@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES, first_seed=22)
 def _any_predecessor() -> Iterator[None]:
     with patched(Ring, "_is_closer_predecessor", lambda _: lambda self, peer: peer != self.predecessor):
         yield

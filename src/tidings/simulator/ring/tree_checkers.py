@@ -123,6 +123,10 @@ class Deliveries:
         if news.topic not in self._world.nodes[name].stack.layer(Scribe).readers:
             raise Violation(ONLY_SUBSCRIBERS, f"{name} delivers {news.topic!r} and has not subscribed to it")
 
+    def delivered_to(self, name: NodeId, topic: str) -> set[bytes]:
+        """What a live node has had of a topic."""
+        return self._had.get((name, self._life(name), topic), set())
+
     def owed(self) -> dict[str, set[bytes]]:
         """What has to arrive: all from publishers that live, and what the others know to have been taken."""
         owed: dict[str, set[bytes]] = {}
@@ -139,8 +143,7 @@ class Deliveries:
         found = []
         for name, scribe in scribes(self._world).items():
             for topic in scribe.readers:
-                had = self._had.get((name, self._life(name), topic), set())
-                lacks = len(owed.get(topic, set()) - had)
+                lacks = len(owed.get(topic, set()) - self.delivered_to(name, topic))
                 if lacks:
                     found.append((name, topic, lacks))
         return found
