@@ -204,6 +204,32 @@ class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return 4 * self.active_max
 
 
+class GossipSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits and delays of gossip."""
+
+    body_bytes_max: int = 64 * KIB
+    topics_max: int = 1_000
+    window: int = 4_096
+    """How far ahead of a gap the messages of a topic are taken."""
+    kept_max: int = 4_096
+    """Messages kept for neighbours that missed them."""
+    kept_bytes_max: int = 16 * MIB
+    announced_max: int = 4_096
+    """Messages that were announced and are waited for."""
+    fetch_max: int = 256
+    """Messages fetched at a time."""
+    missing_ms: int = 500
+    """How long a message that was announced may take before it is asked for (the paper's first timer)."""
+    graft_ms: int = 250
+    """How long the next one is given to send it (the paper's second timer)."""
+    digest_ms: int = 5_000
+    """How often a node shows a neighbour what it has."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _require(getattr(self, name) > 0, f"The gossip setting {name} must be above 0.")
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 

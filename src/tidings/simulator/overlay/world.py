@@ -69,9 +69,11 @@ class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Node:
     """One life of a node."""
 
-    __slots__ = ("alive", "name", "stack", "started_us", "timers", "watches")
+    __slots__ = ("alive", "name", "number", "stack", "started_us", "timers", "watches")
 
-    def __init__(self, name: NodeId, stack: Stack, started_us: int) -> None:
+    def __init__(self, number: int, name: NodeId, stack: Stack, started_us: int) -> None:
+        self.number = number
+        """Tells this life from all others of any node."""
         self.name = name
         self.stack = stack
         self.alive = True
@@ -97,6 +99,7 @@ class World:
         """The current or last life of each node."""
         self.observers: list[Observer] = []
         self.trace = Trace() if trace else None
+        self.lives = 0
         self.delivered = 0
         """Messages that reached a live node."""
         self.sent: dict[type[Message], int] = {}
@@ -124,7 +127,8 @@ class World:
         assert name not in self.nodes or not self.nodes[name].alive, f"{name} is up already."
         if self.network.encode and self._decoder is None:
             self._decoder = msgspec.msgpack.Decoder(_union(stack.messages))
-        node = self.nodes[name] = Node(name, stack, self.now_us)
+        self.lives += 1
+        node = self.nodes[name] = Node(self.lives, name, stack, self.now_us)
         self._note(name, "starts")
         self._apply(node, stack.start(self.now_ms))
 
@@ -166,7 +170,10 @@ class World:
         self._plan(at_ms * 1000 - self.now_us, CALL, what, None, None)
 
     def after(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self._plan(delay_ms * 1000, CALL, what, None, None)
+        self.after_us(delay_ms * 1000, what)
+
+    def after_us(self, delay_us: int, what: Callable[[], None]) -> None:
+        self._plan(delay_us, CALL, what, None, None)
 
     # What happens by itself.
 
