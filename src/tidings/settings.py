@@ -218,10 +218,12 @@ class GossipSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that were announced and are waited for."""
     fetch_max: int = 256
     """Messages fetched at a time."""
-    missing_ms: int = 500
+    missing_ms: int = 1_000
     """How long a message that was announced may take before it is asked for (the paper's first timer)."""
     graft_ms: int = 250
     """How long the next one is given to send it (the paper's second timer)."""
+    optimise_hops: int = 4
+    """A way that is shorter by this many hops is taken into the tree (the paper's threshold)."""
     digest_ms: int = 5_000
     """How often a node shows a neighbour what it has."""
 

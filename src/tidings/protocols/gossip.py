@@ -7,6 +7,9 @@ puts that link into the tree: so the tree mends itself where it broke.
 
 J. Leitao, J. Pereira, L. Rodrigues: Epidemic Broadcast Trees (Plumtree), SRDS 2007.
 
+Differs from the paper: every topic has a tree of its own. A topic is published from one place, and a tree that was
+shaped by another publisher's messages leads them on long ways round.
+
 The paper delivers almost always; this delivers always. Messages are numbered (topic and offset, counted by the
 topic's publisher), and neighbours exchange digests when they meet and every `digest_ms`: who sees that it is behind
 fetches what it missed. What no neighbour keeps any more is announced as `Missed`; the layer above gets it from the
@@ -67,14 +70,17 @@ class IHave(Message, frozen=True):
 
 
 class Graft(Message, frozen=True):
-    """Send me that message, and all later ones at once."""
+    """Send me all later messages of the topic at once, and this one if it is `wanted`."""
 
     topic: str
     offset: int
+    wanted: bool
 
 
 class Prune(Message, frozen=True):
-    """Only tell me what you have: I hear it sooner from others."""
+    """Only tell me what you have of this topic: I hear it sooner from others."""
+
+    topic: str
 
 
 class Digest(Message, frozen=True):
@@ -162,10 +168,7 @@ class DigestDue(Timer, frozen=True):
 
 
 class Gossip:
-    """The broadcast of one node. A `founding` node has nobody to learn from: it begins with each topic's first message.
-
-    `eager` and `lazy` are its neighbours: those that get messages at once, and those that get notices.
-    """
+    """The broadcast of one node. A `founding` node has nobody to learn from: it begins with every first message."""
 
     handles = (
         *(Payload, IHave, Graft, Prune, Digest, Fetch, Recovered, Gone),
@@ -178,14 +181,19 @@ class Gossip:
         self._settings = settings
         self._chance = chance
         self.memory = Memory(settings)
-        self.eager: dict[NodeId, None] = {}
-        self.lazy: dict[NodeId, None] = {}
+        self.neighbors: dict[NodeId, None] = {}
+        self._lazy: dict[str, dict[NodeId, None]] = {}
+        """For each topic, the neighbours that get notices. All the others get its messages at once."""
         self.knows_beginning = founding
         """False until a neighbour's digest has told where the topics are."""
-        self._announcers: dict[Key, dict[NodeId, None]] = {}
-        """Who has a message that was announced and has not come."""
+        self._announcers: dict[Key, dict[NodeId, int]] = {}
+        """Who has a message that was announced and has not come, and how far it had travelled there."""
         self._behind: dict[NodeId, tuple[Digest, int]] = {}
         """A peer's digest that shows something missing, and how much was missing when it was last looked at."""
+
+    def lazy(self, topic: str) -> tuple[NodeId, ...]:
+        """The neighbours that get only notices of a topic."""
+        return tuple(self._lazy.get(topic, ()))
 
     def start(self, now_ms: int) -> list[Effect]:
         return [SetTimer(DigestDue(), self._chance.randint(1, self._settings.digest_ms))]
@@ -216,12 +224,12 @@ class Gossip:
         match message:
             case Payload(topic, offset, hops, body):
                 return self._on_payload(peer, topic, offset, hops, body)
-            case IHave(topic, offset):
-                return self._on_ihave(peer, topic, offset)
-            case Graft(topic, offset):
-                return self._on_graft(peer, topic, offset)
-            case Prune():
-                return self._on_prune(peer)
+            case IHave(topic, offset, hops):
+                return self._on_ihave(peer, topic, offset, hops)
+            case Graft(topic, offset, wanted):
+                return self._on_graft(peer, topic, offset, wanted)
+            case Prune(topic):
+                return self._on_prune(peer, topic)
             case Digest():
                 return self._on_digest(peer, message)
             case Fetch(topic, offsets):
@@ -248,14 +256,22 @@ class Gossip:
 
     def _on_payload(self, peer: NodeId, topic: str, offset: int, hops: int, body: bytes) -> list[Effect]:
         if self.memory.has_seen(topic, offset):
-            if peer not in self.eager:
+            if not self._make_lazy(peer, topic):
                 return []
-            self._make_lazy(peer)
-            return [Send((peer,), Prune())]
+            return [Send((peer,), Prune(topic))]
         if not self._is_welcome(topic, offset, body):
             return []
-        self._make_eager(peer)
-        return self._take(peer, topic, offset, hops, body)
+        self._make_eager(peer, topic)
+        return self._optimise(peer, (topic, offset), hops) + self._take(peer, topic, offset, hops, body)
+
+    def _optimise(self, peer: NodeId, key: Key, hops: int) -> list[Effect]:
+        """Takes a much shorter way into the tree in place of the one by which a message came, if one was announced."""
+        topic, offset = key
+        for other, other_hops in self._announcers.get(key, {}).items():
+            if hops - other_hops >= self._settings.optimise_hops and self._make_eager(other, topic):
+                self._make_lazy(peer, topic)
+                return [Send((other,), Graft(topic, offset, wanted=False)), Send((peer,), Prune(topic))]
+        return []
 
     def _is_welcome(self, topic: str, offset: int, body: bytes) -> bool:
         """Whether an unseen message is within the bounds; one that is not is asked for later, or never was ours."""
@@ -271,26 +287,27 @@ class Gossip:
         """A message is new here: it is delivered and passed on."""
         self.memory.add(topic, offset, body)
         effects: list[Effect] = [Notify(Delivered(topic, offset, body, hops))]
-        eager = tuple([other for other in self.eager if other != peer])
+        pruned = self._lazy.get(topic, {})
+        eager = tuple([other for other in self.neighbors if other != peer and other not in pruned])
         if eager:
             effects.append(Send(eager, Payload(topic, offset, hops + 1, body)))
-        lazy = tuple([other for other in self.lazy if other != peer])
+        lazy = tuple([other for other in pruned if other != peer])
         if lazy:
             effects.append(Send(lazy, IHave(topic, offset, hops + 1)))
         if self._announcers.pop((topic, offset), None) is not None:
             effects.append(CancelTimer(MissingDue(topic, offset)))
         return effects
 
-    def _on_ihave(self, peer: NodeId, topic: str, offset: int) -> list[Effect]:
+    def _on_ihave(self, peer: NodeId, topic: str, offset: int, hops: int) -> list[Effect]:
         if self.memory.has_seen(topic, offset):
             return []
         announcers = self._announcers.get((topic, offset))
         if announcers is not None:
-            announcers[peer] = None
+            announcers[peer] = hops
             return []
         if len(self._announcers) >= self._settings.announced_max:  # The next digest will tell of it again.
             return []
-        self._announcers[topic, offset] = {peer: None}
+        self._announcers[topic, offset] = {peer: hops}
         return [SetTimer(MissingDue(topic, offset), self._settings.missing_ms)]
 
     def _on_missing_due(self, key: Key) -> list[Effect]:
@@ -299,42 +316,50 @@ class Gossip:
         while announcers and not self.memory.has_seen(topic, offset):
             peer = next(iter(announcers))
             del announcers[peer]
-            if peer in self.eager or peer in self.lazy:
-                self._make_eager(peer)
+            if peer in self.neighbors:
+                self._make_eager(peer, topic)
                 return [
-                    Send((peer,), Graft(topic, offset)),
+                    Send((peer,), Graft(topic, offset, wanted=True)),
                     SetTimer(MissingDue(topic, offset), self._settings.graft_ms),
                 ]
         del self._announcers[key]  # Everybody was asked, or it was skipped; a digest tells again of what is missing.
         return []
 
-    def _on_graft(self, peer: NodeId, topic: str, offset: int) -> list[Effect]:
-        self._make_eager(peer)
-        body = self.memory.payload(topic, offset)
+    def _on_graft(self, peer: NodeId, topic: str, offset: int, wanted: bool) -> list[Effect]:
+        self._make_eager(peer, topic)
+        body = self.memory.payload(topic, offset) if wanted else None
         return [] if body is None else [Send((peer,), Payload(topic, offset, 1, body))]
 
-    def _on_prune(self, peer: NodeId) -> list[Effect]:
-        self._make_lazy(peer)
+    def _on_prune(self, peer: NodeId, topic: str) -> list[Effect]:
+        self._make_lazy(peer, topic)
         return []
 
-    def _make_eager(self, peer: NodeId) -> None:
-        if peer in self.lazy:
-            del self.lazy[peer]
-            self.eager[peer] = None
+    def _make_eager(self, peer: NodeId, topic: str) -> bool:
+        """Whether that changed anything."""
+        lazy = self._lazy.get(topic)
+        if lazy is None or peer not in lazy:
+            return False
+        del lazy[peer]
+        return True
 
-    def _make_lazy(self, peer: NodeId) -> None:
-        if peer in self.eager:
-            del self.eager[peer]
-            self.lazy[peer] = None
+    def _make_lazy(self, peer: NodeId, topic: str) -> bool:
+        """Whether that changed anything."""
+        if peer not in self.neighbors or topic not in self.memory.tracks:
+            return False
+        lazy = self._lazy.setdefault(topic, {})
+        if peer in lazy:
+            return False
+        lazy[peer] = None
+        return True
 
     def _on_neighbor_up(self, peer: NodeId) -> list[Effect]:
-        self.lazy.pop(peer, None)
-        self.eager[peer] = None
+        self.neighbors[peer] = None
         return self._show((peer,))
 
     def _on_neighbor_down(self, peer: NodeId) -> list[Effect]:
-        self.eager.pop(peer, None)
-        self.lazy.pop(peer, None)
+        self.neighbors.pop(peer, None)
+        for lazy in self._lazy.values():
+            lazy.pop(peer, None)
         return [CancelTimer(FetchDue(peer))] if self._behind.pop(peer, None) is not None else []
 
     # Recovery.
@@ -346,9 +371,10 @@ class Gossip:
         return [Send(peers, Digest(self.memory.digest()))]
 
     def _on_digest_due(self) -> list[Effect]:
-        neighbors = [*self.eager, *self.lazy]
         effects: list[Effect] = [SetTimer(DigestDue(), self._settings.digest_ms)]
-        return effects + (self._show((self._chance.choice(neighbors),)) if neighbors else [])
+        if self.neighbors:
+            effects += self._show((self._chance.choice(list(self.neighbors)),))
+        return effects
 
     def _on_digest(self, peer: NodeId, digest: Digest) -> list[Effect]:
         effects: list[Effect] = []
@@ -358,8 +384,8 @@ class Gossip:
             self.knows_beginning = True
             for topic, next_offset, _ in digest.tracks:
                 self.memory.track(topic, next_offset)
-            effects += self._show((*self.eager, *self.lazy))
-        if peer not in self.eager and peer not in self.lazy:
+            effects += self._show(tuple(self.neighbors))
+        if peer not in self.neighbors:
             return effects
         missing = self._count_missing(digest)
         if missing:

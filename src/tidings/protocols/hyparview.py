@@ -18,6 +18,8 @@ Differs from the paper:
   asker adds it when it hears so. A half-made link goes silent, and the failure detector removes it.
 - Whoever has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper does
   so after failures; a DISCONNECT frees a place just as well.
+- Whoever had a free place all through `repair_ms` asks with high priority, though it is not alone. A few nodes that
+  only know content ones, each refusing them, would otherwise stay a small world of their own.
 - A node that knows nobody any more joins again by its contacts.
 - Every `rotate_ms` a node asks somebody of its passive view, or a contact, with high priority, though it misses
   nobody. Two halves of a network that was cut would otherwise stay apart for ever, each content with its full views.
@@ -145,6 +147,8 @@ class HyParView:
         """Who refused since the last repair; asking again at once would lead to the same."""
         self._offered: tuple[NodeId, ...] = ()
         """The sample of the last shuffle: these may go first when its reply comes."""
+        self._was_full = True
+        """Whether the active view has been full at some time since the last repair."""
 
     @property
     def active(self) -> tuple[NodeId, ...]:
@@ -297,6 +301,7 @@ class HyParView:
             self._remember(unlucky)
         self._passive.pop(peer, None)
         self._active[peer] = None
+        self._was_full = self._was_full or len(self._active) >= self._settings.active_max
         return [*effects, Ask(Watch(peer)), Notify(NeighborUp(peer))]
 
     def _unlink(self, peer: NodeId) -> list[Effect]:
@@ -318,7 +323,11 @@ class HyParView:
 
     def _on_repair_due(self) -> list[Effect]:
         self._refused.clear()
-        effects: list[Effect] = [SetTimer(RepairDue(), self._settings.repair_ms), *self._fill()]
+        effects: list[Effect] = [SetTimer(RepairDue(), self._settings.repair_ms)]
+        if not self._was_full and self._passive:
+            effects += self._ask(self._chance.choice(list(self._passive)), urgent=True)
+        self._was_full = len(self._active) >= self._settings.active_max
+        effects += self._fill()
         if not self._active and not self._asked:
             effects += self._join()
         return effects

@@ -47,19 +47,33 @@ def components(world: World) -> list[list[NodeId]]:
     return sorted(found, key=len, reverse=True)
 
 
-def check_mutual(world: World) -> None:
+def one_sided(world: World) -> dict[tuple[NodeId, NodeId], str]:
+    """The links of active views that are not mutual, each with what is wrong with it."""
     layers = views(world)
+    found = {}
     for name, layer in layers.items():
         for peer in layer.active:
             if peer not in layers:
-                raise Violation(MUTUAL, f"{name} has {peer} in its active view, which is down")
-            if name not in layers[peer].active:
-                raise Violation(MUTUAL, f"{name} has {peer} in its active view, but not the other way round")
+                found[name, peer] = f"{name} has {peer} in its active view, which is down"
+            elif name not in layers[peer].active:
+                found[name, peer] = f"{name} has {peer} in its active view, but not the other way round"
+    return found
 
 
-def check_connected(world: World) -> None:
+def check_views(world: World, grace_ms: int) -> None:
+    """Active views must be mutual and connect the live nodes.
+
+    Links come and go all the time, and while one does, it is one-sided: only what is wrong before the grace and
+    still is after it counts.
+    """
+    before = one_sided(world)
+    apart = len(components(world)) > 1
+    world.run_for(grace_ms)
+    for link, text in one_sided(world).items():
+        if link in before:
+            raise Violation(MUTUAL, text)
     groups = components(world)
-    if len(groups) > 1:
+    if apart and len(groups) > 1:
         sizes = ", ".join(str(len(group)) for group in groups[:8])
         raise Violation(CONNECTED, f"they are in {len(groups)} parts, of {sizes} nodes; {groups[-1][0]} is in the last")
 
@@ -82,7 +96,7 @@ def _check_view_bounds(name: NodeId, layer: HyParView, settings: HyParViewSettin
 
 
 def _check_memory_bounds(name: NodeId, layer: Gossip, membership: HyParView, settings: GossipSettings) -> None:
-    if set(layer.eager) | set(layer.lazy) != set(membership.active) or not set(layer.eager).isdisjoint(layer.lazy):
+    if set(layer.neighbors) != set(membership.active):
         raise Violation(BOUNDED, f"the neighbours that {name} gossips with are not its active view")
     tracks = layer.memory.tracks
     if len(tracks) > settings.topics_max or layer.memory.kept_count > settings.kept_max:
@@ -90,6 +104,8 @@ def _check_memory_bounds(name: NodeId, layer: Gossip, membership: HyParView, set
     for topic, track in tracks.items():
         if len(track.ahead) > settings.window:
             raise Violation(BOUNDED, f"{name} has {len(track.ahead)} offsets of {topic} ahead of a gap")
+        if not set(layer.lazy(topic)) <= set(membership.active):
+            raise Violation(BOUNDED, f"{name} sends notices of {topic} to others than its neighbours")
 
 
 class Post:

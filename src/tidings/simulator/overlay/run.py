@@ -23,6 +23,9 @@ from tidings.simulator.overlay.world import WATCHING, World
 
 BODY = b"tidings"
 
+GRACE_MS = 2_000
+"""How long a link may be one-sided beyond the silence by which it is found out."""
+
 
 class Row(msgspec.Struct, frozen=True):
     """The figures of one `Publish` step. Shares are of the live nodes that a message was owed to."""
@@ -108,8 +111,7 @@ class Run:
                 self._repeat(world.now_ms + for_ms, crash_every_ms, self._crash_one)
                 self._repeat(world.now_ms + for_ms, join_every_ms, self._join)
             case scenario.CheckViews():
-                checkers.check_mutual(world)
-                checkers.check_connected(world)
+                checkers.check_views(world, grace_ms=self.plan.network.silence_ms + GRACE_MS)
                 self._check_bounded()
             case scenario.CheckDelivery():
                 self.deliveries.check_everywhere()
@@ -119,8 +121,7 @@ class Run:
     def make_stack(self, name: NodeId) -> Stack:
         """The stack of a node that joins by some of those that are up."""
         plan, chance = self.plan, self.world.random
-        live = [other for other in self.world.live if other != name] if self._named > 1 else []
-        contacts = chance.sample(live, min(plan.contacts, len(live)))
+        contacts = self.world.draw_live(plan.contacts)
         layers: list[Layer] = [
             Gossip(plan.gossip, chance, founding=not contacts),
             HyParView(name, contacts, plan.hyparview, chance),
@@ -135,9 +136,8 @@ class Run:
         self.world.start(name, self.make_stack(name))
 
     def _crash_one(self) -> None:
-        live = self.world.live
-        if len(live) > 1:
-            self.world.crash(self.world.random.choice(live))
+        for name in self.world.draw_live(1):
+            self.world.crash(name)
 
     def _repeat(self, until_ms: int, every_ms: int, what: Callable[[], None]) -> None:
         def again() -> None:

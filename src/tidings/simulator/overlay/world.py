@@ -19,7 +19,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from heapq import heappop
 from random import Random
 from typing import Any
 
@@ -45,6 +45,7 @@ from tidings.protocols.stack import (
     Timer,
     TimerFired,
 )
+from tidings.simulator.overlay.agenda import Agenda
 from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
 from tidings.simulator.trace import Trace
 
@@ -58,6 +59,9 @@ class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the network behaves when nobody has cut it."""
 
     latency: Latency = Uniform()
+    """From node to node. Half of it is the line of each of the two, drawn once for each life of a node."""
+    jitter_ms: float = 5.0
+    """Every message takes up to this much longer, by lot: messages may overtake each other."""
     loss: float = 0.0
     """The share of messages that never arrive."""
     silence_ms: int = 5_000
@@ -69,15 +73,17 @@ class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Node:
     """One life of a node."""
 
-    __slots__ = ("alive", "name", "number", "stack", "started_us", "timers", "watches")
+    __slots__ = ("alive", "line_us", "name", "number", "stack", "started_us", "timers", "watches")
 
-    def __init__(self, number: int, name: NodeId, stack: Stack, started_us: int) -> None:
+    def __init__(self, number: int, name: NodeId, stack: Stack, started_us: int, line_us: int) -> None:
         self.number = number
         """Tells this life from all others of any node."""
         self.name = name
         self.stack = stack
         self.alive = True
         self.started_us = started_us
+        self.line_us = line_us
+        """How long a message takes to or from this node, to the middle of the network."""
         self.timers: dict[Timer, int] = {}
         """The number of the event that fires each timer which is set."""
         self.watches: dict[NodeId, int] = {}
@@ -104,9 +110,11 @@ class World:
         """Messages that reached a live node."""
         self.sent: dict[type[Message], int] = {}
         """Messages sent, by type; a message to three peers is three."""
-        self._heap: list[tuple[int, int, int, Any, Any, Any]] = []
+        self._live: list[NodeId] = []
+        self._agenda = Agenda()
         self._planned = 0
-        self._latency_us = self.network.latency.table_us()
+        self._lines_us = [delay_us // 2 for delay_us in self.network.latency.table_us()]
+        self._jitters_us = Uniform(0.0, self.network.jitter_ms).table_us()
         self._silence_us = self.network.silence_ms * 1000
         self._sides: dict[NodeId, int] | None = None
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
@@ -117,8 +125,12 @@ class World:
 
     @property
     def live(self) -> list[NodeId]:
-        """The nodes that are up, in the order in which they first came."""
-        return [name for name, node in self.nodes.items() if node.alive]
+        """The nodes that are up, in the order in which they came."""
+        return list(self._live)
+
+    def draw_live(self, count: int) -> list[NodeId]:
+        """Some of the nodes that are up; fewer if there are not so many. Its cost does not grow with the world."""
+        return self.random.sample(self._live, min(count, len(self._live)))
 
     # What a scenario does to the world.
 
@@ -128,7 +140,8 @@ class World:
         if self.network.encode and self._decoder is None:
             self._decoder = msgspec.msgpack.Decoder(_union(stack.messages))
         self.lives += 1
-        node = self.nodes[name] = Node(self.lives, name, stack, self.now_us)
+        node = self.nodes[name] = Node(self.lives, name, stack, self.now_us, self._draw(self._lines_us))
+        self._live.append(name)
         self._note(name, "starts")
         self._apply(node, stack.start(self.now_ms))
 
@@ -137,11 +150,12 @@ class World:
         node = self.nodes[name]
         assert node.alive, f"{name} is down already."
         node.alive = False
+        self._live.remove(name)
         self._note(name, "crashes")
         for peer in node.watches:
             other = self.nodes.get(peer)
             if other is not None and name in other.watches and not self._is_cut(peer, name):
-                self._plan(self._draw_us(), DOWN, other, name, None)
+                self._plan(self._delay_us(node, other), DOWN, other, name, None)
 
     def request(self, name: NodeId, request: Request) -> None:
         """The application of a live node asks its stack for something."""
@@ -180,35 +194,40 @@ class World:
     def run_until(self, until_ms: int) -> None:
         """Lets everything happen up to a time."""
         until_us = until_ms * 1000
-        heap = self._heap
         with _without_collection():
-            while heap and heap[0][0] <= until_us:
-                at_us, number, kind, target, first, second = heappop(heap)
-                self.now_us = at_us
-                if kind == MESSAGE:
-                    if not target.alive:
-                        self._bounce(first, target.name)
-                        continue
-                    self.delivered += 1
-                    if self.trace is not None:
-                        self._note(target.name, f"<- {first} {second!r}")
-                    effects = target.stack.handle(Received(at_us // 1000, first, second))
-                    if effects:
-                        self._apply(target, effects)
-                elif kind == TIMER:
-                    if target.alive and target.timers.get(first) == number:
-                        del target.timers[first]
-                        self._handle(target, TimerFired(at_us // 1000, first))
-                elif kind == DOWN:
-                    if target.alive:
-                        target.watches.pop(first, None)
-                        self._handle(target, PeerDown(at_us // 1000, first))
-                else:
-                    target()
+            while (heap := self._agenda.next_heap(until_us)) and heap[0][0] <= until_us:
+                while heap and heap[0][0] <= until_us:
+                    at_us, number, kind, target, first, second = heappop(heap)
+                    self.now_us = at_us
+                    if kind == MESSAGE:
+                        if not target.alive:
+                            self._bounce(first, target.name)
+                            continue
+                        self.delivered += 1
+                        if self.trace is not None:
+                            self._note(target.name, f"<- {first} {second!r}")
+                        effects = target.stack.handle(Received(at_us // 1000, first, second))
+                        if effects:
+                            self._apply(target, effects)
+                    else:
+                        self._happen(number, kind, target, first)
         self.now_us = max(self.now_us, until_us)
 
     def run_for(self, span_ms: int) -> None:
         self.run_until(self.now_ms + span_ms)
+
+    def _happen(self, number: int, kind: int, target: Any, first: Any) -> None:
+        """Anything but a message."""
+        if kind == TIMER:
+            if target.alive and target.timers.get(first) == number:
+                del target.timers[first]
+                self._handle(target, TimerFired(self.now_ms, first))
+        elif kind == DOWN:
+            if target.alive:
+                target.watches.pop(first, None)
+                self._handle(target, PeerDown(self.now_ms, first))
+        else:
+            target()
 
     def _handle(self, node: Node, event: Event) -> None:
         if self.trace is not None:
@@ -219,7 +238,7 @@ class World:
         for effect in effects:
             kind = type(effect)
             if kind is Send:
-                self._send(node.name, effect.peers, effect.message)  # type: ignore[attr-defined]
+                self._send(node, effect.peers, effect.message)  # type: ignore[attr-defined]
             elif kind is SetTimer:
                 delay_us = effect.delay_ms * 1000  # type: ignore[attr-defined]
                 node.timers[effect.timer] = self._plan(delay_us, TIMER, node, effect.timer, None)  # type: ignore[attr-defined]
@@ -233,9 +252,10 @@ class World:
             else:
                 raise AssertionError(f"A stack must not hand out {effect!r}.")
 
-    def _send(self, sender: NodeId, peers: tuple[NodeId, ...], message: Message) -> None:
-        nodes, heap, table = self.nodes, self._heap, self._latency_us
-        draw, loss, now_us = self.random.getrandbits, self.network.loss, self.now_us
+    def _send(self, node: Node, peers: tuple[NodeId, ...], message: Message) -> None:
+        nodes, add, jitters_us = self.nodes, self._agenda.add, self._jitters_us
+        draw, loss, sender = self.random.getrandbits, self.network.loss, node.name
+        leaves_us = self.now_us + node.line_us
         kind = type(message)
         self.sent[kind] = self.sent.get(kind, 0) + len(peers)
         if self._decoder is not None:
@@ -253,12 +273,14 @@ class World:
                 continue
             number += 1
             self._planned = number
-            heappush(heap, (now_us + table[draw(TABLE_BITS)], number, MESSAGE, target, sender, message))
+            arrives_us = leaves_us + target.line_us + jitters_us[draw(TABLE_BITS)]
+            add((arrives_us, number, MESSAGE, target, sender, message))
 
     def _bounce(self, sender: NodeId, peer: NodeId) -> None:
         """A connection to a node that is down cannot be made, or breaks: the sender notices."""
         if not self._is_cut(sender, peer):
-            self._plan(self._draw_us(), DOWN, self.nodes[sender], peer, None)
+            node = self.nodes[sender]
+            self._plan(self._delay_us(node, node), DOWN, node, peer, None)
 
     # The failure detector that the world plays.
 
@@ -293,12 +315,15 @@ class World:
         sides = self._sides
         return sides is not None and sides.get(one, 0) != sides.get(other, 0)
 
-    def _draw_us(self) -> int:
-        return self._latency_us[self.random.getrandbits(TABLE_BITS)]
+    def _delay_us(self, one: Node, other: Node) -> int:
+        return one.line_us + other.line_us + self._draw(self._jitters_us)
+
+    def _draw(self, table_us: list[int]) -> int:
+        return table_us[self.random.getrandbits(TABLE_BITS)]
 
     def _plan(self, delay_us: int, kind: int, target: Any, first: Any, second: Any) -> int:
         self._planned += 1
-        heappush(self._heap, (self.now_us + delay_us, self._planned, kind, target, first, second))
+        self._agenda.add((self.now_us + delay_us, self._planned, kind, target, first, second))
         return self._planned
 
     def _note(self, process: str, what: str) -> None:
