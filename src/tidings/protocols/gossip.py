@@ -24,6 +24,7 @@ neighbour is delivered there once. Not guaranteed: the order. All memory is boun
 from __future__ import annotations
 
 import random
+from typing import ClassVar
 
 from tidings.errors import LimitReached, MessageTooLarge
 from tidings.protocols.gossip_memory import Memory
@@ -31,20 +32,15 @@ from tidings.protocols.hyparview import NeighborDown, NeighborUp
 from tidings.protocols.stack import (
     CancelTimer,
     Effect,
-    Event,
     Message,
     NodeId,
     Notification,
-    Notified,
     Notify,
-    Received,
     Request,
-    Requested,
     Send,
     SetTimer,
+    Table,
     Timer,
-    TimerFired,
-    UnexpectedEvent,
 )
 from tidings.settings import GossipSettings
 
@@ -167,15 +163,10 @@ class DigestDue(Timer, frozen=True):
     """Time to show somebody what we have."""
 
 
-class Gossip:
+class Gossip(Table):
     """The broadcast of one node. A `founding` node has nobody to learn from: it begins with every first message."""
 
-    handles = (
-        *(Payload, IHave, Graft, Prune, Digest, Fetch, Recovered, Gone),
-        *(Broadcast, Supply, Skip),
-        *(MissingDue, FetchDue, DigestDue),
-    )
-    listens = (NeighborUp, NeighborDown)
+    __slots__ = ("_announcers", "_behind", "_chance", "_lazy", "_settings", "knows_beginning", "memory", "neighbors")
 
     def __init__(self, settings: GossipSettings, chance: random.Random, founding: bool = False) -> None:
         self._settings = settings
@@ -198,51 +189,10 @@ class Gossip:
     def start(self, now_ms: int) -> list[Effect]:
         return [SetTimer(DigestDue(), self._chance.randint(1, self._settings.digest_ms))]
 
-    def handle(self, event: Event) -> list[Effect]:
-        match event:
-            case Received(_, peer, message):
-                return self._on_message(peer, message)
-            case TimerFired(_, MissingDue(topic, offset)):
-                return self._on_missing_due((topic, offset))
-            case TimerFired(_, FetchDue(peer)):
-                return self._on_fetch_due(peer)
-            case TimerFired(_, DigestDue()):
-                return self._on_digest_due()
-            case Notified(_, NeighborUp(peer)):
-                return self._on_neighbor_up(peer)
-            case Notified(_, NeighborDown(peer)):
-                return self._on_neighbor_down(peer)
-            case Requested(_, Broadcast(topic, offset, body)):
-                return self._on_broadcast(topic, offset, body)
-            case Requested(_, Supply(topic, offset, body)):
-                return self._on_supply(topic, offset, body)
-            case Requested(_, Skip(topic, below_offset)):
-                return self._on_skip(topic, below_offset)
-        raise UnexpectedEvent(event)
-
-    def _on_message(self, peer: NodeId, message: Message) -> list[Effect]:
-        match message:
-            case Payload(topic, offset, hops, body):
-                return self._on_payload(peer, topic, offset, hops, body)
-            case IHave(topic, offset, hops):
-                return self._on_ihave(peer, topic, offset, hops)
-            case Graft(topic, offset, wanted):
-                return self._on_graft(peer, topic, offset, wanted)
-            case Prune(topic):
-                return self._on_prune(peer, topic)
-            case Digest():
-                return self._on_digest(peer, message)
-            case Fetch(topic, offsets):
-                return self._on_fetch(peer, topic, offsets)
-            case Recovered(topic, offset, body):
-                return self._on_recovered(peer, topic, offset, body)
-            case Gone(topic, offsets):
-                return self._on_gone(topic, offsets)
-        raise UnexpectedEvent(message)
-
     # The tree.
 
-    def _on_broadcast(self, topic: str, offset: int, body: bytes) -> list[Effect]:
+    def _on_broadcast(self, request: Broadcast) -> list[Effect]:
+        topic, offset, body = request.topic, request.offset, request.body
         if len(body) > self._settings.body_bytes_max:
             raise MessageTooLarge(
                 f"A message of {len(body)} bytes is above the limit of {self._settings.body_bytes_max} for gossip: "
@@ -254,7 +204,8 @@ class Gossip:
             return []
         return self._take(None, topic, offset, 0, body)
 
-    def _on_payload(self, peer: NodeId, topic: str, offset: int, hops: int, body: bytes) -> list[Effect]:
+    def _on_payload(self, peer: NodeId, message: Payload) -> list[Effect]:
+        topic, offset, hops, body = message.topic, message.offset, message.hops, message.body
         if self.memory.has_seen(topic, offset):
             if not self._make_lazy(peer, topic):
                 return []
@@ -298,7 +249,8 @@ class Gossip:
             effects.append(CancelTimer(MissingDue(topic, offset)))
         return effects
 
-    def _on_ihave(self, peer: NodeId, topic: str, offset: int, hops: int) -> list[Effect]:
+    def _on_ihave(self, peer: NodeId, message: IHave) -> list[Effect]:
+        topic, offset, hops = message.topic, message.offset, message.hops
         if self.memory.has_seen(topic, offset):
             return []
         announcers = self._announcers.get((topic, offset))
@@ -310,9 +262,9 @@ class Gossip:
         self._announcers[topic, offset] = {peer: hops}
         return [SetTimer(MissingDue(topic, offset), self._settings.missing_ms)]
 
-    def _on_missing_due(self, key: Key) -> list[Effect]:
-        announcers = self._announcers[key]
-        topic, offset = key
+    def _on_missing_due(self, timer: MissingDue) -> list[Effect]:
+        topic, offset = timer.topic, timer.offset
+        announcers = self._announcers[topic, offset]
         while announcers and not self.memory.has_seen(topic, offset):
             peer = next(iter(announcers))
             del announcers[peer]
@@ -322,16 +274,19 @@ class Gossip:
                     Send((peer,), Graft(topic, offset, wanted=True)),
                     SetTimer(MissingDue(topic, offset), self._settings.graft_ms),
                 ]
-        del self._announcers[key]  # Everybody was asked, or it was skipped; a digest tells again of what is missing.
+        del self._announcers[
+            topic, offset
+        ]  # Everybody was asked, or it was skipped; a digest tells again of what is missing.
         return []
 
-    def _on_graft(self, peer: NodeId, topic: str, offset: int, wanted: bool) -> list[Effect]:
+    def _on_graft(self, peer: NodeId, message: Graft) -> list[Effect]:
+        topic, offset = message.topic, message.offset
         self._make_eager(peer, topic)
-        body = self.memory.payload(topic, offset) if wanted else None
+        body = self.memory.payload(topic, offset) if message.wanted else None
         return [] if body is None else [Send((peer,), Payload(topic, offset, 1, body))]
 
-    def _on_prune(self, peer: NodeId, topic: str) -> list[Effect]:
-        self._make_lazy(peer, topic)
+    def _on_prune(self, peer: NodeId, message: Prune) -> list[Effect]:
+        self._make_lazy(peer, message.topic)
         return []
 
     def _make_eager(self, peer: NodeId, topic: str) -> bool:
@@ -352,11 +307,12 @@ class Gossip:
         lazy[peer] = None
         return True
 
-    def _on_neighbor_up(self, peer: NodeId) -> list[Effect]:
-        self.neighbors[peer] = None
-        return self._show((peer,))
+    def _on_neighbor_up(self, news: NeighborUp) -> list[Effect]:
+        self.neighbors[news.peer] = None
+        return self._show((news.peer,))
 
-    def _on_neighbor_down(self, peer: NodeId) -> list[Effect]:
+    def _on_neighbor_down(self, news: NeighborDown) -> list[Effect]:
+        peer = news.peer
         self.neighbors.pop(peer, None)
         for lazy in self._lazy.values():
             lazy.pop(peer, None)
@@ -370,7 +326,7 @@ class Gossip:
             return []
         return [Send(peers, Digest(self.memory.digest()))]
 
-    def _on_digest_due(self) -> list[Effect]:
+    def _on_digest_due(self, _: DigestDue) -> list[Effect]:
         effects: list[Effect] = [SetTimer(DigestDue(), self._settings.digest_ms)]
         if self.neighbors:
             effects += self._show((self._chance.choice(list(self.neighbors)),))
@@ -394,8 +350,9 @@ class Gossip:
             effects.append(SetTimer(FetchDue(peer), self._settings.missing_ms))
         return effects
 
-    def _on_fetch_due(self, peer: NodeId) -> list[Effect]:
+    def _on_fetch_due(self, timer: FetchDue) -> list[Effect]:
         """Fetches what is still missing, and looks again, as long as there is progress."""
+        peer = timer.peer
         digest, missing_before = self._behind.pop(peer)
         missing = self._count_missing(digest)
         if not missing or missing >= missing_before:
@@ -422,10 +379,11 @@ class Gossip:
         window = self._settings.window
         return sum(len(self._missing(topic, high_offset, window)) for topic, _, high_offset in digest.tracks)
 
-    def _on_fetch(self, peer: NodeId, topic: str, offsets: tuple[int, ...]) -> list[Effect]:
+    def _on_fetch(self, peer: NodeId, message: Fetch) -> list[Effect]:
+        topic = message.topic
         effects: list[Effect] = []
         gone: list[int] = []
-        for offset in offsets[: self._settings.fetch_max]:
+        for offset in message.offsets[: self._settings.fetch_max]:
             body = self.memory.payload(topic, offset)
             if body is not None:
                 effects.append(Send((peer,), Recovered(topic, offset, body)))
@@ -435,22 +393,44 @@ class Gossip:
             effects.append(Send((peer,), Gone(topic, tuple(gone))))
         return effects
 
-    def _on_recovered(self, peer: NodeId, topic: str, offset: int, body: bytes) -> list[Effect]:
+    def _on_recovered(self, peer: NodeId, message: Recovered) -> list[Effect]:
+        topic, offset, body = message.topic, message.offset, message.body
         if self.memory.has_seen(topic, offset) or not self._is_welcome(topic, offset, body):
             return []
         # Neighbours may have missed it as well, so it is passed on like any other news.
         return self._take(peer, topic, offset, 0, body)
 
-    def _on_gone(self, topic: str, offsets: tuple[int, ...]) -> list[Effect]:
-        missed = [offset for offset in offsets[: self._settings.fetch_max] if not self.memory.has_seen(topic, offset)]
-        return [Notify(Missed(topic, tuple(missed)))] if missed else []
+    def _on_gone(self, _: NodeId, message: Gone) -> list[Effect]:
+        offsets = message.offsets[: self._settings.fetch_max]
+        missed = tuple(offset for offset in offsets if not self.memory.has_seen(message.topic, offset))
+        return [Notify(Missed(message.topic, missed))] if missed else []
 
-    def _on_supply(self, topic: str, offset: int, body: bytes) -> list[Effect]:
+    def _on_supply(self, request: Supply) -> list[Effect]:
+        topic, offset, body = request.topic, request.offset, request.body
         if not self.memory.has_seen(topic, offset) and self._is_welcome(topic, offset, body):
             return self._take(None, topic, offset, 0, body)
         return []
 
-    def _on_skip(self, topic: str, below_offset: int) -> list[Effect]:
-        if self.memory.track(topic, below_offset):
-            self.memory.tracks[topic].skip(below_offset)
+    def _on_skip(self, request: Skip) -> list[Effect]:
+        if self.memory.track(request.topic, request.below_offset):
+            self.memory.tracks[request.topic].skip(request.below_offset)
         return []
+
+    on: ClassVar = {
+        Payload: _on_payload,
+        IHave: _on_ihave,
+        Graft: _on_graft,
+        Prune: _on_prune,
+        Digest: _on_digest,
+        Fetch: _on_fetch,
+        Recovered: _on_recovered,
+        Gone: _on_gone,
+        Broadcast: _on_broadcast,
+        Supply: _on_supply,
+        Skip: _on_skip,
+        MissingDue: _on_missing_due,
+        FetchDue: _on_fetch_due,
+        DigestDue: _on_digest_due,
+        NeighborUp: _on_neighbor_up,
+        NeighborDown: _on_neighbor_down,
+    }

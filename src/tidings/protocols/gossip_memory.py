@@ -64,6 +64,8 @@ class Memory:
     (True, False, b'hello')
     """
 
+    __slots__ = ("_kept", "_kept_bytes", "_settings", "tracks")
+
     def __init__(self, settings: GossipSettings) -> None:
         self._settings = settings
         self.tracks: dict[str, Track] = {}

@@ -29,24 +29,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import ClassVar
 
 from tidings.protocols.heartbeat import Unwatch, Watch
 from tidings.protocols.stack import (
     Ask,
     CancelTimer,
     Effect,
-    Event,
     Message,
     NodeId,
     Notification,
     Notify,
     PeerDown,
-    Received,
     Send,
     SetTimer,
+    Table,
     Timer,
-    TimerFired,
-    UnexpectedEvent,
 )
 from tidings.settings import HyParViewSettings
 
@@ -122,14 +120,8 @@ class AnswerDue(Timer, frozen=True):
     peer: NodeId
 
 
-class HyParView:
+class HyParView(Table):
     """The membership of one node. `contacts` are the nodes by which it joins; without any it waits to be joined."""
-
-    handles = (
-        *(Join, ForwardJoin, Neighbor, NeighborAnswer, Disconnect, Shuffle, ShuffleReply),
-        *(ShuffleDue, RepairDue, RotateDue, AnswerDue),
-    )
-    listens = (PeerDown,)
 
     def __init__(
         self, me: NodeId, contacts: Iterable[NodeId], settings: HyParViewSettings, chance: random.Random
@@ -168,40 +160,6 @@ class HyParView:
         ]
         return effects + self._join()
 
-    def handle(self, event: Event) -> list[Effect]:
-        match event:
-            case Received(_, peer, message):
-                return self._on_message(peer, message)
-            case TimerFired(_, ShuffleDue()):
-                return self._on_shuffle_due()
-            case TimerFired(_, RepairDue()):
-                return self._on_repair_due()
-            case TimerFired(_, RotateDue()):
-                return self._on_rotate_due()
-            case TimerFired(_, AnswerDue(peer)):
-                return self._on_answer_due(peer)
-            case PeerDown(_, peer):
-                return self._on_peer_down(peer)
-        raise UnexpectedEvent(event)
-
-    def _on_message(self, peer: NodeId, message: Message) -> list[Effect]:
-        match message:
-            case Shuffle(origin, walk_left, nodes):
-                return self._on_shuffle(peer, origin, walk_left, nodes)
-            case ShuffleReply(nodes):
-                return self._on_shuffle_reply(nodes)
-            case ForwardJoin(newcomer, walk_left):
-                return self._on_forward_join(peer, newcomer, walk_left)
-            case Neighbor(urgent):
-                return self._on_neighbor(peer, urgent)
-            case NeighborAnswer(accepted):
-                return self._on_neighbor_answer(peer, accepted)
-            case Disconnect():
-                return self._on_disconnect(peer)
-            case Join():
-                return self._on_join(peer)
-        raise UnexpectedEvent(message)
-
     # Joining.
 
     def _join(self) -> list[Effect]:
@@ -213,7 +171,7 @@ class HyParView:
         self._asked[contact] = True
         return [Send((contact,), Join()), SetTimer(AnswerDue(contact), self._settings.answer_ms)]
 
-    def _on_join(self, peer: NodeId) -> list[Effect]:
+    def _on_join(self, peer: NodeId, _: Join) -> list[Effect]:
         # A neighbour that joins has been restarted, and knows nothing of the link there was.
         effects = self._unlink(peer) if peer in self._active else []
         effects += self._link(peer)
@@ -223,10 +181,11 @@ class HyParView:
             effects.append(Send(others, ForwardJoin(peer, self._settings.active_walk)))
         return effects
 
-    def _on_forward_join(self, peer: NodeId, newcomer: NodeId, walk_left: int) -> list[Effect]:
+    def _on_forward_join(self, peer: NodeId, message: ForwardJoin) -> list[Effect]:
+        newcomer = message.newcomer
         if newcomer == self._me:
             return []
-        walk_left = min(walk_left, self._settings.active_walk)
+        walk_left = min(message.walk_left, self._settings.active_walk)
         further = [other for other in self._active if other not in (peer, newcomer)]
         if walk_left <= 0 or len(self._active) <= 1 or not further:
             return self._ask(newcomer, urgent=True)
@@ -244,14 +203,15 @@ class HyParView:
         self._asked[peer] = urgent
         return [Send((peer,), Neighbor(urgent)), SetTimer(AnswerDue(peer), self._settings.answer_ms)]
 
-    def _on_neighbor(self, peer: NodeId, urgent: bool) -> list[Effect]:
+    def _on_neighbor(self, peer: NodeId, message: Neighbor) -> list[Effect]:
         if peer == self._me:
             return []
-        if peer not in self._active and not urgent and len(self._active) >= self._settings.active_max:
+        if peer not in self._active and not message.urgent and len(self._active) >= self._settings.active_max:
             return [Send((peer,), NeighborAnswer(accepted=False))]
         return [*self._link(peer), Send((peer,), NeighborAnswer(accepted=True))]
 
-    def _on_neighbor_answer(self, peer: NodeId, accepted: bool) -> list[Effect]:
+    def _on_neighbor_answer(self, peer: NodeId, message: NeighborAnswer) -> list[Effect]:
+        accepted = message.accepted
         urgent = self._asked.pop(peer, None)
         if urgent is None:
             # Too late: we no longer wait for it, so the peer must not believe in a link.
@@ -267,13 +227,13 @@ class HyParView:
             effects.append(Send((peer,), Disconnect()))
         return effects + self._fill()
 
-    def _on_answer_due(self, peer: NodeId) -> list[Effect]:
+    def _on_answer_due(self, timer: AnswerDue) -> list[Effect]:
         """No answer is taken for a failed connection."""
-        self._asked.pop(peer, None)
-        self._passive.pop(peer, None)
+        self._asked.pop(timer.peer, None)
+        self._passive.pop(timer.peer, None)
         return self._fill()
 
-    def _on_disconnect(self, peer: NodeId) -> list[Effect]:
+    def _on_disconnect(self, peer: NodeId, _: Disconnect) -> list[Effect]:
         if peer not in self._active:
             return []
         effects = self._unlink(peer)
@@ -321,7 +281,7 @@ class HyParView:
             effects += self._ask(peer, urgent=alone)
         return effects
 
-    def _on_repair_due(self) -> list[Effect]:
+    def _on_repair_due(self, _: RepairDue) -> list[Effect]:
         self._refused.clear()
         effects: list[Effect] = [SetTimer(RepairDue(), self._settings.repair_ms)]
         if not self._was_full and self._passive:
@@ -332,7 +292,7 @@ class HyParView:
             effects += self._join()
         return effects
 
-    def _on_rotate_due(self) -> list[Effect]:
+    def _on_rotate_due(self, _: RotateDue) -> list[Effect]:
         effects: list[Effect] = [SetTimer(RotateDue(), self._settings.rotate_ms)]
         known = [peer for peer in dict.fromkeys((*self._passive, *self._contacts)) if peer not in self._active]
         if known:
@@ -341,7 +301,7 @@ class HyParView:
 
     # Shuffles.
 
-    def _on_shuffle_due(self) -> list[Effect]:
+    def _on_shuffle_due(self, _: ShuffleDue) -> list[Effect]:
         settings = self._settings
         effects: list[Effect] = [SetTimer(ShuffleDue(), settings.shuffle_ms)]
         if not self._active:
@@ -355,20 +315,21 @@ class HyParView:
         )
         return [*effects, Send((peer,), Shuffle(self._me, settings.active_walk, self._offered))]
 
-    def _on_shuffle(self, peer: NodeId, origin: NodeId, walk_left: int, nodes: tuple[NodeId, ...]) -> list[Effect]:
-        walk_left = min(walk_left, self._settings.active_walk) - 1
+    def _on_shuffle(self, peer: NodeId, message: Shuffle) -> list[Effect]:
+        origin = message.origin
+        walk_left = min(message.walk_left, self._settings.active_walk) - 1
         further = [other for other in self._active if other not in (peer, origin)]
         if walk_left > 0 and len(self._active) > 1 and further:
-            return [Send((self._chance.choice(further),), Shuffle(origin, walk_left, nodes))]
+            return [Send((self._chance.choice(further),), Shuffle(origin, walk_left, message.nodes))]
         if origin == self._me:
             return []
-        nodes = nodes[: self._settings.shuffle_max]
+        nodes = message.nodes[: self._settings.shuffle_max]
         mine = self._sample_passive(len(nodes))
         self._integrate(nodes, mine)
         return [Send((origin,), ShuffleReply(mine))]
 
-    def _on_shuffle_reply(self, nodes: tuple[NodeId, ...]) -> list[Effect]:
-        self._integrate(nodes[: self._settings.shuffle_max], self._offered)
+    def _on_shuffle_reply(self, _: NodeId, message: ShuffleReply) -> list[Effect]:
+        self._integrate(message.nodes[: self._settings.shuffle_max], self._offered)
         return []
 
     def _sample_passive(self, count: int) -> tuple[NodeId, ...]:
@@ -387,3 +348,18 @@ class HyParView:
             goes = next((other for other in offered if other in passive), None)
             del passive[goes if goes is not None else self._chance.choice(list(passive))]
         passive[node] = None
+
+    on: ClassVar = {
+        Join: _on_join,
+        ForwardJoin: _on_forward_join,
+        Neighbor: _on_neighbor,
+        NeighborAnswer: _on_neighbor_answer,
+        Disconnect: _on_disconnect,
+        Shuffle: _on_shuffle,
+        ShuffleReply: _on_shuffle_reply,
+        ShuffleDue: _on_shuffle_due,
+        RepairDue: _on_repair_due,
+        RotateDue: _on_rotate_due,
+        AnswerDue: _on_answer_due,
+        PeerDown: _on_peer_down,
+    }

@@ -19,7 +19,7 @@ from tidings.simulator.checkers import Violation
 from tidings.simulator.overlay import checkers, scenario
 from tidings.simulator.overlay.checkers import Deliveries, Post
 from tidings.simulator.overlay.scenario import Scenario
-from tidings.simulator.overlay.world import WATCHING, World
+from tidings.simulator.overlay.world import WATCHING, World, without_collection
 
 BODY = b"tidings"
 
@@ -217,7 +217,8 @@ def run(plan: Scenario, seed: int, trace: bool = False) -> Outcome:
     under_way = Run(plan, seed, trace)
     rule, text = None, ""
     try:
-        under_way.run()
+        with without_collection():
+            under_way.run()
     except Violation as violation:
         rule, text = violation.invariant, violation.text
     world = under_way.world

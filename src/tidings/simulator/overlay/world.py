@@ -73,13 +73,14 @@ class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Node:
     """One life of a node."""
 
-    __slots__ = ("alive", "line_us", "name", "number", "stack", "started_us", "timers", "watches")
+    __slots__ = ("alive", "handle", "line_us", "name", "number", "stack", "started_us", "timers", "watches")
 
     def __init__(self, number: int, name: NodeId, stack: Stack, started_us: int, line_us: int) -> None:
         self.number = number
         """Tells this life from all others of any node."""
         self.name = name
         self.stack = stack
+        self.handle = stack.handle
         self.alive = True
         self.started_us = started_us
         self.line_us = line_us
@@ -117,6 +118,9 @@ class World:
         self._jitters_us = Uniform(0.0, self.network.jitter_ms).table_us()
         self._silence_us = self.network.silence_ms * 1000
         self._sides: dict[NodeId, int] | None = None
+        self._rough = self.network.loss > 0
+        """Whether a message may fail to get through to a live node."""
+        self._bits = self.random.getrandbits
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
 
     @property
@@ -162,11 +166,12 @@ class World:
         node = self.nodes[name]
         assert node.alive, f"{name} is down."
         self._note(name, f"is asked for {request!r}")
-        self._apply(node, node.stack.handle(Requested(self.now_ms, request)))
+        self._apply(node, node.handle(Requested(self.now_ms, request)))
 
     def cut(self, sides: Mapping[NodeId, int]) -> None:
         """From now on nodes reach only those of their own side; who is not named is on side 0."""
         self._sides = dict(sides)
+        self._rough = True
         self._note("network", "is cut")
         for node in self.nodes.values():
             for peer in node.watches:
@@ -176,6 +181,7 @@ class World:
     def heal(self) -> None:
         """Everybody reaches everybody again."""
         self._sides = None
+        self._rough = self.network.loss > 0
         self._note("network", "is whole")
 
     def at(self, at_ms: int, what: Callable[[], None]) -> None:
@@ -194,7 +200,7 @@ class World:
     def run_until(self, until_ms: int) -> None:
         """Lets everything happen up to a time."""
         until_us = until_ms * 1000
-        with _without_collection():
+        with without_collection():
             while (heap := self._agenda.next_heap(until_us)) and heap[0][0] <= until_us:
                 while heap and heap[0][0] <= until_us:
                     at_us, number, kind, target, first, second = heappop(heap)
@@ -206,7 +212,7 @@ class World:
                         self.delivered += 1
                         if self.trace is not None:
                             self._note(target.name, f"<- {first} {second!r}")
-                        effects = target.stack.handle(Received(at_us // 1000, first, second))
+                        effects = target.handle(Received(at_us // 1000, first, second))
                         if effects:
                             self._apply(target, effects)
                     else:
@@ -232,7 +238,7 @@ class World:
     def _handle(self, node: Node, event: Event) -> None:
         if self.trace is not None:
             self._note(node.name, repr(event))
-        self._apply(node, node.stack.handle(event))
+        self._apply(node, node.handle(event))
 
     def _apply(self, node: Node, effects: list[Effect]) -> None:
         for effect in effects:
@@ -253,28 +259,28 @@ class World:
                 raise AssertionError(f"A stack must not hand out {effect!r}.")
 
     def _send(self, node: Node, peers: tuple[NodeId, ...], message: Message) -> None:
-        nodes, add, jitters_us = self.nodes, self._agenda.add, self._jitters_us
-        draw, loss, sender = self.random.getrandbits, self.network.loss, node.name
-        leaves_us = self.now_us + node.line_us
         kind = type(message)
         self.sent[kind] = self.sent.get(kind, 0) + len(peers)
+        if self._rough:
+            peers = self._survivors(node.name, peers)
         if self._decoder is not None:
             message = self._decoder.decode(msgspec.msgpack.encode(message))
-        number = self._planned
+        nodes, add, jitters_us, draw = self.nodes, self._agenda.add, self._jitters_us, self._bits
+        sender = node.name
+        leaves_us = self.now_us + node.line_us
         for peer in peers:
-            if loss and self.random.random() < loss:
-                continue
-            if self._sides is not None and self._is_cut(sender, peer):
-                continue
             target = nodes.get(peer)
             if target is None:
                 self._bounce(sender, peer)
-                number = self._planned
                 continue
-            number += 1
-            self._planned = number
+            self._planned = number = self._planned + 1
             arrives_us = leaves_us + target.line_us + jitters_us[draw(TABLE_BITS)]
             add((arrives_us, number, MESSAGE, target, sender, message))
+
+    def _survivors(self, sender: NodeId, peers: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """Those that a message gets through to, as far as loss and cuts decide."""
+        loss, chance = self.network.loss, self.random.random
+        return tuple([peer for peer in peers if not (loss and chance() < loss) and not self._is_cut(sender, peer)])
 
     def _bounce(self, sender: NodeId, peer: NodeId) -> None:
         """A connection to a node that is down cannot be made, or breaks: the sender notices."""
@@ -339,8 +345,8 @@ def _union(kinds: tuple[type, ...]) -> Any:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
-    """Millions of live tuples and no cycles: looking for garbage again and again would take most of the time."""
+def without_collection() -> Iterator[None]:
+    """Millions of live objects and hardly a cycle: looking for garbage again and again would take much of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
