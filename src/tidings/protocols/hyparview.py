@@ -18,11 +18,12 @@ Differs from the paper:
   asker adds it when it hears so. A half-made link goes silent, and the failure detector removes it.
 - Whoever has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper does
   so after failures; a DISCONNECT frees a place just as well.
-- Whoever had a free place all through `repair_ms` asks with high priority, though it is not alone. A few nodes that
-  only know content ones, each refusing them, would otherwise stay a small world of their own.
+- Whoever had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high priority,
+  though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
+  otherwise stay a small world of their own.
 - A node that knows nobody any more joins again by its contacts.
-- Every `rotate_ms` a node asks somebody of its passive view, or a contact, with high priority, though it misses
-  nobody. Two halves of a network that was cut would otherwise stay apart for ever, each content with its full views.
+- Every `rotate_ms` a node asks in the same way, though it misses nobody. Two halves of a network that was cut would
+  otherwise stay apart for ever, each content with its full views.
 """
 
 from __future__ import annotations
@@ -284,8 +285,8 @@ class HyParView(Table):
     def _on_repair_due(self, _: RepairDue) -> list[Effect]:
         self._refused.clear()
         effects: list[Effect] = [SetTimer(RepairDue(), self._settings.repair_ms)]
-        if not self._was_full and self._passive:
-            effects += self._ask(self._chance.choice(list(self._passive)), urgent=True)
+        if not self._was_full:
+            effects += self._ask_anybody()
         self._was_full = len(self._active) >= self._settings.active_max
         effects += self._fill()
         if not self._active and not self._asked:
@@ -293,11 +294,12 @@ class HyParView(Table):
         return effects
 
     def _on_rotate_due(self, _: RotateDue) -> list[Effect]:
-        effects: list[Effect] = [SetTimer(RotateDue(), self._settings.rotate_ms)]
+        return [SetTimer(RotateDue(), self._settings.rotate_ms), *self._ask_anybody()]
+
+    def _ask_anybody(self) -> list[Effect]:
+        """Asks somebody of the passive view, or a contact, with high priority."""
         known = [peer for peer in dict.fromkeys((*self._passive, *self._contacts)) if peer not in self._active]
-        if known:
-            effects += self._ask(self._chance.choice(known), urgent=True)
-        return effects
+        return self._ask(self._chance.choice(known), urgent=True) if known else []
 
     # Shuffles.
 

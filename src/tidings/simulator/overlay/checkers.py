@@ -15,7 +15,9 @@ MUTUAL = "active views are mutual"
 CONNECTED = "the live nodes are connected"
 BOUNDED = "views and memories stay within their bounds"
 ONCE = "no message is delivered twice"
+UNCHANGED = "what comes is what was published"
 EVERYWHERE = "every message comes to every node"
+LEAN = "a stable tree sends each message about once"
 
 
 def views(world: World) -> dict[NodeId, HyParView]:
@@ -108,13 +110,19 @@ def _check_memory_bounds(name: NodeId, layer: Gossip, membership: HyParView, set
             raise Violation(BOUNDED, f"{name} sends notices of {topic} to others than its neighbours")
 
 
+def check_lean(payloads_per_delivery: float, payloads_max: float | None) -> None:
+    if payloads_max is not None and payloads_per_delivery > payloads_max:
+        raise Violation(LEAN, f"{payloads_per_delivery} payloads were sent for each delivery, above {payloads_max}")
+
+
 class Post:
     """One published message, and where it has come."""
 
-    __slots__ = ("hops_max", "hops_sum", "last_us", "owed", "published_us", "reached")
+    __slots__ = ("body", "hops_max", "hops_sum", "last_us", "owed", "published_us", "reached")
 
-    def __init__(self, published_us: int, owed: list[Node]) -> None:
+    def __init__(self, published_us: int, body: bytes, owed: list[Node]) -> None:
         self.published_us = published_us
+        self.body = body
         self.owed = owed
         self.reached: set[int] = set()
         """The numbers of the lives of nodes."""
@@ -131,18 +139,18 @@ class Deliveries:
         self.posts: dict[tuple[str, int], Post] = {}
         world.observers.append(self.on_notified)
 
-    def on_published(self, topic: str, offset: int) -> None:
+    def on_published(self, topic: str, offset: int, body: bytes) -> None:
         """Must be told just before the message is handed to its publisher."""
         nodes = self._world.nodes.values()
         owed = [node for node in nodes if node.alive and node.stack.layer(Gossip).knows_beginning]
-        self.posts[topic, offset] = Post(self._world.now_us, owed)
+        self.posts[topic, offset] = Post(self._world.now_us, body, owed)
 
     def on_notified(self, now_us: int, name: NodeId, notification: Notification) -> None:
         if type(notification) is not Delivered:
             return
         post = self.posts.get((notification.topic, notification.offset))
-        if post is None:
-            raise Violation(ONCE, f"{name} got {notification!r}, which nobody published")
+        if post is None or post.body != notification.body:
+            raise Violation(UNCHANGED, f"{name} got {notification!r}, which nobody published")
         life = self._world.nodes[name].number
         if life in post.reached:
             raise Violation(ONCE, f"{name} got offset {notification.offset} of {notification.topic} twice")

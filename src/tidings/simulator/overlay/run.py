@@ -21,8 +21,6 @@ from tidings.simulator.overlay.checkers import Deliveries, Post
 from tidings.simulator.overlay.scenario import Scenario
 from tidings.simulator.overlay.world import WATCHING, World, without_collection
 
-BODY = b"tidings"
-
 GRACE_MS = 2_000
 """How long a link may be one-sided beyond the silence by which it is found out."""
 
@@ -110,8 +108,8 @@ class Run:
             case scenario.Churn(for_ms, crash_every_ms, join_every_ms):
                 self._repeat(world.now_ms + for_ms, crash_every_ms, self._crash_one)
                 self._repeat(world.now_ms + for_ms, join_every_ms, self._join)
-            case scenario.CheckViews():
-                checkers.check_views(world, grace_ms=self.plan.network.silence_ms + GRACE_MS)
+            case scenario.CheckViews(grace_ms):
+                checkers.check_views(world, grace_ms or self.plan.network.silence_ms + GRACE_MS)
                 self._check_bounded()
             case scenario.CheckDelivery():
                 self.deliveries.check_everywhere()
@@ -168,7 +166,9 @@ class Run:
             self.world.run_for(step.every_ms)
         self.world.run_for(step.drain_ms)
         sent = {kind: count - sent_before.get(kind, 0) for kind, count in self.world.sent.items()}
-        self.rows.append(self._measure(step.label, posts, sent))
+        row = self._measure(step.label, posts, sent)
+        self.rows.append(row)
+        checkers.check_lean(row.payloads_per_delivery, step.payloads_max)
 
     def _publish_one(self) -> Post:
         """A message to a topic drawn by lot. Its publisher stays the same as long as it is up."""
@@ -180,8 +180,9 @@ class Run:
             publisher = self._publishers[topic] = world.random.choice(settled)
         offset = self._offsets[topic]
         self._offsets[topic] += 1
-        self.deliveries.on_published(topic, offset)
-        world.request(publisher, Broadcast(topic, offset, BODY))
+        body = f"{topic} {offset}".encode()
+        self.deliveries.on_published(topic, offset, body)
+        world.request(publisher, Broadcast(topic, offset, body))
         return self.deliveries.posts[topic, offset]
 
     def _measure(self, label: str, posts: list[Post], sent: dict[type[Message], int]) -> Row:

@@ -41,6 +41,8 @@ class Publish(Step, frozen=True, tag="publish"):
     drain_ms: int = 3_000
     warm_up: int = 0
     """Messages before those that are counted: they shape the tree."""
+    payloads_max: float | None = None
+    """How often a message may be sent in full for each delivery; 1.0 is a perfect tree."""
 
 
 class Crash(Step, frozen=True, tag="crash"):
@@ -74,7 +76,12 @@ class Churn(Step, frozen=True, tag="churn"):
 
 
 class CheckViews(Step, frozen=True, tag="check-views"):
-    """The views must be mutual, connected and within their bounds by now."""
+    """The views must be mutual, connected and within their bounds by now.
+
+    A link may be one-sided for `grace_ms`: by default, a little longer than the failure detector takes.
+    """
+
+    grace_ms: int | None = None
 
 
 class CheckDelivery(Step, frozen=True, tag="check-delivery"):
