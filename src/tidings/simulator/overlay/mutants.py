@@ -183,6 +183,12 @@ def _no_fetch() -> Iterator[None]:
         yield
 
 
+@_mutant("loss-untold", "the layer above is not told of what no neighbour has", "small-memory", EVERYWHERE)
+def _loss_untold() -> Iterator[None]:
+    with _ignoring(Gossip, gossip.Gone):
+        yield
+
+
 @_mutant("gaps-forgotten", "a message makes all before it count as seen", "loss", EVERYWHERE)
 def _gaps_forgotten() -> Iterator[None]:
     def planted(add: Any) -> Any:

@@ -8,13 +8,14 @@ A run is a function of its scenario and its seed, so runs can be spread over pro
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from tidings.protocols.gossip import Broadcast, Gossip, Graft, IHave, Payload, Prune, Recovered
+from tidings.protocols.gossip import Broadcast, Gossip, Graft, IHave, Missed, Payload, Prune, Recovered, Supply
 from tidings.protocols.heartbeat import Heartbeat
 from tidings.protocols.hyparview import HyParView
-from tidings.protocols.stack import Layer, Message, NodeId, Stack
+from tidings.protocols.stack import Layer, Message, NodeId, Notification, Stack
 from tidings.simulator.checkers import Violation
 from tidings.simulator.overlay import checkers, scenario
 from tidings.simulator.overlay.checkers import Deliveries, Post
@@ -23,6 +24,9 @@ from tidings.simulator.overlay.world import WATCHING, World, without_collection
 
 GRACE_MS = 2_000
 """How long a link may be one-sided beyond the silence by which it is found out."""
+
+OWNER_MS = 100
+"""How long the owner of a topic takes to supply a message."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class Run:
         self._named = 0
         self._offsets: dict[str, int] = {f"topic-{index}": 0 for index in range(plan.topics)}
         self._publishers: dict[str, NodeId] = {}
+        self.world.observers.append(self._on_notified)
 
     def run(self) -> None:
         """Everything, from the first node to the last step; raises `Violation` when an invariant breaks."""
@@ -184,6 +189,20 @@ class Run:
         self.deliveries.on_published(topic, offset, body)
         world.request(publisher, Broadcast(topic, offset, body))
         return self.deliveries.posts[topic, offset]
+
+    def _on_notified(self, now_us: int, name: NodeId, notification: Notification) -> None:
+        """Plays the owner of the topics, who has everything in its journal and sends what a node asks for."""
+        if type(notification) is not Missed:
+            return
+        topic, life = notification.topic, self.world.nodes[name].number
+        for offset in notification.offsets:
+            supply = Supply(topic, offset, self.deliveries.posts[topic, offset].body)
+            self.world.after(OWNER_MS, partial(self._supply, name, life, supply))
+
+    def _supply(self, name: NodeId, life: int, supply: Supply) -> None:
+        node = self.world.nodes[name]
+        if node.alive and node.number == life:
+            self.world.request(name, supply)
 
     def _measure(self, label: str, posts: list[Post], sent: dict[type[Message], int]) -> Row:
         shares = []
