@@ -162,6 +162,76 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         _require(self.watched_max > 0, f"watched_max must be above 0, and it is {self.watched_max}.")
 
 
+class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The views of HyParView and their upkeep; the paper's symbols stand behind the settings."""
+
+    active_max: int = 5
+    """Neighbours: the size of the active view (fanout + 1)."""
+    passive_max: int = 30
+    """Nodes that are only known: the size of the passive view."""
+    active_walk: int = 6
+    """Steps of a newcomer's walk, and of a shuffle's (ARWL)."""
+    passive_walk: int = 3
+    """Steps left in that walk where the newcomer becomes known (PRWL)."""
+    shuffle_active: int = 3
+    """Neighbours in a shuffle's sample (ka)."""
+    shuffle_passive: int = 4
+    """Known nodes in a shuffle's sample (kp)."""
+    shuffle_ms: int = 10_000
+    repair_ms: int = 2_000
+    """How often a free place is looked after again."""
+    rotate_ms: int = 300_000
+    """How often a neighbour is exchanged, so that a network that was cut grows together again."""
+    answer_ms: int = 2_000
+    """A peer that does not answer in this time is taken for unreachable."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _require(getattr(self, name) > 0, f"The overlay setting {name} must be above 0.")
+        _require(
+            self.passive_walk <= self.active_walk,
+            f"passive_walk ({self.passive_walk}) must not be above active_walk ({self.active_walk}).",
+        )
+
+    @property
+    def shuffle_max(self) -> int:
+        """The largest sample: the origin, ka and kp."""
+        return 1 + self.shuffle_active + self.shuffle_passive
+
+    @property
+    def asked_max(self) -> int:
+        """Requests under way at once: the free places, and walks that end here."""
+        return 4 * self.active_max
+
+
+class GossipSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits and delays of gossip."""
+
+    body_bytes_max: int = 64 * KIB
+    topics_max: int = 1_000
+    window: int = 4_096
+    """How far ahead of a gap the messages of a topic are taken."""
+    kept_max: int = 4_096
+    """Messages kept for neighbours that missed them."""
+    kept_bytes_max: int = 16 * MIB
+    announced_max: int = 4_096
+    """Messages that were announced and are waited for."""
+    fetch_max: int = 256
+    """Messages fetched at a time."""
+    missing_ms: int = 1_000
+    """How long a message that was announced may take before it is asked for (the paper's first timer)."""
+    graft_ms: int = 250
+    """How long the next one is given to send it (the paper's second timer)."""
+    optimise_hops: int = 4
+    """A way that is shorter by this many hops is taken into the tree (the paper's threshold)."""
+    digest_ms: int = 5_000
+    """How often a node shows a neighbour what it has."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _require(getattr(self, name) > 0, f"The gossip setting {name} must be above 0.")
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
