@@ -232,6 +232,82 @@ class GossipSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _require(getattr(self, name) > 0, f"The gossip setting {name} must be above 0.")
 
 
+class ChordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a node keeps its place in the ring. All nodes of a ring share `successors_max`."""
+
+    successors_max: int = 8
+    """The length of the successor list (r). A ring needs r + 1 founding members, and so many neighbours may die at
+    once less one.
+    """
+    stabilise_ms: int = 500
+    """How often the successor is asked for news."""
+    fix_fingers_ms: int = 500
+    """How often one finger is looked up again."""
+    query_ms: int = 500
+    """How long an answer is waited for; at least the longest round trip."""
+    query_tries: int = 3
+    """Questions without an answer before a peer is taken for dead."""
+    hop_ms: int = 500
+    """How long the next node of a route may take to confirm."""
+    hop_tries: int = 2
+    """Attempts with one node before the next best is taken."""
+    hops_max: int = 256
+    """A message that has come this far is going in circles and is dropped."""
+    lookup_ms: int = 5_000
+    lookup_tries: int = 4
+    """Attempts of FIND-ROOT before `RootUnknown`."""
+    join_ms: int = 3_000
+    """How long a joiner waits before it asks the next contact."""
+    pending_max: int = 10_000
+    """Hops, and lookups, that are waited for at once. A hop beyond is sent without waiting; a lookup beyond fails at
+    once.
+    """
+    payload_bytes_max: int = MIB + 4 * KIB
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _require(getattr(self, name) > 0, f"The Chord setting {name} must be above 0.")
+        _require(self.successors_max > 1, "successors_max must be above 1: with 1 the first failure breaks a ring.")
+
+
+class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How trees are kept and how messages are kept until everybody has them."""
+
+    replicas: int = 4
+    """To how many successors a root copies its log before a message counts (k). 0: somebody above keeps it safe."""
+    beat_ms: int = 1_000
+    """How often a parent beats its children, and how often anything overdue is looked for."""
+    silence_ms_max: int = 3_500
+    """A parent or a child unheard for this long is taken for gone."""
+    retry_ms: int = 2_000
+    """How long an answer is waited for before the question is asked again."""
+    gap_ms: int = 300
+    """How long a gap may be a message that was only overtaken."""
+    topics_max: int = 10_000
+    """Topics in which one node takes part, as a subscriber, forwarder, root or copy."""
+    children_max: int = 1_024
+    """Children of one node in one tree."""
+    publishers_max: int = 10_000
+    """Publishers whose sequence numbers a topic remembers."""
+    log_messages_max: int = 10_000
+    """Messages that a root keeps for those who missed them; the oldest go first."""
+    held_messages_max: int = 1_000
+    """Messages that a subscriber holds back behind a gap; what is beyond is fetched again."""
+    outbox_messages_max: int = 1_000
+    """Messages of one publisher and topic that the root has not taken yet."""
+    chunk_messages_max: int = 64
+    """Messages in one batch, answer or copy."""
+    chunk_bytes_max: int = MIB
+    """Their bytes; a single message may have more."""
+    payload_bytes_max: int = MIB
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            least = 0 if name == "replicas" else 1
+            _require(getattr(self, name) >= least, f"The Scribe setting {name} must be at least {least}.")
+        _require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or everybody looks dead.")
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 

@@ -24,7 +24,7 @@ from tidings.protocols.chord.messages import (
     Stepped,
 )
 from tidings.protocols.chord.ring import Links, stable_links
-from tidings.protocols.chord.settings import ChordSettings
+from tidings.settings import ChordSettings
 
 __all__ = [
     "Chord",

@@ -37,7 +37,6 @@ from tidings.protocols.chord.messages import (
 )
 from tidings.protocols.chord.ring import Links, Ring
 from tidings.protocols.chord.routing import Routing
-from tidings.protocols.chord.settings import ChordSettings
 from tidings.protocols.stack import (
     Effect,
     Event,
@@ -51,6 +50,7 @@ from tidings.protocols.stack import (
     TimerFired,
     UnexpectedEvent,
 )
+from tidings.settings import ChordSettings
 
 
 class Chord:

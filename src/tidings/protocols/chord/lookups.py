@@ -8,8 +8,8 @@ import msgspec
 
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.chord.messages import LOOKUP, LookupDue, RootFound, RootUnknown
-from tidings.protocols.chord.settings import ChordSettings
 from tidings.protocols.stack import CancelTimer, Effect, NodeId, Notify, SetTimer
+from tidings.settings import ChordSettings
 
 Begin = Callable[[int, Key, int], list[Effect]]
 """Sends a message of a kind on its way to a key, with a token."""

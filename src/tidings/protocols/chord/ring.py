@@ -27,8 +27,8 @@ import msgspec
 
 from tidings.protocols.chord.identifiers import between, distance, identifier, within
 from tidings.protocols.chord.messages import AskLinks, Place, Precede, QueryDue, TellLinks
-from tidings.protocols.chord.settings import ChordSettings
 from tidings.protocols.stack import CancelTimer, Effect, NodeId, Send, SetTimer
+from tidings.settings import ChordSettings
 
 
 class Links(msgspec.Struct, frozen=True):

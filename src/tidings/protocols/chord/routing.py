@@ -20,8 +20,8 @@ from tidings.protocols.chord.fingers import Fingers
 from tidings.protocols.chord.identifiers import identifier, to_point, within
 from tidings.protocols.chord.messages import JOIN, STEP, Hop, HopDue, HopTaken, Stepped
 from tidings.protocols.chord.ring import Ring
-from tidings.protocols.chord.settings import ChordSettings
 from tidings.protocols.stack import CancelTimer, Effect, NodeId, Notify, Send, SetTimer
+from tidings.settings import ChordSettings
 
 
 class Pending(msgspec.Struct):

@@ -13,7 +13,7 @@ from tidings.protocols.scribe.messages import (
     Unsubscribe,
 )
 from tidings.protocols.scribe.scribe import Scribe
-from tidings.protocols.scribe.settings import ScribeSettings
+from tidings.settings import ScribeSettings
 
 __all__ = [
     "NOW",

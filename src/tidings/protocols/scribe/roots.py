@@ -37,8 +37,8 @@ from tidings.protocols.scribe.messages import (
     Replicated,
     Submit,
 )
-from tidings.protocols.scribe.settings import ScribeSettings
 from tidings.protocols.stack import Effect, Message, NodeId
+from tidings.settings import ScribeSettings
 
 EPOCH_BITS = 32
 """Bits of an epoch that only tell claimants apart."""

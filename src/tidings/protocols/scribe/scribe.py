@@ -47,7 +47,6 @@ from tidings.protocols.scribe.messages import (
 from tidings.protocols.scribe.outbox import Outbox
 from tidings.protocols.scribe.reader import Reader
 from tidings.protocols.scribe.roots import Roots
-from tidings.protocols.scribe.settings import ScribeSettings
 from tidings.protocols.scribe.trees import Tree, Trees
 from tidings.protocols.stack import (
     Ask,
@@ -65,6 +64,7 @@ from tidings.protocols.stack import (
     TimerFired,
     UnexpectedEvent,
 )
+from tidings.settings import ScribeSettings
 
 TOPIC_CHARACTERS_MAX = 128
 

@@ -25,8 +25,8 @@ from tidings.protocols.scribe.messages import (
     TreeBeatTaken,
     encode,
 )
-from tidings.protocols.scribe.settings import ScribeSettings
 from tidings.protocols.stack import Ask, Effect, NodeId, Send
+from tidings.settings import ScribeSettings
 
 TREES_PER_BEAT_MAX = 1_000
 

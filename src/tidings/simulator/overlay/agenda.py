@@ -60,3 +60,11 @@ class Agenda:
             self._heap = self._slots.pop(self._slot)
             heapify(self._heap)
         return self._heap
+
+    def entries(self) -> list[Entry]:
+        """Everything that is planned, in its order."""
+        return sorted([*self._heap, *(entry for entries in self._slots.values() for entry in entries)], key=_time)
+
+
+def _time(entry: Entry) -> tuple[int, int]:
+    return entry[0], entry[1]

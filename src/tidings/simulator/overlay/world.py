@@ -140,8 +140,11 @@ class World:
 
     def in_flight(self, kind: type[AnyMessage]) -> list[tuple[NodeId, AnyMessage]]:
         """The messages of a type that are under way to live nodes, with their senders; the next to arrive is first."""
-        arriving = sorted((*entry[:2], *entry[4:]) for entry in self._heap if entry[2] == MESSAGE and entry[3].alive)
-        return [(sender, message) for _, _, sender, message in arriving if isinstance(message, kind)]
+        return [
+            (sender, message)
+            for _, _, what, target, sender, message in self._agenda.entries()
+            if what == MESSAGE and target.alive and isinstance(message, kind)
+        ]
 
     # What a scenario does to the world.
 

@@ -29,6 +29,7 @@ class ChurnPlan(msgspec.Struct, frozen=True):
     settings: ChordSettings
     founders: int
     latency: Latency
+    jitter_ms: float
     loss: float
     changes: tuple[tuple[int, str], ...]
     """(when in milliseconds, "join" | "crash" | "return")"""
@@ -55,12 +56,15 @@ def draw_plan(seed: int, loss: float = 0.0) -> ChurnPlan:
     chance = Random(seed)
     length = chance.choice((2, 3, 4))
     latency = chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0)))
+    jitter_ms = chance.choice((1.0, 30.0, 100.0))
     settings = ChordSettings(successors_max=length, stabilise_ms=chance.choice((200, 500, 1000)), query_ms=2_000)
     at_ms, changes = 100, []
     for _ in range(chance.randint(20, 60)):
         at_ms += chance.choice((0, 0, 1, 5, 30, 100, 300, 1000, 3000))
         changes.append((at_ms, chance.choice(("join", "join", "crash", "crash", "return"))))
-    return ChurnPlan(seed, settings, length + 1 + chance.choice((0, 0, 1, 3, 8)), latency, loss, tuple(changes))
+    return ChurnPlan(
+        seed, settings, length + 1 + chance.choice((0, 0, 1, 3, 8)), latency, jitter_ms, loss, tuple(changes)
+    )
 
 
 class Churn:
@@ -68,7 +72,9 @@ class Churn:
 
     def __init__(self, plan: ChurnPlan, ring: type[Ring] = Ring, trace: bool = False, is_watched: bool = True) -> None:
         self.plan = plan
-        self.world = World(plan.seed, NetworkModel(plan.latency, plan.loss, encode=plan.seed % 16 == 0), trace=trace)
+        self.world = World(
+            plan.seed, NetworkModel(plan.latency, plan.jitter_ms, plan.loss, encode=plan.seed % 16 == 0), trace=trace
+        )
         self.random = Random(plan.seed + 1)
         self.counts = {"join": 0, "crash": 0, "return": 0}
         self._ring = ring
@@ -194,7 +200,7 @@ def run_large_churn(nodes: int, joins: int, crashes: int, seed: int = 0) -> Chur
     True
     """
     settings = ChordSettings(successors_max=16)
-    churn = Churn(ChurnPlan(seed, settings, nodes, Uniform(), 0.0, ()), is_watched=False)
+    churn = Churn(ChurnPlan(seed, settings, nodes, Uniform(), 5.0, 0.0, ()), is_watched=False)
     for victim in churn.random.sample(churn.world.live, crashes):
         churn.world.crash(victim)
     for index in range(joins):

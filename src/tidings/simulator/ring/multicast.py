@@ -38,6 +38,7 @@ class MulticastPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nodes that join while messages flow."""
     loss: float = 0.0
     latency: Latency = Uniform()
+    jitter_ms: float = 20.0
     chord: ChordSettings = ChordSettings()
     scribe: ScribeSettings = ScribeSettings()
     encode: bool = False
@@ -57,6 +58,7 @@ def draw_multicast(seed: int) -> MulticastPlan:
         joins=chance.choice((0, 2, 5)),
         loss=chance.choice((0.0, 0.0, 0.01, 0.05)),
         latency=chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0))),
+        jitter_ms=chance.choice((1.0, 30.0, 100.0)),
         chord=ChordSettings(successors_max=12),
         scribe=ScribeSettings(replicas=chance.choice((4, 6))),
         encode=seed % 8 == 0,
@@ -102,7 +104,7 @@ class Multicast:
     def __init__(self, plan: MulticastPlan, trace: bool = False) -> None:
         self.plan = plan
         self.random = Random(plan.seed)
-        network = NetworkModel(plan.latency, plan.loss, encode=plan.encode)
+        network = NetworkModel(plan.latency, plan.jitter_ms, plan.loss, encode=plan.encode)
         self.world = World(plan.seed, network, trace=trace)
         self.deliveries = Deliveries(self.world)
         self.topics = [f"topic-{index}" for index in range(plan.topics)]
