@@ -15,7 +15,7 @@ from tidings.protocols.chord.messages import Place, Precede
 from tidings.protocols.chord.ring import Links, Ring
 from tidings.protocols.chord.routing import Routing
 from tidings.protocols.scribe.log import TopicLog
-from tidings.protocols.scribe.messages import Submit
+from tidings.protocols.scribe.messages import Replicate, Submit
 from tidings.protocols.scribe.outbox import Outbox
 from tidings.protocols.scribe.reader import Reader
 from tidings.protocols.scribe.roots import Root, Roots
@@ -53,7 +53,9 @@ def _mutant(
 # Chord.
 
 
-@_mutant("adopt-unasked", "a better successor is adopted without being asked", "churn", checkers.LIVE, checkers.IDEAL)
+@_mutant(
+    "adopt-unasked", "a better successor is adopted unasked", "churn", checkers.LIVE, checkers.IDEAL, first_seed=25
+)
 def _adopt_unasked() -> Iterator[None]:
     def planted(self: Ring, candidate: NodeId) -> list[Effect]:
         self.successors = self._ordered((candidate, *self.successors))
@@ -63,7 +65,7 @@ def _adopt_unasked() -> Iterator[None]:
         yield
 
 
-@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES, first_seed=22)
+@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES)
 def _any_predecessor() -> Iterator[None]:
     with patched(Ring, "_is_closer_predecessor", lambda _: lambda self, peer: peer != self.predecessor):
         yield
@@ -239,18 +241,32 @@ def _keep_children() -> Iterator[None]:
         yield
 
 
-@_mutant("early-spread", "a message goes down the tree before the copies have it", "multicast", *tree_checkers.RULES)
-def _early_spread() -> Iterator[None]:
-    def make(commit: Any) -> Any:
+@_mutant(
+    "copies-later",
+    "a message counts at once, and the copies get it with the next beat",
+    "multicast",
+    *tree_checkers.RULES,
+)
+def _copies_later() -> Iterator[None]:
+    def make_commit(commit: Any) -> Any:
         def planted(self: Roots, root: Root) -> list[Effect]:
-            for follower in root.followers.values():
-                follower.acked = root.log.end
+            followers, root.followers = root.followers, {}
             effects: list[Effect] = commit(self, root)
+            root.followers = followers
             return effects
 
         return planted
 
-    with patched(Roots, "_commit", make):
+    def make_submit(on_submit: Any) -> Any:
+        def planted(self: Roots, submit: Submit) -> list[Effect]:
+            effects: list[Effect] = on_submit(self, submit)
+            return [
+                effect for effect in effects if not (isinstance(effect, Send) and isinstance(effect.message, Replicate))
+            ]
+
+        return planted
+
+    with patched(Roots, "_commit", make_commit), patched(Roots, "on_submit", make_submit):
         yield
 
 
