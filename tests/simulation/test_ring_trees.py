@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.protocols.scribe import NOW, Publish, Subscribe, Unsubscribe
+from tidings.simulator.ring.checkers import check_ideal, members
 from tidings.simulator.ring.experiments import large_plan, load_plans, reliability_plans, size_plans
 from tidings.simulator.ring.multicast import Multicast, MulticastPlan, MulticastRow, draw_multicast, run_multicast
 from tidings.simulator.ring.tree_checkers import check_covered, reach, scribes
@@ -99,3 +100,15 @@ def test_who_subscribes_now_gets_what_comes_later_and_nothing_else() -> None:
     run.world.run_for(5_000)
     assert run.deliveries.violation is None
     assert run.deliveries.delivered_to(outsider, topic) == {b"after"}
+
+
+def test_a_short_cut_leaves_no_trace() -> None:
+    """Shorter than what is taken for death (three questions without an answer): nobody is given up."""
+    run = Multicast(MulticastPlan(seed=8, nodes=20, topics=2, messages_per_node=6, publish_every_ms=200))
+    run.subscribe()
+    run.world.after(300, lambda: run.world.cut({name: index % 2 for index, name in enumerate(run.names)}))
+    run.world.after(1_300, run.world.heal)
+    run.publish()
+    run.settle()
+    run.world.run_for(5_000)
+    check_ideal(members(run.world))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import msgspec
@@ -36,6 +37,10 @@ class MulticastPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of the nodes that fail at once, in the middle of the publishing."""
     joins: int = 0
     """Nodes that join while messages flow."""
+    restarts: int = 0
+    """Nodes that die while messages flow and come back under the same name, knowing nothing."""
+    down_ms: int = 300
+    """For how long."""
     loss: float = 0.0
     latency: Latency = Uniform()
     jitter_ms: float = 20.0
@@ -56,6 +61,8 @@ def draw_multicast(seed: int) -> MulticastPlan:
         publish_every_ms=chance.choice((20, 200, 1500)),
         failed_share=chance.choice((0.0, 0.1, 0.3)),
         joins=chance.choice((0, 2, 5)),
+        restarts=chance.choice((0, 0, 2)),
+        down_ms=chance.choice((50, 500, 5_000)),
         loss=chance.choice((0.0, 0.0, 0.01, 0.05)),
         latency=chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0))),
         jitter_ms=chance.choice((1.0, 30.0, 100.0)),
@@ -138,11 +145,15 @@ class Multicast:
         self._first_publish_ms = world.now_ms
         publishers = self.random.sample(self.names, plan.publishers or len(self.names))
         joining = [f"late-{index}" for index in range(plan.joins)]
+        restarting = self.random.sample(self.names, plan.restarts)
         for turn in range(plan.messages_per_node):
             if turn == plan.messages_per_node // 2 and plan.failed_share:
                 self.fail()
             if joining and turn % 2:
                 self._join(joining.pop())
+            if restarting and turn % 2 == 0 and world.nodes[name := restarting.pop()].alive:
+                world.crash(name)
+                world.after(plan.down_ms, partial(self._join, name))
             for name in publishers:
                 if world.nodes[name].alive:
                     self._publish(name, self.random.choice(self.topics))
@@ -156,12 +167,15 @@ class Multicast:
         self.world.request(name, Publish(topic, payload))
 
     def fail(self) -> None:
-        for name in self.random.sample(self.names, round(len(self.names) * self.plan.failed_share)):
+        up = [name for name in self.names if self.world.nodes[name].alive]
+        for name in self.random.sample(up, round(len(up) * self.plan.failed_share)):
             self.world.crash(name)
             self.failed.append(name)
 
     def _join(self, name: NodeId) -> None:
-        contacts = tuple(self.random.sample(self.world.live, 8))  # One of them will be alive when it is asked.
+        contacts = tuple(
+            self.random.sample(self.world.live, min(8, len(self.world.live)))
+        )  # One of them will be alive when it is asked.
         self.start(name, Chord(name, self.plan.chord, self._chance(), contacts=contacts))
         for topic in self.topics:
             self.world.request(name, Subscribe(topic, start=0))
