@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -178,3 +179,10 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
     first = hashes("1")
     assert len(set(first.split())) == 8
     assert hashes("2") == first
+
+
+def test_what_the_documentation_shows_is_what_happens() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ring.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    environment = os.environ | {"PYTHONPATH": str(Path(tidings.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

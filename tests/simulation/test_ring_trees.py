@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tidings.errors import InvalidRequest
 from tidings.protocols.scribe import NOW, Publish, Subscribe, Unsubscribe
 from tidings.simulator.ring.checkers import check_ideal, members
 from tidings.simulator.ring.experiments import large_plan, load_plans, reliability_plans, size_plans
-from tidings.simulator.ring.multicast import Multicast, MulticastPlan, MulticastRow, draw_multicast, run_multicast
+from tidings.simulator.ring.multicast import (
+    FOLDER,
+    Multicast,
+    MulticastPlan,
+    MulticastRow,
+    draw_multicast,
+    load,
+    read,
+    run_multicast,
+)
 from tidings.simulator.ring.tree_checkers import check_covered, reach, scribes
 
 
@@ -16,6 +28,20 @@ def succeeds(plan: MulticastPlan) -> MulticastRow:
     assert row.rule is None, f"seed {row.seed}: {row.text}"
     assert row.delivered == row.owed > 0
     return row
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_scenario(name: str) -> None:
+    succeeds(load(name))
+
+
+def test_a_scenario_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="there are calm, mass-failure, restless"):
+        load("unheard-of")
+    path = tmp_path / "wrong.toml"
+    path.write_text("nodez = 3")
+    with pytest.raises(InvalidRequest, match="nodez"):
+        read(path)
 
 
 def test_small_worlds_with_failures_joins_and_loss() -> None:

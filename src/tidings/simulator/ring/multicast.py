@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import msgspec
 
+from tidings.errors import InvalidRequest
 from tidings.protocols.chord import Chord, ChordSettings, stable_links
 from tidings.protocols.scribe import Publish, Scribe, ScribeSettings, Subscribe
 from tidings.protocols.stack import NodeId, Stack
@@ -16,6 +19,7 @@ from tidings.simulator.overlay.world import NetworkModel, World
 from tidings.simulator.ring.checkers import Violation
 from tidings.simulator.ring.tree_checkers import COMPLETE, COVERED, Deliveries, check_acyclic, check_covered, reach
 
+FOLDER = Path(__file__).with_name("scenarios")
 STEP_MS = 250
 GROW_MS_MAX = 60_000
 REPAIR_MS_MAX = 90_000
@@ -47,6 +51,27 @@ class MulticastPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chord: ChordSettings = ChordSettings()
     scribe: ScribeSettings = ScribeSettings()
     encode: bool = False
+
+
+def load(name: str) -> MulticastPlan:
+    """A plan that comes with tidings, by its name.
+
+    >>> load("calm").nodes
+    20
+    """
+    return read(FOLDER / f"{name}.toml")
+
+
+def read(path: str | Path) -> MulticastPlan:
+    """A plan from a file."""
+    path = Path(path)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.toml")))
+        raise InvalidRequest(f"There is no scenario {path.stem!r}: there are {known}.")
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), MulticastPlan)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InvalidRequest(f"{path.name} is not a scenario ({error}): mend it.") from error
 
 
 def draw_multicast(seed: int) -> MulticastPlan:
