@@ -44,6 +44,12 @@ def test_a_scenario_that_is_none_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize("seed", [215])
+def test_kept_seed(seed: int) -> None:
+    """215: a root took a log that had passed to a later reign, and pulled it again and again ever after."""
+    succeeds(draw_multicast(seed))
+
+
 def test_small_worlds_with_failures_joins_and_loss() -> None:
     for seed in range(25):
         succeeds(draw_multicast(seed))

@@ -251,6 +251,41 @@ def test_who_was_stopped_claims_again_with_the_beat_and_inherits() -> None:
     assert office.counted["right"] == [(0, b"b")], "now it is the other one that is stopped"
 
 
+def test_a_log_that_has_passed_to_a_later_reign_is_not_taken() -> None:
+    """Else its entries would stand before those of an earlier epoch, and no later root could tell which log is best."""
+    office = Office("left", "right", "shared")
+    office.reign("right", "shared")
+    office.submit("right", 0, b"a")
+    office.do("left", office.nodes["left"].on_successors(("shared",)), deliver=False)
+    office.do("left", office.nodes["left"].begin(TOPIC), deliver=False)
+    while not any(isinstance(message, Pull) for _, _, message in office.post):
+        office.deliver_one()
+    pull = office.post.popleft()
+    office.submit("right", 1, b"b")  # It learns that somebody else claims the topic,
+    office.beat("right")  # claims it again,
+    office.submit("right", 1, b"b")  # and goes on.
+    office.post.append(pull)
+    office.do("left", [])
+    assert not office.nodes["left"].reigns[TOPIC].is_active
+    office.beat("left")
+    assert office.log("left") == [b"a", b"b"]
+
+
+def test_a_tail_that_nobody_shares_goes_with_the_best_log() -> None:
+    office = Office("old", "one", "two")
+    office.reign("old", "one")
+    office.submit("old", 0, b"a")
+    for number in range(1, 4):
+        office.submit("old", number, b"tail", deliver=False)
+    office.post.clear()
+    office.reign("one", "two")
+    office.submit("one", 1, b"b")
+    office.reign("old", "one", "two")
+    office.beat("old")
+    assert office.log("old") == [b"a", b"b"]
+    assert office.nodes["old"].reigns[TOPIC].is_active
+
+
 def test_what_comes_while_a_log_is_inherited_waits_for_it() -> None:
     office = Office("root", "one")
     office.do("root", office.nodes["root"].on_successors(("one",)), deliver=False)

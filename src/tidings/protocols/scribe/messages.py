@@ -225,6 +225,8 @@ class Pull(Message, frozen=True):
 
 class Pulled(Message, frozen=True):
     topic: str
+    epoch: int
+    """The latest epoch that the sender obeys."""
     first_offset: int
     previous_epoch: int
     entries: tuple[Entry, ...]

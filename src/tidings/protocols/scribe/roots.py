@@ -199,13 +199,19 @@ class Roots:
             return []
         entries = self._chunk(log, first, log.end)
         publishers = log.base_sequences() if first == log.base else ()
-        return self._to(peer, Pulled(pull.topic, first, log.epoch_before(first), entries, log.end, publishers))
+        return self._to(
+            peer, Pulled(pull.topic, log.epoch, first, log.epoch_before(first), entries, log.end, publishers)
+        )
 
     def on_pulled(self, peer: NodeId, pulled: Pulled) -> list[Effect]:
         root = self.reigns.get(pulled.topic)
         if root is None or root.pulling != peer or pulled.first_offset < root.pull_offset:
             return []
         log = root.log
+        if pulled.epoch > root.epoch:
+            # It obeys a later reign by now and may have more than it said: what it has is not ours to take.
+            log.epoch = max(log.epoch, pulled.epoch)
+            return []
         if pulled.first_offset > root.pull_offset:
             log.reset(pulled.first_offset, pulled.previous_epoch, pulled.publishers)
         log.merge(pulled.first_offset, pulled.entries)
@@ -213,6 +219,7 @@ class Roots:
         if root.pull_offset < pulled.end:
             return self._to(peer, Pull(root.topic, root.pull_offset))
         root.pulling = None
+        log.truncate(max(pulled.end, log.committed))  # What we had beyond was never anybody's.
         return self._inherit(root)
 
     # Copies.
@@ -260,11 +267,12 @@ class Roots:
         if answer.epoch < root.epoch:
             return []  # It was meant for an earlier reign of ours.
         follower = root.followers[peer]
+        end = min(answer.end, root.log.end)
         if answer.is_kept:
-            follower.acked = max(follower.acked, answer.end)
-            follower.next_offset = max(follower.next_offset, answer.end)
+            follower.acked = max(follower.acked, end)
+            follower.next_offset = max(follower.next_offset, end)
         else:
-            follower.next_offset = answer.end
+            follower.next_offset = end
         more = self._replicate(root, peer) if follower.next_offset < root.log.end else []
         return more + self._commit(root)
 

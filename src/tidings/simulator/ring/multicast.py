@@ -17,7 +17,15 @@ from tidings.protocols.stack import NodeId, Stack
 from tidings.simulator.overlay.latency import Constant, Latency, LongTail, Uniform
 from tidings.simulator.overlay.world import NetworkModel, World
 from tidings.simulator.ring.checkers import Violation
-from tidings.simulator.ring.tree_checkers import COMPLETE, COVERED, Deliveries, check_acyclic, check_covered, reach
+from tidings.simulator.ring.tree_checkers import (
+    COMPLETE,
+    COVERED,
+    Deliveries,
+    check_acyclic,
+    check_covered,
+    reach,
+    scribes,
+)
 
 FOLDER = Path(__file__).with_name("scenarios")
 STEP_MS = 250
@@ -176,9 +184,8 @@ class Multicast:
                 self.fail()
             if joining and turn % 2:
                 self._join(joining.pop())
-            if restarting and turn % 2 == 0 and world.nodes[name := restarting.pop()].alive:
-                world.crash(name)
-                world.after(plan.down_ms, partial(self._join, name))
+            if restarting and turn % 2 == 0:
+                self._restart(restarting.pop())
             for name in publishers:
                 if world.nodes[name].alive:
                     self._publish(name, self.random.choice(self.topics))
@@ -192,10 +199,30 @@ class Multicast:
         self.world.request(name, Publish(topic, payload))
 
     def fail(self) -> None:
+        """A share of the nodes is gone at once. As the promise has it, of every log one copy at least is spared."""
         up = [name for name in self.names if self.world.nodes[name].alive]
+        keepers = self._keepers()
         for name in self.random.sample(up, round(len(up) * self.plan.failed_share)):
+            if not any(kept == {name} for kept in keepers):
+                for kept in keepers:
+                    kept.discard(name)
+                self.world.crash(name)
+                self.failed.append(name)
+
+    def _restart(self, name: NodeId) -> None:
+        if self.world.nodes[name].alive and not any(kept == {name} for kept in self._keepers()):
             self.world.crash(name)
-            self.failed.append(name)
+            self.world.after(self.plan.down_ms, partial(self._join, name))
+
+    def _keepers(self) -> list[set[NodeId]]:
+        """For each topic, the live nodes that have everything of it that counts."""
+        logs = {name: scribe.roots.logs for name, scribe in scribes(self.world).items()}
+        found = []
+        for topic in self.topics:
+            kept = {name: log for name, own in logs.items() if (log := own.get(topic)) is not None}
+            committed = max((log.committed for log in kept.values()), default=0)
+            found.append({name for name, log in kept.items() if log.end >= committed})
+        return found
 
     def _join(self, name: NodeId) -> None:
         contacts = tuple(
