@@ -86,7 +86,8 @@ class Memory:
 
     def has_seen(self, topic: str, offset: int) -> bool:
         track = self.tracks.get(topic)
-        return track is not None and offset in track
+        # Spelled out, as nearly every message asks: `offset in track` would cost one more call.
+        return track is not None and (offset < track.next_offset or offset in track.ahead)
 
     def has_room(self, topic: str, offset: int) -> bool:
         """Whether an offset is near enough to what is waited for."""
