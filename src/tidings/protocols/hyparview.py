@@ -339,16 +339,17 @@ class HyParView(Table):
 
     def _integrate(self, nodes: tuple[NodeId, ...], offered: tuple[NodeId, ...]) -> None:
         """Takes nodes into the passive view; those that the other side was given make room first."""
+        leaving = [node for node in offered if node in self._passive]
         for node in nodes:
-            self._remember(node, offered)
+            self._remember(node, leaving)
 
-    def _remember(self, node: NodeId, offered: tuple[NodeId, ...] = ()) -> None:
+    def _remember(self, node: NodeId, leaving: list[NodeId] | None = None) -> None:
+        """Takes a node into the passive view; one of `leaving` makes room, or else anybody."""
         passive = self._passive
         if node == self._me or node in self._active or node in passive:
             return
         if len(passive) >= self._settings.passive_max:
-            goes = next((other for other in offered if other in passive), None)
-            del passive[goes if goes is not None else self._chance.choice(list(passive))]
+            del passive[leaving.pop() if leaving else self._chance.choice(list(passive))]
         passive[node] = None
 
     on: ClassVar = {

@@ -120,7 +120,7 @@ def _crowded() -> Iterator[None]:
 @_mutant("hoarding", "a passive view never lets anybody go", "calm", BOUNDED)
 def _hoarding() -> Iterator[None]:
     def planted(_: Any) -> Any:
-        def hoard(self: HyParView, node: str, offered: tuple[str, ...] = ()) -> None:
+        def hoard(self: HyParView, node: str, leaving: list[str] | None = None) -> None:
             if node != self._me and node not in self._active:
                 self._passive[node] = None
 
@@ -133,7 +133,7 @@ def _hoarding() -> Iterator[None]:
 @_mutant("self-regard", "a node keeps itself and its neighbours in its passive view", "calm", BOUNDED)
 def _self_regard() -> Iterator[None]:
     def planted(_: Any) -> Any:
-        def remember(self: HyParView, node: str, offered: tuple[str, ...] = ()) -> None:
+        def remember(self: HyParView, node: str, leaving: list[str] | None = None) -> None:
             if len(self._passive) < self._settings.passive_max:
                 self._passive[node] = None
 
