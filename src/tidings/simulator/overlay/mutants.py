@@ -204,12 +204,11 @@ def _gaps_forgotten() -> Iterator[None]:
 
 @_mutant("mixed-up", "another message than the one that was asked for is sent", "cut", UNCHANGED)
 def _mixed_up() -> Iterator[None]:
-    def planted(payload: Any) -> Any:
-        def other(self: gossip_memory.Memory, topic: str, offset: int) -> bytes | None:
-            body: bytes | None = payload(self, topic, offset + 1)
-            return body
+    def planted(kept: Any) -> Any:
+        def other(self: gossip_memory.Memory, topic: str, offset: int) -> Any:
+            return kept(self, topic, offset + 1)
 
         return other
 
-    with patched(gossip_memory.Memory, "payload", planted):
+    with patched(gossip_memory.Memory, "kept", planted):
         yield
