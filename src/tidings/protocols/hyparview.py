@@ -256,6 +256,9 @@ class HyParView(Table):
         if peer in self._active:
             return []
         effects: list[Effect] = []
+        if self._asked.pop(peer, None) is not None:
+            # The requests have crossed, and one link is enough: a later answer must not bring it back once it is gone.
+            effects.append(CancelTimer(AnswerDue(peer)))
         if len(self._active) >= self._settings.active_max:
             unlucky = self._chance.choice(list(self._active))
             effects += [*self._unlink(unlucky), Send((unlucky,), Disconnect())]
