@@ -8,23 +8,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import tidings
-from tidings.experiments.hyparview import failure, failure_scenario
+from tidings.experiments.hyparview import failure
 from tidings.simulator.overlay import checkers
 from tidings.simulator.overlay.mutants import MUTANTS
 from tidings.simulator.overlay.run import Outcome, run
-from tidings.simulator.overlay.scenario import FOLDER, Scenario, load
+from tidings.simulator.overlay.scenario import FOLDER, load
 
 SCENARIOS = sorted(path.stem for path in FOLDER.glob("*.toml"))
 SEEDS = 4
 SEEDS_SOAK = 300
 SEEDS_MUTANT_MAX = 20
+KEPT = [
+    ("restless", 16),  # Two requests crossed, the link ended, and the late answer brought one half of it back.
+]
 
 
 def check(outcome: Outcome) -> None:
@@ -36,6 +38,12 @@ def test_scenario(name: str) -> None:
     """P2, P3, P12: views are mutual, connected and bounded; each message comes to each node once."""
     for seed in range(SEEDS):
         check(run(load(name), seed))
+
+
+@pytest.mark.parametrize(("name", "seed"), KEPT)
+def test_kept_seed(name: str, seed: int) -> None:
+    """Seeds that have found something once."""
+    check(run(load(name), seed))
 
 
 @pytest.mark.soak
@@ -123,12 +131,3 @@ def test_a_run_is_not_idle() -> None:
     wanted = "Join ForwardJoin Neighbor NeighborAnswer Disconnect Shuffle ShuffleReply Beat "
     wanted += "Payload IHave Graft Prune Digest Fetch Recovered Gone"
     assert set(wanted.split()) <= sent
-
-
-@pytest.mark.soak
-def test_the_simulator_is_fast() -> None:
-    """At least 150,000 messages a second of one core, at 10,000 nodes; needs a quiet machine."""
-    plan: Scenario = failure_scenario(10_000, 0.5)
-    began = time.process_time()
-    outcome = run(plan, 1)
-    assert outcome.delivered / (time.process_time() - began) >= 150_000

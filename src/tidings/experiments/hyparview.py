@@ -51,6 +51,11 @@ class FailureRow(msgspec.Struct, frozen=True):
     """Messages between nodes, in the whole simulation."""
     cpu_seconds: float
 
+    @property
+    def speed(self) -> float:
+        """Messages that the simulator delivered in a second of one core."""
+        return self.delivered / max(self.cpu_seconds, 0.01)
+
 
 def failure(nodes: int, share: float, seed: int) -> FailureRow:
     """One simulation: join, publish, fail, publish at once, heal, publish again.

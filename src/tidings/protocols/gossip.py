@@ -97,6 +97,7 @@ class Recovered(Message, frozen=True):
 
     topic: str
     offset: int
+    hops: int
     body: bytes
 
 
@@ -236,7 +237,7 @@ class Gossip(Table):
 
     def _take(self, peer: NodeId | None, topic: str, offset: int, hops: int, body: bytes) -> list[Effect]:
         """A message is new here: it is delivered and passed on."""
-        self.memory.add(topic, offset, body)
+        self.memory.add(topic, offset, hops, body)
         effects: list[Effect] = [Notify(Delivered(topic, offset, body, hops))]
         pruned = self._lazy.get(topic, {})
         eager = tuple([other for other in self.neighbors if other != peer and other not in pruned])
@@ -251,7 +252,7 @@ class Gossip(Table):
 
     def _on_ihave(self, peer: NodeId, message: IHave) -> list[Effect]:
         topic, offset, hops = message.topic, message.offset, message.hops
-        if self.memory.has_seen(topic, offset):
+        if self.memory.has_seen(topic, offset) or peer not in self.neighbors:
             return []
         announcers = self._announcers.get((topic, offset))
         if announcers is not None:
@@ -274,16 +275,18 @@ class Gossip(Table):
                     Send((peer,), Graft(topic, offset, wanted=True)),
                     SetTimer(MissingDue(topic, offset), self._settings.graft_ms),
                 ]
-        del self._announcers[
-            topic, offset
-        ]  # Everybody was asked, or it was skipped; a digest tells again of what is missing.
+        # Everybody was asked, or it was skipped. A digest tells again of what is still missing.
+        del self._announcers[topic, offset]
         return []
 
     def _on_graft(self, peer: NodeId, message: Graft) -> list[Effect]:
         topic, offset = message.topic, message.offset
         self._make_eager(peer, topic)
-        body = self.memory.payload(topic, offset) if message.wanted else None
-        return [] if body is None else [Send((peer,), Payload(topic, offset, 1, body))]
+        kept = self.memory.kept(topic, offset) if message.wanted else None
+        if kept is None:
+            return []
+        hops, body = kept
+        return [Send((peer,), Payload(topic, offset, hops + 1, body))]
 
     def _on_prune(self, peer: NodeId, message: Prune) -> list[Effect]:
         self._make_lazy(peer, message.topic)
@@ -384,9 +387,10 @@ class Gossip(Table):
         effects: list[Effect] = []
         gone: list[int] = []
         for offset in message.offsets[: self._settings.fetch_max]:
-            body = self.memory.payload(topic, offset)
-            if body is not None:
-                effects.append(Send((peer,), Recovered(topic, offset, body)))
+            kept = self.memory.kept(topic, offset)
+            if kept is not None:
+                hops, body = kept
+                effects.append(Send((peer,), Recovered(topic, offset, hops + 1, body)))
             elif self.memory.has_seen(topic, offset):
                 gone.append(offset)
         if gone:
@@ -394,11 +398,11 @@ class Gossip(Table):
         return effects
 
     def _on_recovered(self, peer: NodeId, message: Recovered) -> list[Effect]:
-        topic, offset, body = message.topic, message.offset, message.body
+        topic, offset, hops, body = message.topic, message.offset, message.hops, message.body
         if self.memory.has_seen(topic, offset) or not self._is_welcome(topic, offset, body):
             return []
         # Neighbours may have missed it as well, so it is passed on like any other news.
-        return self._take(peer, topic, offset, 0, body)
+        return self._take(peer, topic, offset, hops, body)
 
     def _on_gone(self, _: NodeId, message: Gone) -> list[Effect]:
         offsets = message.offsets[: self._settings.fetch_max]

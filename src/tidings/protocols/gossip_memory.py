@@ -54,14 +54,14 @@ class Track:
 
 
 class Memory:
-    """The tracks of all topics, and the payloads of the latest messages.
+    """The tracks of all topics, and the latest messages.
 
     >>> memory = Memory(GossipSettings())
     >>> memory.track("news", begin_offset=0)
     True
-    >>> memory.add("news", 0, b"hello")
-    >>> memory.has_seen("news", 0), memory.has_seen("news", 1), memory.payload("news", 0)
-    (True, False, b'hello')
+    >>> memory.add("news", 0, hops=3, body=b"hello")
+    >>> memory.has_seen("news", 0), memory.has_seen("news", 1), memory.kept("news", 0)
+    (True, False, (3, b'hello'))
     """
 
     __slots__ = ("_kept", "_kept_bytes", "_settings", "tracks")
@@ -69,7 +69,7 @@ class Memory:
     def __init__(self, settings: GossipSettings) -> None:
         self._settings = settings
         self.tracks: dict[str, Track] = {}
-        self._kept: dict[tuple[str, int], bytes] = {}
+        self._kept: dict[tuple[str, int], tuple[int, bytes]] = {}
         self._kept_bytes = 0
 
     @property
@@ -86,23 +86,24 @@ class Memory:
 
     def has_seen(self, topic: str, offset: int) -> bool:
         track = self.tracks.get(topic)
-        return track is not None and offset in track
+        # Spelled out, as nearly every message asks: `offset in track` would cost one more call.
+        return track is not None and (offset < track.next_offset or offset in track.ahead)
 
     def has_room(self, topic: str, offset: int) -> bool:
         """Whether an offset is near enough to what is waited for."""
         return offset < self.tracks[topic].next_offset + self._settings.window
 
-    def add(self, topic: str, offset: int, payload: bytes) -> None:
-        """A message was seen; its payload is kept until newer ones need the room."""
+    def add(self, topic: str, offset: int, hops: int, body: bytes) -> None:
+        """A message was seen, so many hops from where it was published; it is kept until newer ones need the room."""
         self.tracks[topic].add(offset)
-        self._kept[topic, offset] = payload
-        self._kept_bytes += len(payload)
+        self._kept[topic, offset] = (hops, body)
+        self._kept_bytes += len(body)
         while len(self._kept) > self._settings.kept_max or self._kept_bytes > self._settings.kept_bytes_max:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= len(self._kept.pop(oldest))
+            _, oldest = self._kept.pop(next(iter(self._kept)))
+            self._kept_bytes -= len(oldest)
 
-    def payload(self, topic: str, offset: int) -> bytes | None:
-        """A message that is still kept."""
+    def kept(self, topic: str, offset: int) -> tuple[int, bytes] | None:
+        """The hops and the body of a message that is still kept."""
         return self._kept.get((topic, offset))
 
     def digest(self) -> tuple[tuple[str, int, int], ...]:

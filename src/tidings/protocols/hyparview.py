@@ -256,6 +256,9 @@ class HyParView(Table):
         if peer in self._active:
             return []
         effects: list[Effect] = []
+        if self._asked.pop(peer, None) is not None:
+            # The requests have crossed, and one link is enough: a later answer must not bring it back once it is gone.
+            effects.append(CancelTimer(AnswerDue(peer)))
         if len(self._active) >= self._settings.active_max:
             unlucky = self._chance.choice(list(self._active))
             effects += [*self._unlink(unlucky), Send((unlucky,), Disconnect())]
@@ -339,16 +342,17 @@ class HyParView(Table):
 
     def _integrate(self, nodes: tuple[NodeId, ...], offered: tuple[NodeId, ...]) -> None:
         """Takes nodes into the passive view; those that the other side was given make room first."""
+        leaving = [node for node in offered if node in self._passive]
         for node in nodes:
-            self._remember(node, offered)
+            self._remember(node, leaving)
 
-    def _remember(self, node: NodeId, offered: tuple[NodeId, ...] = ()) -> None:
+    def _remember(self, node: NodeId, leaving: list[NodeId] | None = None) -> None:
+        """Takes a node into the passive view; one of `leaving` makes room, or else anybody."""
         passive = self._passive
         if node == self._me or node in self._active or node in passive:
             return
         if len(passive) >= self._settings.passive_max:
-            goes = next((other for other in offered if other in passive), None)
-            del passive[goes if goes is not None else self._chance.choice(list(passive))]
+            del passive[leaving.pop() if leaving else self._chance.choice(list(passive))]
         passive[node] = None
 
     on: ClassVar = {

@@ -254,8 +254,13 @@ class Stack:
             raise UnexpectedEvent(event)
         effects = self.layers[place].handle(event)
         for effect in effects:
-            # Most events lead to nothing but sends: they need no carrying.
-            if type(effect) is not Send:
+            effect_kind = type(effect)
+            if effect_kind is Send:  # Most events lead to nothing but sends, which need no carrying.
+                continue
+            if effect_kind is Notify:
+                if type(effect.notification) in self._listeners:  # type: ignore[attr-defined]
+                    return self._carry(event.now_ms, effects)
+            elif effect_kind is Ask or effect_kind is Suspect:
                 return self._carry(event.now_ms, effects)
         return effects
 

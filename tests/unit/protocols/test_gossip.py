@@ -140,6 +140,9 @@ class TestTree:
         assert fire(layer, MissingDue("t", 1)) == [Send(("c",), graft), again]
         assert fire(layer, MissingDue("t", 1)) == []
 
+    def test_a_notice_of_a_stranger_is_ignored(self) -> None:
+        assert receive(node("a"), "x", IHave("t", 1, 3)) == []
+
     def test_a_message_that_comes_in_time_is_not_asked_for(self) -> None:
         layer = node("ab", lazy="b")
         receive(layer, "b", IHave("t", 1, 3))
@@ -153,7 +156,7 @@ class TestTree:
 
     def test_a_graft_brings_the_message_and_the_link_into_the_tree(self) -> None:
         layer = node("ab", lazy="b")
-        assert receive(layer, "b", Graft("t", 0, wanted=True)) == [Send(("b",), Payload("t", 0, 1, b"zero"))]
+        assert receive(layer, "b", Graft("t", 0, wanted=True)) == [Send(("b",), Payload("t", 0, 2, b"zero"))]
         assert layer.lazy("t") == ()
 
     def test_a_graft_for_the_tree_alone_brings_no_message(self) -> None:
@@ -208,9 +211,9 @@ class TestRecovery:
         receive(layer, "a", Payload("t", 1, 1, b"one"))
         assert receive(layer, "b", Digest((("t", 3, 3),))) == [SetTimer(FetchDue("b"), 1_000)]
         assert fire(layer, FetchDue("b")) == [SetTimer(FetchDue("b"), 1_000), Send(("b",), Fetch("t", (0, 2)))]
-        assert receive(layer, "b", Recovered("t", 0, b"zero")) == [
-            Notify(Delivered("t", 0, b"zero", 0)),
-            Send(("a",), Payload("t", 0, 1, b"zero")),
+        assert receive(layer, "b", Recovered("t", 0, 3, b"zero")) == [
+            Notify(Delivered("t", 0, b"zero", 3)),
+            Send(("a",), Payload("t", 0, 4, b"zero")),
         ]
         assert fire(layer, FetchDue("b"))[1:] == [Send(("b",), Fetch("t", (2,)))]
         # No progress: there is no sense in asking the same again before the next digest.
@@ -230,7 +233,7 @@ class TestRecovery:
 
     def test_a_recovered_message_that_is_known_says_nothing_about_the_tree(self) -> None:
         layer = node("ab", lazy="b")
-        assert receive(layer, "a", Recovered("t", 0, b"zero")) == []
+        assert receive(layer, "a", Recovered("t", 0, 1, b"zero")) == []
         assert layer.lazy("t") == ("b",)
 
     def test_a_fetch_is_answered_with_what_is_kept(self) -> None:
@@ -238,7 +241,7 @@ class TestRecovery:
         for offset in range(5):
             ask(layer, Broadcast("t", offset, b"%d" % offset))
         assert receive(layer, "a", Fetch("t", (1, 4, 9))) == [
-            Send(("a",), Recovered("t", 4, b"4")),
+            Send(("a",), Recovered("t", 4, 1, b"4")),
             Send(("a",), Gone("t", (1,))),
         ]
 
@@ -284,10 +287,10 @@ class TestBounds:
         memory = Memory(SETTINGS)
         memory.track("t", 0)
         for offset in range(5):
-            memory.add("t", offset, b"x")
-        assert memory.kept_count == 3 and memory.payload("t", 1) is None and memory.payload("t", 2) == b"x"
-        memory.add("t", 5, b"x" * 10)
-        memory.add("t", 6, b"x" * 10)
+            memory.add("t", offset, 1, b"x")
+        assert memory.kept_count == 3 and memory.kept("t", 1) is None and memory.kept("t", 2) == (1, b"x")
+        memory.add("t", 5, 1, b"x" * 10)
+        memory.add("t", 6, 1, b"x" * 10)
         assert memory.kept_count == 2
 
     def test_notices_are_bounded(self) -> None:
@@ -322,7 +325,7 @@ MESSAGES: Any = st.one_of(
     st.builds(Prune, TOPICS),
     st.builds(Digest, st.lists(st.tuples(TOPICS, OFFSETS, OFFSETS), max_size=4).map(tuple)),
     st.builds(Fetch, TOPICS, st.lists(OFFSETS, max_size=6).map(tuple)),
-    st.builds(Recovered, TOPICS, OFFSETS, st.binary(max_size=12)),
+    st.builds(Recovered, TOPICS, OFFSETS, st.integers(0, 9), st.binary(max_size=12)),
     st.builds(Gone, TOPICS, st.lists(OFFSETS, max_size=6).map(tuple)),
 )
 NEWS = st.one_of(st.builds(NeighborUp, PEERS), st.builds(NeighborDown, PEERS))

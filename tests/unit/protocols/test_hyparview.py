@@ -210,6 +210,14 @@ class TestActiveViewManagement:
         assert receive(layer, "x", NeighborAnswer(accepted=False)) == []
         assert layer.active == ("a",)
 
+    def test_requests_that_cross_make_one_link_and_no_half_one_when_it_ends(self) -> None:
+        layer = node(active="a", passive="p")
+        fire(layer, RepairDue())
+        assert receive(layer, "p", Neighbor(urgent=False)) == [CancelTimer(AnswerDue("p")), *up("p"), yes("p")]
+        assert receive(layer, "p", Disconnect()) == down("p")
+        assert receive(layer, "p", NeighborAnswer(accepted=True)) == [Send(("p",), Disconnect())]
+        assert layer.active == ("a",)
+
     def test_an_answer_that_finds_the_place_taken_is_declined(self) -> None:
         layer = node(active="ab", passive="p")
         layer.handle(PeerDown(0, "a"))

@@ -120,7 +120,7 @@ def _crowded() -> Iterator[None]:
 @_mutant("hoarding", "a passive view never lets anybody go", "calm", BOUNDED)
 def _hoarding() -> Iterator[None]:
     def planted(_: Any) -> Any:
-        def hoard(self: HyParView, node: str, offered: tuple[str, ...] = ()) -> None:
+        def hoard(self: HyParView, node: str, leaving: list[str] | None = None) -> None:
             if node != self._me and node not in self._active:
                 self._passive[node] = None
 
@@ -133,7 +133,7 @@ def _hoarding() -> Iterator[None]:
 @_mutant("self-regard", "a node keeps itself and its neighbours in its passive view", "calm", BOUNDED)
 def _self_regard() -> Iterator[None]:
     def planted(_: Any) -> Any:
-        def remember(self: HyParView, node: str, offered: tuple[str, ...] = ()) -> None:
+        def remember(self: HyParView, node: str, leaving: list[str] | None = None) -> None:
             if len(self._passive) < self._settings.passive_max:
                 self._passive[node] = None
 
@@ -204,12 +204,11 @@ def _gaps_forgotten() -> Iterator[None]:
 
 @_mutant("mixed-up", "another message than the one that was asked for is sent", "cut", UNCHANGED)
 def _mixed_up() -> Iterator[None]:
-    def planted(payload: Any) -> Any:
-        def other(self: gossip_memory.Memory, topic: str, offset: int) -> bytes | None:
-            body: bytes | None = payload(self, topic, offset + 1)
-            return body
+    def planted(kept: Any) -> Any:
+        def other(self: gossip_memory.Memory, topic: str, offset: int) -> Any:
+            return kept(self, topic, offset + 1)
 
         return other
 
-    with patched(gossip_memory.Memory, "payload", planted):
+    with patched(gossip_memory.Memory, "kept", planted):
         yield

@@ -19,7 +19,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from heapq import heappop
 from random import Random
 from typing import Any, TypeVar
 
@@ -211,9 +210,9 @@ class World:
         """Lets everything happen up to a time."""
         until_us = until_ms * 1000
         with without_collection():
-            while (heap := self._agenda.next_heap(until_us)) and heap[0][0] <= until_us:
-                while heap and heap[0][0] <= until_us:
-                    at_us, number, kind, target, first, second = heappop(heap)
+            while (entries := self._agenda.open(until_us)) and entries[-1][0] <= until_us:
+                while entries and entries[-1][0] <= until_us:
+                    at_us, number, kind, target, first, second = entries.pop()
                     self.now_us = at_us
                     if kind == MESSAGE:
                         if not target.alive:

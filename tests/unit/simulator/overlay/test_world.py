@@ -198,9 +198,8 @@ def test_what_is_planned_happens_in_the_order_of_time_and_of_planning() -> None:
         agenda.add(entry)
     late = iter(entries[1_000:])
     for until_us in (30_000, 99_999):
-        while (heap := agenda.next_heap(until_us)) and heap[0][0] <= until_us:
-            heap.sort()  # A sorted list is a heap too, and shows the next entry.
-            entry = heap.pop(0)
+        while (opened := agenda.open(until_us)) and opened[-1][0] <= until_us:
+            entry = opened.pop()
             taken.append(entry)
             follower = next(late, None)
             if follower is not None:  # Nothing is planned for the past.
