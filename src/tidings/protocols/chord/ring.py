@@ -45,7 +45,7 @@ def stable_links(names: Iterable[NodeId], settings: ChordSettings, fingers: bool
 
     >>> links = stable_links(["a", "b", "c"], ChordSettings(successors_max=2))
     >>> links["a"].predecessor, links["a"].successors
-    ('c', ('b', 'c'))
+    ('b', ('c', 'b'))
     """
     ring = sorted(names, key=identifier)
     count, length = len(ring), settings.successors_max

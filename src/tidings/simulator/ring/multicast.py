@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from random import Random
 import msgspec
 
 from tidings.errors import InvalidRequest
-from tidings.protocols.chord import Chord, ChordSettings, stable_links
+from tidings.protocols.chord import Chord, ChordSettings, identifier, stable_links
 from tidings.protocols.scribe import Publish, Scribe, ScribeSettings, Subscribe
 from tidings.protocols.stack import NodeId, Stack
 from tidings.simulator.overlay.latency import Constant, Latency, LongTail, Uniform
@@ -24,7 +25,6 @@ from tidings.simulator.ring.tree_checkers import (
     check_acyclic,
     check_covered,
     reach,
-    scribes,
 )
 
 FOLDER = Path(__file__).with_name("scenarios")
@@ -215,13 +215,14 @@ class Multicast:
             self.world.after(self.plan.down_ms, partial(self._join, name))
 
     def _keepers(self) -> list[set[NodeId]]:
-        """For each topic, the live nodes that have everything of it that counts."""
-        logs = {name: scribe.roots.logs for name, scribe in scribes(self.world).items()}
+        """For each topic, its owner and those who should have copies; who came later may not have had the time to."""
+        ring = sorted(self.world.live, key=identifier)
+        points = [identifier(name) for name in ring]
         found = []
         for topic in self.topics:
-            kept = {name: log for name, own in logs.items() if (log := own.get(topic)) is not None}
-            committed = max((log.committed for log in kept.values()), default=0)
-            found.append({name for name, log in kept.items() if log.end >= committed})
+            first = bisect_left(points, identifier(topic))
+            names = [ring[(first + step) % len(ring)] for step in range(self.plan.scribe.replicas + 1)]
+            found.append({name for name in names if self.world.nodes[name].started_us == 0})
         return found
 
     def _join(self, name: NodeId) -> None:
