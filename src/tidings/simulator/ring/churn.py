@@ -199,7 +199,8 @@ def run_large_churn(nodes: int, joins: int, crashes: int, seed: int = 0) -> Chur
     >>> run_large_churn(50, joins=5, crashes=5).rule is None
     True
     """
-    settings = ChordSettings(successors_max=16)
+    upkeep_ms = 500 if nodes <= 1_000 else 2_000
+    settings = ChordSettings(successors_max=16, stabilise_ms=upkeep_ms, fix_fingers_ms=10 * upkeep_ms)
     churn = Churn(ChurnPlan(seed, settings, nodes, Uniform(), 5.0, 0.0, ()), is_watched=False)
     for victim in churn.random.sample(churn.world.live, crashes):
         churn.world.crash(victim)
