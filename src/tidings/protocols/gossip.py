@@ -167,12 +167,23 @@ class DigestDue(Timer, frozen=True):
 class Gossip(Table):
     """The broadcast of one node. A `founding` node has nobody to learn from: it begins with every first message."""
 
-    __slots__ = ("_announcers", "_behind", "_chance", "_lazy", "_settings", "knows_beginning", "memory", "neighbors")
+    __slots__ = (
+        "_announcers",
+        "_behind",
+        "_chance",
+        "_lazy",
+        "_settings",
+        "_tracks",
+        "knows_beginning",
+        "memory",
+        "neighbors",
+    )
 
     def __init__(self, settings: GossipSettings, chance: random.Random, founding: bool = False) -> None:
         self._settings = settings
         self._chance = chance
         self.memory = Memory(settings)
+        self._tracks = self.memory.tracks
         self.neighbors: dict[NodeId, None] = {}
         self._lazy: dict[str, dict[NodeId, None]] = {}
         """For each topic, the neighbours that get notices. All the others get its messages at once."""
@@ -252,6 +263,9 @@ class Gossip(Table):
 
     def _on_ihave(self, peer: NodeId, message: IHave) -> list[Effect]:
         topic, offset, hops = message.topic, message.offset, message.hops
+        track = self._tracks.get(topic)  # Not `has_seen`: most messages are notices of what is known.
+        if track is not None and offset < track.next_offset:
+            return []
         if self.memory.has_seen(topic, offset) or peer not in self.neighbors:
             return []
         announcers = self._announcers.get((topic, offset))

@@ -72,14 +72,13 @@ class NetworkModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Node:
     """One life of a node."""
 
-    __slots__ = ("alive", "handle", "line_us", "name", "number", "stack", "started_us", "timers", "watches")
+    __slots__ = ("alive", "line_us", "name", "number", "stack", "started_us", "timers", "watches")
 
     def __init__(self, number: int, name: NodeId, stack: Stack, started_us: int, line_us: int) -> None:
         self.number = number
         """Tells this life from all others of any node."""
         self.name = name
         self.stack = stack
-        self.handle = stack.handle
         self.alive = True
         self.started_us = started_us
         self.line_us = line_us
@@ -175,7 +174,7 @@ class World:
         node = self.nodes[name]
         assert node.alive, f"{name} is down."
         self._note(name, f"is asked for {request!r}")
-        self._apply(node, node.handle(Requested(self.now_ms, request)))
+        self._apply(node, node.stack.handle(Requested(self.now_ms, request)))
 
     def cut(self, sides: Mapping[NodeId, int]) -> None:
         """From now on nodes reach only those of their own side; who is not named is on side 0."""
@@ -221,7 +220,7 @@ class World:
                         self.delivered += 1
                         if self.trace is not None:
                             self._note(target.name, f"<- {first} {second!r}")
-                        effects = target.handle(Received(at_us // 1000, first, second))
+                        effects = target.stack.handle(Received(at_us // 1000, first, second))
                         if effects:
                             self._apply(target, effects)
                     else:
@@ -247,7 +246,7 @@ class World:
     def _handle(self, node: Node, event: Event) -> None:
         if self.trace is not None:
             self._note(node.name, repr(event))
-        self._apply(node, node.handle(event))
+        self._apply(node, node.stack.handle(event))
 
     def _apply(self, node: Node, effects: list[Effect]) -> None:
         for effect in effects:
