@@ -41,6 +41,7 @@ COMMANDS = {
     "keys": "make the keys of brokers and clients",
     "bench": "measure, beside the limits of this machine",
     "simulate": "run the whole system in made-up worlds",
+    "experiment": "run overlays in made-up worlds, and measure",
 }
 
 INTERRUPTED = 130

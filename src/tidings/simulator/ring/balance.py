@@ -1,0 +1,123 @@
+"""Figures of the ring: hops of a lookup, and how evenly topics are spread over nodes."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from random import Random
+
+import msgspec
+
+from tidings.protocols.chord import Chord, ChordSettings, FindRoot, RootFound, identifier, key_of, stable_links
+from tidings.protocols.stack import NodeId, Stack
+from tidings.simulator.overlay.world import World
+
+LOOKUPS_AT_ONCE = 500
+
+
+class HopsRow(msgspec.Struct, frozen=True):
+    """How many hops lookups took in one ring. A hop is one message on the way from the asker to the owner."""
+
+    nodes: int
+    lookups: int
+    answered: int
+    right: int
+    """Answers that named the true owner."""
+    hops_mean: float
+    hops_p50: int
+    hops_p99: int
+    hops_max: int
+    half_log2: float
+    """Half of log2 of the number of nodes: what the Chord paper finds."""
+    ratio: float
+
+
+def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max: int = 8) -> HopsRow:
+    """Asks for random keys from random nodes of a ring that is at rest.
+
+    >>> row = measure_hops(64, lookups=200)
+    >>> row.answered == row.right == 200 and row.hops_mean < 6
+    True
+    """
+    chance = Random(seed)
+    # At rest nothing changes, so that nothing has to be kept up.
+    settings = ChordSettings(successors_max=successors_max, stabilise_ms=10**9, fix_fingers_ms=10**9)
+    names = [f"node-{index}" for index in range(nodes)]
+    world = World(seed)
+    for name, links in stable_links(names, settings).items():
+        world.start(name, Stack([Chord(name, settings, Random(chance.getrandbits(64)), links=links)]))
+    found: list[RootFound] = []
+    world.observers.append(lambda _us, _name, news: found.append(news) if isinstance(news, RootFound) else None)
+    keys = {key_of(f"key-{index}"): f"key-{index}" for index in range(lookups)}
+    for index, key in enumerate(keys):
+        world.request(chance.choice(names), FindRoot(key))
+        if index % LOOKUPS_AT_ONCE == 0:
+            world.run_for(1_000)
+    world.run_for(30_000)
+    owners = owners_of(list(keys.values()), names)
+    hops = sorted(answer.hops for answer in found)
+    half_log2 = math.log2(nodes) / 2
+    mean = sum(hops) / len(hops)
+    return HopsRow(
+        nodes=nodes,
+        lookups=lookups,
+        answered=len(found),
+        right=sum(owners[keys[answer.key]] == answer.root for answer in found),
+        hops_mean=round(mean, 3),
+        hops_p50=hops[len(hops) // 2],
+        hops_p99=hops[len(hops) * 99 // 100],
+        hops_max=hops[-1],
+        half_log2=round(half_log2, 3),
+        ratio=round(mean / half_log2, 3),
+    )
+
+
+class TopicsRow(msgspec.Struct, frozen=True):
+    """How many topics each node owns."""
+
+    nodes: int
+    topics: int
+    virtual: int
+    """Points on the circle for each node; 1: no virtual identifiers."""
+    expected: float
+    owned_min: int
+    owned_max: int
+    owned_p99: int
+    deviation: float
+    """The standard deviation."""
+    without: int
+    """Nodes that own nothing."""
+
+
+def measure_topics(nodes: int, topics: int, virtual: int = 1) -> TopicsRow:
+    """Counts the topics that each node owns, with so many virtual identifiers for each (Chord, section 6.1).
+
+    >>> measure_topics(10, 30).expected
+    3.0
+    """
+    names = [f"node-{index}" for index in range(nodes)]
+    points = [f"{name}#{index}" for name in names for index in range(virtual)] if virtual > 1 else names
+    owners = owners_of([f"topic-{index}" for index in range(topics)], points)
+    counts = dict.fromkeys(names, 0)
+    for owner in owners.values():
+        counts[owner.partition("#")[0]] += 1
+    owned = sorted(counts.values())
+    expected = topics / nodes
+    return TopicsRow(
+        nodes=nodes,
+        topics=topics,
+        virtual=virtual,
+        expected=round(expected, 3),
+        owned_min=owned[0],
+        owned_max=owned[-1],
+        owned_p99=owned[nodes * 99 // 100],
+        deviation=round(math.sqrt(sum((count - expected) ** 2 for count in owned) / nodes), 3),
+        without=owned.count(0),
+    )
+
+
+def owners_of(names: list[str], nodes: list[NodeId]) -> dict[str, NodeId]:
+    """The first node at or after the point of each name."""
+    ring = sorted(nodes, key=identifier)
+    points = [identifier(node) for node in ring]
+    return {name: ring[bisect_left(points, identifier(name)) % len(ring)] for name in names}
