@@ -56,7 +56,7 @@ test: $(STAMP) ## lint, types and every test that ends in minutes
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
 soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds and GROUP_SEEDS=10000 of groups
-	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS)
+	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0
 	$(BIN)/tidings simulate --seeds $(SEEDS)
 	$(BIN)/tidings simulate --world groups --seeds $(GROUP_SEEDS)
 
