@@ -100,15 +100,19 @@ def spark_stream(
     ]
 
 
-def spark_micro_batches(desk: Any, folder: str, count: int, address: str | None = None, topic: str = "") -> float:
-    """The usual time of a micro-batch of ten rows that go nowhere: of Spark's own rate source, or of ours."""
-    if address is None:
+def spark_micro_batches(
+    desk: Any, address: str, topic: str | None, folder: str, count: int, to_topic: str | None
+) -> float:
+    """The usual time of a micro-batch of ten rows: from a topic or Spark's own rate source, into a topic or nothing."""
+    if topic is None:
         reader = desk.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
     else:
         reader = desk.spark.readStream.format("tidings").option("bus", address).option("topic", topic)
         reader = reader.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 10).option("tasks", 1)
-    writer = reader.load().writeStream.format("noop").option("checkpointLocation", folder)
-    query = writer.trigger(processingTime="0 seconds").start()
+    writer = reader.load().selectExpr("cast(value as string) as value").writeStream.format("noop")
+    if to_topic is not None:
+        writer = writer.format("tidings").option("bus", address).option("topic", to_topic)
+    query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
     times: dict[int, float] = {}
     while len(times) < count:
         query.awaitTermination(0.2)
