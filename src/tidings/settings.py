@@ -109,7 +109,7 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes_max: int = 64 * MIB
     segment_records_max: int = 200_000
     """Bounds recovery, which replays at most about one segment."""
-    commit_bytes_max: int = 512 * KIB
+    commit_bytes_max: int = 192 * KIB
     """A commit ends once it holds this much, so that its answers leave while the next one is written."""
     mapped_segments_max: int = 2
     recent_bytes_max: int = 16 * MIB

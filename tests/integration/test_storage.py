@@ -357,14 +357,14 @@ def test_a_fenced_broker_without_work_stops_too(storage: StorageProcess, broker:
 def test_a_full_disk_refuses_and_goes_on_when_there_is_room(storage: StorageProcess, broker: ServerProcess) -> None:
     """E5: a file size limit on the storage server stands for the full disk."""
     with tidings.connect(broker.address, "alice") as bus:
-        bus.put("news", "one")
+        bus.put("news", bytes(100_000))  # With the large one below it does not fit into the room that was made ahead.
         size = sum(file.stat().st_size for file in storage.data.glob("*.journal"))
         resource.prlimit(storage.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
         with pytest.raises(tidings.Overloaded, match="disk is full"):
-            bus.put("news", bytes(5000))
+            bus.put("news", bytes(1_000_000))
         assert bus.put("news", "small").offset == 1
         resource.prlimit(storage.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert bus.put("news", bytes(5000)).offset == 2
+        assert bus.put("news", bytes(1_000_000)).offset == 2
     broker.kill()
     broker.start()
     with tidings.connect(broker.address, "alice") as bus:

@@ -28,9 +28,14 @@ def publish_lanes(desk: Any, topic: str, count: int, lanes: int, size: int) -> N
     desk.connected.put_many(topic, desk.values_of(count, size), keys=list(lane_keys(count, lanes)))
 
 
-def share(desk: Any, address: str, topic: str, clients: list[str], count: int) -> tuple[float, float]:
-    """Members of one group handle what is there, one by one: began, and the moment of the last message."""
-    buses = [tidings.connect(address, client_id=client) for client in clients]
+def share_join(desk: Any, address: str, topic: str, clients: list[str]) -> None:
+    """Members of one group, that work later."""
+    desk.buses = [tidings.connect(address, client_id=client) for client in clients]
+    desk.members = [bus.subscribe(topic, group=GROUP) for bus in desk.buses]
+
+
+def share(desk: Any) -> tuple[float, float]:
+    """The members handle what is there, one by one: began, and the moment of the last message."""
     ended: list[float] = []
     faults: list[BaseException] = []
 
@@ -46,14 +51,13 @@ def share(desk: Any, address: str, topic: str, clients: list[str], count: int) -
         except BaseException as error:  # noqa: BLE001 - it is reported by the thread that asked
             faults.append(error)
 
-    members = [bus.subscribe(topic, group=GROUP) for bus in buses]
     began = perf_counter()
-    threads = [threading.Thread(target=work, args=(jobs,), daemon=True) for jobs in members]
+    threads = [threading.Thread(target=work, args=(jobs,), daemon=True) for jobs in desk.members]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(300)
-    for bus in buses:
+    for bus in desk.buses:
         bus.close()
     if faults:
         raise faults[0]
@@ -120,4 +124,4 @@ def join_late(desk: Any, address: str, topic: str, members: int, lanes: int) -> 
     return before.lanes, after.moved_lanes - before.moved_lanes
 
 
-GROUP_JOBS = (publish_lanes, share, join, work_paced, publish_paced, join_late)
+GROUP_JOBS = (publish_lanes, share_join, share, join, work_paced, publish_paced, join_late)

@@ -42,7 +42,9 @@ def throughput(on: Stage) -> list[Figure]:
                 alone.append(count / (ended - began))
             for process, member in enumerate(members):
                 names = [f"member-{process}-{index}" for index in range(each)]
-                member.send("share", address=broker.address, topic=topic, clients=names, count=count)
+                member.ask("share_join", address=broker.address, topic=topic, clients=names)
+            for member in members:
+                member.send("share")
             done = [member.answer() for member in members]
             results.append(count / (max(ended for _, ended in done) - min(began for began, _ in done)))
     return [

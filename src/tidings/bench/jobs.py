@@ -37,6 +37,8 @@ class Desk:
     def __init__(self) -> None:
         self.bus: Bus | None = None
         self.jobs: GroupSubscription | None = None
+        self.buses: list[Bus] = []
+        self.members: list[GroupSubscription] = []
         self.values: list[bytes] = []
         self.readers: list[tuple[Bus, Subscription]] = []
         self.callers: limits.EchoClient | None = None

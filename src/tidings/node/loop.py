@@ -39,7 +39,7 @@ from tidings.transport.zeromq import DealerLink
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
-INLINE_BYTES_MAX = 64 * 1024
+INLINE_BYTES_MAX = 256 * 1024
 INLINE_NS_MAX = 2_000_000
 """A commit up to this size is written in the loop, if the last ones took less than this on the average."""
 STOP_SECONDS_MAX = 5.0
@@ -187,19 +187,19 @@ class Loop:
         return False
 
     def _start_commit(self) -> None:
-        engine = self._engine
-        if engine.committing or not engine.has_staged:
-            return
-        inline = (
-            engine.staged_bytes <= INLINE_BYTES_MAX
-            and self._committer.usual_ns <= INLINE_NS_MAX
-            and not engine.journal.remote
-        )
-        commit = engine.begin_commit(self._clock())
-        if inline:
-            self._end_commit(self._committer.write(commit))
-        else:
-            self._committer.submit(commit)
+        engine, committer = self._engine, self._committer
+        while engine.has_staged and not engine.committing:
+            inline = (
+                min(engine.staged_bytes, engine.journal.commit_bytes_max) <= INLINE_BYTES_MAX
+                and committer.usual_ns <= INLINE_NS_MAX
+                and not engine.journal.remote
+            )
+            commit = engine.begin_commit(self._clock())
+            if not inline:
+                committer.submit(commit)
+                return
+            self._end_commit(committer.write(commit))
+            self._flush()
 
     def _take_finished(self) -> None:
         if self._engine.committing and not self._committer.finished.empty():

@@ -162,9 +162,11 @@ class Keeper:
             case Truncate(name=name, size=size):
                 if not 0 <= size <= self._size(name):
                     raise InvalidRequest(f"{name} has {self._size(name)} bytes and cannot be cut to {size}.")
+                cut = size < self._size(name)
                 disk.truncate(name, size)
                 self._sizes[name] = size
-                self.on_cut(name, size)
+                if cut:  # A file that is sealed is cut to what it has: nothing of it goes.
+                    self.on_cut(name, size)
             case Replace(name=name):
                 _check_name(name)
                 disk.replace(name, buffers)

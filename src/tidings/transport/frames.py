@@ -17,6 +17,8 @@ Frame = bytes | memoryview
 NOT_NOW = int(zmq.DONTWAIT)
 MORE_NOT_NOW = NOT_NOW | int(zmq.SNDMORE)
 
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
 _send = Core.send
 _receive = Core.recv
 
@@ -27,6 +29,11 @@ def send(socket: zmq.Socket[Any], frames: Sequence[Frame | zmq.Frame]) -> None:
     for index in range(last):
         _send(socket, frames[index], MORE_NOT_NOW)
     _send(socket, frames[last], NOT_NOW)
+
+
+def is_readable(socket: zmq.Socket[Any]) -> bool:
+    """Whether a message is there. Half the price of an attempt to receive that fails."""
+    return bool(int(socket.get(_EVENTS)) & _READABLE)
 
 
 def receive(socket: zmq.Socket[Any]) -> list[zmq.Frame]:

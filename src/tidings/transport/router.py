@@ -95,7 +95,9 @@ class Router:
     def receive(self, count_max: int) -> Iterator[tuple[Peer, list[bytes | memoryview], str | None]]:
         """The requests that have come, up to a number: peer, frames, and whose key it was."""
         receive, socket = frames.receive, self._socket
-        for _ in range(count_max):
+        for count in range(count_max):
+            if count == 1 and not frames.is_readable(socket):  # Most come alone.
+                return
             try:
                 identity, *parts = receive(socket)
             except zmq.Again:

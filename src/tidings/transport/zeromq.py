@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 import zmq
 
 from tidings.errors import InvalidRequest, LimitReached
-from tidings.transport.frames import Frame, receive, send
+from tidings.transport.frames import Frame, is_readable, receive, send
 
 if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
 
-EVENTS = int(zmq.EVENTS)
-READABLE = int(zmq.POLLIN)
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 """A frame above this ends the connection; far above every limit that a broker could set."""
 QUEUED_MESSAGES_MAX = 100_000
@@ -54,16 +52,16 @@ class DealerLink:
 
     def send(self, frames: Sequence[Frame]) -> None:
         """Sends one message without waiting; it is lost when the queue is full."""
-        with contextlib.suppress(zmq.Again):
+        try:
             send(self._socket, frames)
+        except zmq.Again:
+            return
 
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
-        if int(dealer.get(EVENTS)) & READABLE:  # Cheaper than an attempt that fails.
-            return [frame.bytes for frame in receive(dealer)]
         if timeout_ms == 0:
-            return None
+            return [frame.bytes for frame in receive(dealer)] if is_readable(dealer) else None
         for ready, _ in self._poller.poll(timeout_ms):
             if ready is dealer:
                 return [frame.bytes for frame in receive(dealer)]
