@@ -66,6 +66,15 @@ class Columns(msgspec.Struct, frozen=True, array_like=True):
     published_us: int | list[int] = 0
 
 
+class Contents(msgspec.Struct, frozen=True):
+    """What a broker has to know of a batch that it stores. `largest_bytes` is 0 when no message can be too large."""
+
+    publisher: str
+    count: int
+    largest_bytes: int = 0
+    ids: list[str | None] | None = None
+
+
 class Batch(Sequence[Message]):
     """Consecutive messages of one topic and one publisher, as columns: `values`, `keys`, `first_offset`.
 

@@ -28,6 +28,8 @@ from tidings.journal.recovery import Recovery, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
+REMOTE_COMMIT_FACTOR = 8
+
 
 class Roll(msgspec.Struct, frozen=True):
     """What sealing a segment takes: the segment as it ends, and the owner's bytes about it."""
@@ -117,8 +119,8 @@ class Journal:
 
     @property
     def commit_bytes_max(self) -> int:
-        """How much should go into one commit."""
-        return self._settings.commit_bytes_max
+        """How much should go into one commit: more where it has to be sent to a storage server first."""
+        return self._settings.commit_bytes_max * (REMOTE_COMMIT_FACTOR if self._disk.remote else 1)
 
     def recover(self) -> Recovery:
         """What the disk holds. Appending has to wait until the records have been read to the end."""

@@ -18,7 +18,7 @@ from itertools import starmap
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
-from tidings.message import Columns, select
+from tidings.message import Columns, Contents, select
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
@@ -30,6 +30,7 @@ from tidings.protocols.events import Examined, Persisted, Received, Refused, Tic
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
+from tidings.wire.contents import read_contents
 
 COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
@@ -84,7 +85,7 @@ class Engine:
             self._refuse(peer, codec.guess_request(header), error)
             return
         bodies = tuple(frames[1:])
-        batches: tuple[Columns, ...] = ()
+        batches: tuple[Contents, ...] = ()
         if bodies:
             try:
                 batches = self._read_bodies(bodies)
@@ -93,14 +94,11 @@ class Engine:
                 return
         self._run(self.broker.handle(Received(now_ms, peer, request, bodies, batches, user)))
 
-    def _read_bodies(self, bodies: tuple[Frame, ...]) -> tuple[Columns, ...]:
+    def _read_bodies(self, bodies: tuple[Frame, ...]) -> tuple[Contents, ...]:
         settings = self.broker.settings
         if len(bodies) > settings.topics_per_request_max:
             raise ProtocolError(f"{len(bodies)} bodies came with one request: send fewer.")
-        batches = tuple(map(codec.decode_columns, bodies))
-        for body, columns in zip(bodies, batches, strict=True):
-            codec.check_columns(columns, len(body), settings.message_bytes_max)
-        return batches
+        return tuple(read_contents(body, settings.message_bytes_max) for body in bodies)
 
     def _refuse(self, peer: Peer, request: int, error: TidingsError) -> None:
         self.outgoing.append((peer, [codec.encode(messages.Failed(request, error.number, str(error)))]))

@@ -14,7 +14,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Received(Event, frozen=True):
-    """A message came from a peer. `bodies` are the frames behind it, `batches` what the wire read in them."""
+    """A message came from a peer. `bodies` are the frames behind it, `batches` what the wire found in them."""
 
     peer: Peer
     message: Any

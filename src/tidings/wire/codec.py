@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidings.errors import MessageTooLarge, ProtocolError
+from tidings.errors import ProtocolError
 from tidings.message import Columns, select
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest
 
@@ -64,16 +64,6 @@ def decode_columns(body: Frame) -> Columns:
     ):
         raise ProtocolError("The columns of the batch differ in length: each has one entry for each message.")
     return columns
-
-
-def check_columns(columns: Columns, size_bytes: int, message_bytes_max: int) -> None:
-    """Raises MessageTooLarge when a message is above the limit; `size_bytes` is the body's."""
-    if size_bytes > message_bytes_max:  # Only a body above the limit can hold a message above it.
-        largest = max(map(len, columns.values), default=0)
-        if largest > message_bytes_max:
-            raise MessageTooLarge(
-                f"A message of {largest} bytes is above the limit of {message_bytes_max}: split it or raise the limit."
-            )
 
 
 def guess_request(header: Frame) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError, Unauthorized
-from tidings.message import Columns, TopicInfo, check_name, check_topic
+from tidings.message import Contents, TopicInfo, check_name, check_topic
 from tidings.protocols.broker import bulk, commands, messages, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
@@ -198,8 +198,8 @@ class Broker:
                 f"One request may hold {self.settings.topics_per_request_max} parts (topics_per_request_max): split it."
             )
         batches = tuple(
-            self._check_part(client, part, body, columns)
-            for part, body, columns in zip(parts, event.bodies, event.batches, strict=True)
+            self._check_part(client, part, body, contents)
+            for part, body, contents in zip(parts, event.bodies, event.batches, strict=True)
         )
         acknowledged = tuple(
             messages.Acknowledgement(canonical(each.topics), each.positions) for each in acknowledgements
@@ -213,7 +213,7 @@ class Broker:
         ]
 
     def _check_part(
-        self, client: str, part: messages.Part, body: bytes | memoryview, columns: Columns
+        self, client: str, part: messages.Part, body: bytes | memoryview, contents: Contents
     ) -> commands.BatchWrite:
         settings = self.settings
         if not part.targets or len(part.targets) > settings.topics_per_request_max:
@@ -221,7 +221,7 @@ class Broker:
                 f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
                 f"not {len(part.targets)}: name fewer."
             )
-        check_batch(settings, client, part.count, body, columns)
+        check_batch(settings, client, part.count, body, contents)
         for target in part.targets:
             if target.sequence < 1:
                 raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
@@ -229,7 +229,7 @@ class Broker:
                 self.machine.check_puttable(check_topic(target.topic))
         if len(part.targets) > 1 and len({target.topic for target in part.targets}) != len(part.targets):
             raise InvalidRequest("A topic is named twice in one put: name each once.")
-        return commands.BatchWrite(part.targets, part.count, len(body), given_ids(columns))
+        return commands.BatchWrite(part.targets, part.count, len(body), given_ids(contents))
 
     def _on_staging(self, event: Received, message: bulk.Stage | bulk.Publish | bulk.Discard) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)

@@ -17,8 +17,8 @@ def on_stage(machine: Machine, event: Received, message: bulk.Stage, origin: Any
     """A batch for a stage; nothing is written if its query's batch has been published already."""
     if len(event.bodies) != 1:
         raise ProtocolError(f"1 batch came with {len(event.bodies)} bodies: send one for each.")
-    [body], [columns] = event.bodies, event.batches
-    check_batch(machine.settings, message.client, message.count, body, columns)
+    [body], [contents] = event.bodies, event.batches
+    check_batch(machine.settings, message.client, message.count, body, contents)
     check_name(message.query)
     check_name(message.stage)
     if message.number < 1 or message.batch < 0:
@@ -27,7 +27,7 @@ def on_stage(machine: Machine, event: Received, message: bulk.Stage, origin: Any
     if machine.stages.is_published(message.query, message.batch):
         return [Send(event.peer, bulk.StageDone(message.request, published=True))]
     fields = (message.query, message.batch, message.stage, message.number, message.topic, message.count)
-    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(columns))
+    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(contents))
     return [Persist(command, event.bodies, origin)]
 
 

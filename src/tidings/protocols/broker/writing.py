@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidings.errors import LimitReached, MessageTooLarge, OutOfSequence, Overloaded, ProtocolError
-from tidings.message import Columns
+from tidings.message import Contents
 from tidings.protocols.broker.clients import Client, Track
 from tidings.protocols.broker.commands import BatchWrite
 from tidings.protocols.broker.messages import Position, Stored, Target
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
     from tidings.protocols.broker.machine import Machine
 
 
-def check_batch(settings: BrokerSettings, client: str, count: int, body: bytes | memoryview, columns: Columns) -> None:
+def check_batch(
+    settings: BrokerSettings, client: str, count: int, body: bytes | memoryview, contents: Contents
+) -> None:
     """Raises what speaks against a batch that a client sent, wherever it is to go."""
-    if count != len(columns.values) or not count:
-        raise ProtocolError(f"The batch says {count} messages and holds {len(columns.values)}: count again.")
+    if count != contents.count or not count:
+        raise ProtocolError(f"The batch says {count} messages and holds {contents.count}: count again.")
     if count > settings.batch_messages_max or len(body) > settings.batch_bytes_max:
         raise MessageTooLarge(
             f"A batch of {count} messages and {len(body)} bytes is above the limits of "
             f"{settings.batch_messages_max} and {settings.batch_bytes_max}: send smaller ones."
         )
-    if columns.publisher != client:
-        raise ProtocolError(f"The batch names {columns.publisher!r} as its publisher, and {client!r} sent it.")
+    if contents.publisher != client:
+        raise ProtocolError(f"The batch names {contents.publisher!r} as its publisher, and {client!r} sent it.")
 
 
-def given_ids(columns: Columns) -> tuple[str | None, ...] | None:
+def given_ids(contents: Contents) -> tuple[str | None, ...] | None:
     """The callers' own ids in a batch, None when no message has one."""
-    if columns.ids is None or all(each is None for each in columns.ids):
+    if contents.ids is None or all(each is None for each in contents.ids):
         return None
-    return tuple(columns.ids)
+    return tuple(contents.ids)
 
 
 class Plan(msgspec.Struct):

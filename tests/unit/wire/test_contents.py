@@ -1,0 +1,87 @@
+"""What a broker looks at in a batch must be what a reader will find there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidings.errors import MessageTooLarge, ProtocolError
+from tidings.message import Columns, Contents
+from tidings.wire import codec, contents
+from tidings.wire.contents import read_contents
+
+LARGE = 1 << 30
+
+
+def by_unpacking(body: bytes) -> tuple[str, int, list[str | None] | None]:
+    columns = codec.decode_columns(body)
+    return columns.publisher, len(columns.values), columns.ids
+
+
+def outcome(body: bytes) -> object:
+    try:
+        return by_unpacking(body)
+    except ProtocolError as error:
+        return str(error)
+
+
+def found(body: bytes) -> object:
+    try:
+        read = read_contents(body, LARGE)
+    except ProtocolError as error:
+        return str(error)
+    return read.publisher, read.count, read.ids
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 255, 256, 65_535, 65_536])
+@pytest.mark.parametrize("count", [16, 40])
+def test_values_of_one_size_are_not_unpacked(size: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = codec.encode(Columns(1, "ann", [bytes([number]) * size for number in range(count)], published_us=7))
+    monkeypatch.setattr(contents, "decode_columns", None)
+    assert read_contents(body, LARGE) == Contents("ann", count, size)
+    assert read_contents(memoryview(body), LARGE) == Contents("ann", count, size)
+
+
+def test_a_message_above_the_limit() -> None:
+    for values in ([b"x" * 100] * 20, [b"x" * 100, b"y"], [b"x" * 100] * 19 + [b"y"]):
+        body = codec.encode(Columns(1, "ann", values))
+        assert read_contents(body, 100).count == len(values)
+        with pytest.raises(MessageTooLarge, match="A message of 100 bytes is above the limit of 99"):
+            read_contents(body, 99)
+
+
+@given(
+    st.lists(st.binary(max_size=3), max_size=30)
+    | st.lists(st.binary(min_size=9, max_size=9), min_size=16, max_size=30),
+    st.none() | st.integers(0, 40),
+    st.none() | st.integers(0, 40),
+    st.integers(1, 2),
+)
+def test_it_takes_what_can_be_unpacked_and_nothing_else(
+    values: list[bytes], keys: int | None, ids: int | None, form: int
+) -> None:
+    columns = Columns(
+        form,
+        "ann",
+        values,
+        None if keys is None else [b"k"] * keys,
+        None,
+        None if ids is None else ["id"] * ids,
+    )
+    body = codec.encode(columns)
+    assert found(body) == outcome(body)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255), st.sampled_from([1, 100, 300]))
+def test_a_byte_that_is_wrong_anywhere(place: int, byte: int, size: int) -> None:
+    """Bad input: not one damaged batch may be stored that a reader could not unpack."""
+    body = bytearray(codec.encode(Columns(1, "ann", [b"v" * size] * 20, [b"k"] * 20)))
+    body[place % len(body)] = byte
+    assert found(bytes(body)) == outcome(bytes(body))
+
+
+@given(st.integers(0, 2_100))
+def test_a_batch_that_was_cut(size: int) -> None:
+    body = codec.encode(Columns(1, "ann", [b"v" * 100] * 20))[:size]
+    assert found(body) == outcome(body)
