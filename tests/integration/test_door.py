@@ -214,17 +214,22 @@ def test_the_bare_req_example_runs(broker: BrokerProcess) -> None:
         assert done.stdout == f"news {offset} hello from a bare socket\n"
 
 
+def fill_the_disk(bus: tidings.Bus, data: Path, pid: int) -> None:
+    """Puts three messages, the second while the files in `data`, which `pid` writes, cannot become larger."""
+    bus.put("news", bytes(100_000))  # With the large one below it does not fit into the room that was made ahead.
+    size = sum(file.stat().st_size for file in data.glob("*.journal"))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
+    with pytest.raises(tidings.Overloaded, match="disk is full"):
+        bus.put("news", bytes(1_000_000))
+    assert bus.put("news", "small").offset == 1
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert bus.put("news", bytes(1_000_000)).offset == 2
+
+
 def test_a_full_disk_refuses_and_goes_on_when_there_is_room(broker: BrokerProcess) -> None:
     """A file size limit on the running process stands for the full disk."""
     with tidings.connect(broker.address, "alice") as bus:
-        bus.put("news", bytes(100_000))  # With the large one below it does not fit into the room that was made ahead.
-        size = sum(file.stat().st_size for file in broker.data.glob("*.journal"))
-        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
-        with pytest.raises(tidings.Overloaded, match="disk is full"):
-            bus.put("news", bytes(1_000_000))
-        assert bus.put("news", "small").offset == 1
-        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert bus.put("news", bytes(1_000_000)).offset == 2
+        fill_the_disk(bus, broker.data, broker.pid)
     broker.kill()
     broker.start()
     with tidings.connect(broker.address, "alice") as bus:

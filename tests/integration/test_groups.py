@@ -599,8 +599,9 @@ def _no_thread_is_left() -> Iterator[None]:
     yield
     for _ in range(100):
         if not any(thread.name == "tidings-heartbeat" for thread in threading.enumerate()):
-            break
+            return
         time.sleep(0.02)
+    raise AssertionError("a heartbeat goes on after its bus was closed")
 
 
 def test_the_awaiting_bus_is_a_member_like_any_other(house: House) -> None:

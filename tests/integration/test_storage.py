@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import zmq
 
 import tidings
 from tests.integration.broker_process import ROOT, ServerProcess, StorageProcess, StoredBrokerProcess
-from tests.integration.test_door import FAILING_SYNC
+from tests.integration.test_door import FAILING_SYNC, fill_the_disk
 from tidings.protocols.storage import Failed
 from tidings.storage import questions
 from tidings.storage.lines import file_name
@@ -357,14 +356,7 @@ def test_a_fenced_broker_without_work_stops_too(storage: StorageProcess, broker:
 def test_a_full_disk_refuses_and_goes_on_when_there_is_room(storage: StorageProcess, broker: ServerProcess) -> None:
     """E5: a file size limit on the storage server stands for the full disk."""
     with tidings.connect(broker.address, "alice") as bus:
-        bus.put("news", bytes(100_000))  # With the large one below it does not fit into the room that was made ahead.
-        size = sum(file.stat().st_size for file in storage.data.glob("*.journal"))
-        resource.prlimit(storage.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
-        with pytest.raises(tidings.Overloaded, match="disk is full"):
-            bus.put("news", bytes(1_000_000))
-        assert bus.put("news", "small").offset == 1
-        resource.prlimit(storage.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert bus.put("news", bytes(1_000_000)).offset == 2
+        fill_the_disk(bus, storage.data, storage.pid)
     broker.kill()
     broker.start()
     with tidings.connect(broker.address, "alice") as bus:

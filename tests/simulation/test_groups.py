@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import tidings
+from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
@@ -48,21 +45,8 @@ def test_kept_seed(seed: int, bug: str) -> None:
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:
-    def hashes(hash_seed: str) -> str:
-        program = (
-            "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed, kind='groups').trace_hash)"
-        )
-        environment = os.environ | {
-            "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": str(Path(tidings.__file__).parents[1]),
-        }
-        return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = hashes("1")
-    assert len(set(first.split())) == 12
-    assert hashes("2") == first
+    program = "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed, kind='groups').trace_hash)"
+    check_same_in_another_process(program, 12)
 
 
 def test_members_stall_end_and_overlap() -> None:

@@ -5,15 +5,10 @@ A failure names its scenario and seed; `run(load(SCENARIO), SEED, trace=True)` i
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-import tidings
+from tests.simulation.traces import check_same_in_another_process
 from tidings.experiments.hyparview import failure
 from tidings.simulator.overlay import checkers
 from tidings.simulator.overlay.mutants import MUTANTS
@@ -101,16 +96,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
         "for name in ('churn', 'loss', 'heartbeat', 'cut'):\n"
         "    print(run(load(name), 5, trace=True).trace_hash)"
     )
-
-    def hashes(hash_seed: str) -> str:
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(tidings.__file__).parents[1])}
-        return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = hashes("1")
-    assert len(set(first.split())) == 4
-    assert hashes("2") == first
+    check_same_in_another_process(program, 4)
 
 
 def test_another_seed_is_another_run() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidings
+from tests.simulation.traces import check_same_in_another_process
 from tidings.protocols.chord.ring import Ring
 from tidings.simulator.ring import checkers, tree_checkers
 from tidings.simulator.ring.balance import measure_hops
@@ -166,19 +167,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
         "    print(run_churn(seed, trace=True).trace_hash)\n"
         "    print(run_multicast(draw_multicast(seed), trace=True).trace_hash)\n"
     )
-
-    def hashes(hash_seed: str) -> str:
-        environment = os.environ | {
-            "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": str(Path(tidings.__file__).parents[1]),
-        }
-        return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = hashes("1")
-    assert len(set(first.split())) == 8
-    assert hashes("2") == first
+    check_same_in_another_process(program, 8)
 
 
 def test_what_the_documentation_shows_is_what_happens() -> None:

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import tidings
+from tests.simulation.traces import check_same_in_another_process
 from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
 
@@ -55,19 +53,8 @@ def test_a_seed_is_the_same_run_again() -> None:
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:
-    def hashes(hash_seed: str) -> str:
-        program = "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed).trace_hash)"
-        environment = os.environ | {
-            "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": str(Path(tidings.__file__).parents[1]),
-        }
-        return subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = hashes("1")
-    assert len(set(first.split())) == 12
-    assert hashes("2") == first
+    program = "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed).trace_hash)"
+    check_same_in_another_process(program, 12)
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:

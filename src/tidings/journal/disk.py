@@ -161,7 +161,7 @@ class RealDisk:
         self._sync_directory()
 
     def names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file() and entry.name != LOCK_NAME)
+        return _names(self._folder)
 
     def size(self, name: str) -> int:
         size = self._sizes.get(name)
@@ -291,7 +291,7 @@ class ReadFolder:
 
     def names(self) -> list[str]:
         """The files that are there, sorted."""
-        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file() and entry.name != LOCK_NAME)
+        return _names(self._folder)
 
     def size(self, name: str) -> int:
         """How many bytes a file has."""
@@ -310,6 +310,10 @@ class ReadFolder:
         self._readers.close()
 
 
+def _names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name != LOCK_NAME)
+
+
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents; each new entry is synced into the folder that holds it."""
     if folder.is_dir():
@@ -325,10 +329,7 @@ def make_folder(folder: Path) -> None:
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int, end: int) -> None:
     """Writes every byte of the buffers from a position on, in as few calls as the kernel allows."""
-    if len(buffers) <= BUFFERS_PER_WRITE_MAX:
-        written = os.pwritev(descriptor, buffers, position)
-    else:
-        written = os.pwritev(descriptor, buffers[:BUFFERS_PER_WRITE_MAX], position)
+    written = os.pwritev(descriptor, buffers[:BUFFERS_PER_WRITE_MAX], position)
     position += written
     if position == end:
         return

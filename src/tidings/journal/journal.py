@@ -29,6 +29,7 @@ from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
 REMOTE_COMMIT_FACTOR = 8
+"""How much larger commits to a storage server may be: each is a call, and costs one however small it is."""
 
 
 class Roll(msgspec.Struct, frozen=True):

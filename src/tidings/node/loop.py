@@ -1,11 +1,11 @@
 """The loop of a broker process: one thread owns all state, one thread writes the journal.
 
-A plain poll loop. It takes the requests that are ready, lets the engine stage what must be durable, and
-hands the commit to the writing thread; while that waits for the disk (without the GIL) the loop reads the
-next requests. A small commit is written in the loop itself as long as the disk answers fast: two thread
-switches would cost more than they save (a sixth of all processor time with 32 publishers of single
-messages), and what comes meanwhile waits in ZeroMQ's own thread. Never when the disk is a storage server's, which may
-be away: then the thread waits, and the loop goes on.
+A plain poll loop. It takes the requests that are ready, lets the engine stage what must be durable, and writes
+the commit, which is never larger than a few batches. As long as the disk answers fast it does so itself: two
+thread switches would cost more than they save (a sixth of all processor time with 32 publishers of single
+messages), and what comes meanwhile waits in ZeroMQ's own thread. On a slow disk the writing thread does it, and
+while that waits (without the GIL) the loop reads the next requests. So it does when the disk is a storage server's,
+which may be away: then the thread waits, and the loop goes on.
 
 Doors for other protocols run beside the loop in threads of their own and reach it as clients do, over links from
 inside the process. They close first, while the loop still answers them.
@@ -39,9 +39,8 @@ from tidings.transport.zeromq import DealerLink
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
-INLINE_BYTES_MAX = 256 * 1024
 INLINE_NS_MAX = 2_000_000
-"""A commit up to this size is written in the loop, if the last ones took less than this on the average."""
+"""Commits are written in the loop as long as the last ones took less than this on the average."""
 STOP_SECONDS_MAX = 5.0
 TEND_SECONDS = 1.0
 """A broker without work notices this late that its storage server was away, or belongs to another."""
@@ -189,11 +188,7 @@ class Loop:
     def _start_commit(self) -> None:
         engine, committer = self._engine, self._committer
         while engine.has_staged and not engine.committing:
-            inline = (
-                min(engine.staged_bytes, engine.journal.commit_bytes_max) <= INLINE_BYTES_MAX
-                and committer.usual_ns <= INLINE_NS_MAX
-                and not engine.journal.remote
-            )
+            inline = committer.usual_ns <= INLINE_NS_MAX and not engine.journal.remote
             commit = engine.begin_commit(self._clock())
             if not inline:
                 committer.submit(commit)

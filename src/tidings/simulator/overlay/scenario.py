@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from tidings.errors import InvalidRequest
 from tidings.settings import GossipSettings, HeartbeatSettings, HyParViewSettings
 from tidings.simulator.overlay.world import NetworkModel
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).with_name("scenarios")
 
@@ -122,11 +124,15 @@ def load(name: str) -> Scenario:
 
 def read(path: str | Path) -> Scenario:
     """A scenario from a file."""
-    path = Path(path)
+    return read_as(Scenario, Path(path), FOLDER)
+
+
+def read_as(kind: type[T], path: Path, folder: Path) -> T:
+    """A scenario of any kind from a file; `folder` has those that come with tidings, to be named if there is none."""
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.toml")))
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.toml")))
         raise InvalidRequest(f"There is no scenario {path.stem}: choose one of {known}.")
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Scenario)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), kind)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise InvalidRequest(f"{path.name} is not a scenario ({error}): mend it.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +10,11 @@ from random import Random
 
 import msgspec
 
-from tidings.errors import InvalidRequest
 from tidings.protocols.chord import Chord, ChordSettings, identifier, stable_links
 from tidings.protocols.scribe import Publish, Scribe, ScribeSettings, Subscribe
 from tidings.protocols.stack import NodeId, Stack
 from tidings.simulator.overlay.latency import Constant, Latency, LongTail, Uniform
+from tidings.simulator.overlay.scenario import read_as
 from tidings.simulator.overlay.world import NetworkModel, World
 from tidings.simulator.ring.checkers import Violation
 from tidings.simulator.ring.tree_checkers import (
@@ -72,14 +71,7 @@ def load(name: str) -> MulticastPlan:
 
 def read(path: str | Path) -> MulticastPlan:
     """A plan from a file."""
-    path = Path(path)
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.toml")))
-        raise InvalidRequest(f"There is no scenario {path.stem!r}: there are {known}.")
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), MulticastPlan)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequest(f"{path.name} is not a scenario ({error}): mend it.") from error
+    return read_as(MulticastPlan, Path(path), FOLDER)
 
 
 def draw_multicast(seed: int) -> MulticastPlan:
