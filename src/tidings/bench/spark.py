@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 
 from tidings.bench.figures import Figure, Limit, at_least, ratio_at_least, ratio_at_most
 from tidings.bench.plan import Plan
 from tidings.bench.stage import Stage
 from tidings.errors import InvalidRequest
 from tidings.spark import INSTALL
+from tidings.spark.session import check_java
 
 
 def steps(plan: Plan) -> int:
@@ -21,8 +21,7 @@ def check() -> None:
     """Raises InvalidRequest when there is no Spark to measure."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise InvalidRequest(INSTALL)
-    if shutil.which("java") is None:
-        raise InvalidRequest("Spark needs Java 17 or newer on the PATH: install it (Debian: openjdk-17-jre-headless).")
+    check_java()
 
 
 def run(on: Stage) -> list[Figure]:

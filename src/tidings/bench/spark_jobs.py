@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tidings.errors import InvalidRequest
-from tidings.spark import INSTALL, register
-
-CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""On a local disk this one takes a third of the time; both sides of every comparison use it."""
+from tidings.spark.session import open_session
 
 
 def spark_start(desk: Any, folder: str) -> str:
     """Starts a session on all cores; Spark's version."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(INSTALL) from error
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        "spark.sql.warehouse.dir": folder,
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
-        # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
-    builder = SparkSession.builder.master(f"local[{os.cpu_count() or 1}]").appName("tidings bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")  # A query that is stopped complains about its last micro-batch.
-    register(session)
+    session = open_session("tidings bench", f"local[{os.cpu_count() or 1}]", {"spark.sql.warehouse.dir": folder})
     desk.spark = session
     return str(session.version)
 

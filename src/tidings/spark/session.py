@@ -1,0 +1,116 @@
+"""The Spark session of a command: local by default, or on whatever cluster `--master` names.
+
+Every command that works on Spark opens its session here, so that the settings which make small batches fast, and the
+sentences about what is missing, are written once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidings.errors import InvalidRequest
+from tidings.spark import INSTALL, register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA = "Spark needs Java 17 or newer, and there is none: install it (Debian and Ubuntu: openjdk-17-jre-headless)."
+LOOPBACK = "127.0.0.1"
+ATTEMPTS = 4
+"""How often a task is tried; in local mode Spark tries once unless it is told."""
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""On a local disk this one takes a third of the time."""
+MASTERS = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://.+|sc://.+|yarn|k8s://.+")
+
+
+def local_master() -> str:
+    """All cores of this machine, with tasks that are tried again."""
+    return f"local[*,{ATTEMPTS}]"
+
+
+def check_master(master: str) -> str:
+    """A master that Spark knows, or InvalidRequest.
+
+    >>> check_master("spark://127.0.0.1:7077")
+    'spark://127.0.0.1:7077'
+    """
+    if not MASTERS.fullmatch(master):
+        raise InvalidRequest(
+            f"The master {master!r} is not one of Spark's: write local[2], spark://HOST:PORT, sc://HOST, yarn or k8s://URL."
+        )
+    return master
+
+
+@contextlib.contextmanager
+def spark_session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session with the format `tidings` for the time of a command; it is stopped at the end.
+
+    With `sc://` the session is a Spark Connect server's, which has its settings already. InvalidRequest says so when
+    PySpark or Java is missing.
+    """
+    session = open_session(name, master, settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session for the rest of the process; `spark_session` is the same with an end."""
+    master = check_master(master or local_master())
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(INSTALL) from error
+    builder = SparkSession.builder.appName(name)
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+    else:
+        check_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(master)
+        for key, value in (_defaults(master) | dict(settings or {})).items():
+            builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Those of Spark's own modules.
+        session = builder.getOrCreate()
+    if not master.startswith("sc://"):
+        session.sparkContext.setLogLevel("OFF")  # Errors come as exceptions; a query that is stopped would complain.
+    register(session)
+    return session
+
+
+def _defaults(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        settings |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+            "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        }
+    return settings
+
+
+def check_java() -> None:
+    """Raises InvalidRequest when there is no Java to run Spark on."""
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
+        raise InvalidRequest(JAVA)
