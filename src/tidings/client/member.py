@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.hand import Crate, Hand, Ranges, ranges_of
 from tidings.client.link import Frame
 from tidings.client.pending import Pending
 from tidings.errors import Fenced, ProtocolError, TidingsError
@@ -22,47 +23,6 @@ from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
     from tidings.client.session import Call
-
-Ranges = tuple[tuple[int, int], ...]
-
-
-def ranges_of(offsets: Iterable[int]) -> Ranges:
-    """Offsets as half-open ranges that rise.
-
-    >>> ranges_of([4, 1, 2, 3, 9])
-    ((1, 5), (9, 10))
-    """
-    ranges: list[tuple[int, int]] = []
-    start = end = -1
-    for offset in sorted(offsets):
-        if offset != end:
-            if end > start:
-                ranges.append((start, end))
-            start = offset
-        end = offset + 1
-    if end > start:
-        ranges.append((start, end))
-    return tuple(ranges)
-
-
-class Crate:
-    """A parcel of which something is in hand."""
-
-    __slots__ = ("attempt", "done", "intact", "left", "number", "since", "size", "stream")
-
-    def __init__(self, stream: int, number: int, attempt: int, left: int) -> None:
-        self.stream = stream
-        self.number = number
-        self.attempt = attempt
-        self.since = attempt
-        """The attempt at which it came; it has grown when the parcel was sent again."""
-        self.size = left
-        self.left = left
-        """How many of its messages wait or are being worked on; it counts only while the crate is intact."""
-        self.done: list[int] = []
-        """Dealt with, and to be settled with the next request."""
-        self.intact = True
-        """Whether nothing was ever taken out of it, but by settling."""
 
 
 class Unopened:
@@ -120,7 +80,7 @@ class Member:
         """Messages whose settlement was refused, because they had gone to another member."""
         self.changes = 0
         """Grows whenever something in hand was taken away or changed its attempt."""
-        self.hand: dict[int, Crate] = {}
+        self.hand = Hand()
         self.ready_crates: dict[Crate, None] = {}
         """Crates with something to be settled."""
         self.hold_back = 0
@@ -179,12 +139,17 @@ class Member:
 
     def deliver(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
         """Takes a parcel of the present stream."""
-        offsets, hand = parcel.offsets, self.hand
+        offsets = parcel.offsets
         crate = Crate(parcel.stream, parcel.parcel, parcel.attempt, len(offsets))
         highest = self._highest
         if offsets and offsets[-1] > highest:
             self._highest = offsets[-1]
-        if (offsets and offsets[0] > highest) or hand.keys().isdisjoint(offsets):
+        if offsets and offsets[0] > highest:
+            self.hand.take(crate, offsets)
+            self._queue.append(Unopened(crate, offsets, bodies))
+            return
+        hand = self.hand.spread()
+        if hand.keys().isdisjoint(offsets):
             hand.update(dict.fromkeys(offsets, crate))
             self._queue.append(Unopened(crate, offsets, bodies))
             return
@@ -217,10 +182,10 @@ class Member:
         if not offsets:
             return
         finished = self._finished()
+        hand = self.hand.spread()
         crate.intact = False
         for offset in offsets:
-            old = self.hand[offset]
-            old.intact = False
+            hand[offset].intact = False
             self._pass_on(offset, crate, offset in waiting)
             if offset in finished:
                 crate.done.append(offset)
@@ -230,13 +195,13 @@ class Member:
     def _pass_on(self, offset: int, crate: Crate, waits: bool) -> None:
         """A message in hand gets another crate. If it has been handed out, that copy stays good."""
         first, last = (crate.attempt, crate.attempt) if waits else self._attempts_of(offset)
-        self.hand[offset] = crate
+        self.hand.spread()[offset] = crate
         self._attempts.pop(offset, None)
         if not first == last == crate.since == crate.attempt:
             self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
 
     def _attempts_of(self, offset: int) -> tuple[int, int]:
-        crate = self.hand[offset]
+        crate = self.hand.crate_of(offset)
         first, last = self._attempts.get(offset, (crate.since, crate.attempt))
         return first, max(last, crate.attempt)
 
@@ -257,14 +222,15 @@ class Member:
     def held(self) -> tuple[Held, ...]:
         """Everything in hand, as a new stream has to say it."""
         attempts: dict[int, list[int]] = {}
-        for offset, crate in self.hand.items():
+        for offset, crate in self.hand.spread().items():
             attempts.setdefault(crate.attempt, []).append(offset)
         return tuple(Held(attempt, ranges_of(offsets)) for attempt, offsets in attempts.items())
 
     def stands(self, kept: Sequence[Kept], settled: Ranges) -> None:
         """The broker says what of everything in hand is still this member's; the rest is dropped."""
         before = self._finished()
-        known = dict(self.hand)
+        hand = self.hand.spread()
+        known = dict(hand)
         waiting = dict.fromkeys(self.waiting())
         crates: dict[int, Crate] = {}
         for each in kept:
@@ -279,7 +245,7 @@ class Member:
                 continue  # It has come on this stream already.
             found = crates.get(offset)
             if found is None:
-                del self.hand[offset]
+                del hand[offset]
                 self._attempts.pop(offset, None)
             else:
                 self._pass_on(offset, found, offset in waiting)
@@ -288,13 +254,13 @@ class Member:
                     self.ready_crates[found] = None
         for offset in confirmed:
             self._confirmed(offset)
-        gone = [offset for offset in known if offset not in self.hand]
+        gone = [offset for offset in known if offset not in hand]
         settled_before = dict.fromkeys(confirmed)
         lost = [offset for offset in gone if offset not in settled_before]
         self.refused += sum(1 for offset in lost if offset in before and offset not in self.waiters)
         self._refuse_waiters(lost)
         self._orphan(offset for offset in gone if offset not in before)
-        self.releases = {offset: delay_ms for offset, delay_ms in self.releases.items() if offset in self.hand}
+        self.releases = {offset: delay_ms for offset, delay_ms in self.releases.items() if offset in hand}
         self._sort_out()
 
     def drop(self, offsets: Iterable[int]) -> None:
@@ -303,7 +269,8 @@ class Member:
         finished = self._finished() if gone else set()
         self._orphan(offset for offset in gone if offset not in finished)
         for offset in gone:
-            self.hand.pop(offset).intact = False
+            self.hand.crate_of(offset).intact = False
+            self.hand.drop(offset)
             self.releases.pop(offset, None)
             self._attempts.pop(offset, None)
         if gone:
@@ -317,7 +284,7 @@ class Member:
     def forget_all(self) -> None:
         """Nothing of it is left."""
         self._refuse_waiters(list(self.hand))
-        self.hand.clear()
+        self.hand = Hand()
         self._attempts.clear()
         self._orphans.clear()
         self.ready_crates.clear()
@@ -330,13 +297,14 @@ class Member:
     def _sort_out(self) -> None:
         """Brings the queue in line with what is in hand: what has gone goes, the attempts are the present ones."""
         self.changes += 1
+        hand = self.hand.spread()
         queue: deque[Unopened | Share] = deque()
         for each in self._queue:
             for share in each.open(self.topic) if isinstance(each, Unopened) else (each,):
                 rows: list[int] = []
                 last: Crate | None = None
                 for row in range(self._index, len(share)):
-                    crate = self.hand.get(share.offsets[row])
+                    crate = hand.get(share.offsets[row])
                     if crate is not last and rows and last is not None:
                         queue.append(share.select(rows, last.attempt))
                         rows = []
@@ -478,20 +446,18 @@ class Member:
     def settled(self, stale: Sequence[int]) -> None:
         """The answer to the settlement in flight: all of it is settled, except in these parcels."""
         settling, self.settling = self.settling, []
-        hand = self.hand
         plain = not (self.waiters or self._attempts)
         for crate, offsets in settling:
             if crate.number in stale:
                 self._on_stale(crate, offsets)
             elif plain:
-                for offset in offsets:
-                    hand.pop(offset, None)
+                self.hand.drop_all(crate, offsets)
             else:
                 for offset in offsets:
                     self._confirmed(offset)
 
     def _confirmed(self, offset: int) -> None:
-        self.hand.pop(offset, None)
+        self.hand.drop(offset)
         self._attempts.pop(offset, None)
         self.alone.pop(offset, None)
         for waiter in self.waiters.pop(offset, ()):

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.hand import ranges_of
 from tidings.client.link import Frame
-from tidings.client.member import Member, ranges_of
+from tidings.client.member import Member
 from tidings.client.pending import Pending, failed
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
@@ -331,7 +332,7 @@ class Members:
             self._send_release(member, offset)
 
     def _send_release(self, member: Member, offset: int) -> None:
-        settlement = Settlement(member.hand[offset].number, ((offset, offset + 1),))
+        settlement = Settlement(member.hand.crate_of(offset).number, ((offset, offset + 1),))
         name, number, delay_ms = self._session.main.name, member.number, member.releases[offset]
 
         def answered(pending: Pending[AnyAnswer]) -> None:
@@ -354,7 +355,7 @@ class Members:
     def extend(self, member: Member, offset: int) -> Pending[None]:
         """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""
         extended: Pending[None] = Pending()
-        name, number, parcel = self._session.main.name, member.number, member.hand[offset].number
+        name, number, parcel = self._session.main.name, member.number, member.hand.crate_of(offset).number
 
         def answered(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
