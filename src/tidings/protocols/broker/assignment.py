@@ -13,6 +13,7 @@ offsets, go on as a whole. Lanes that stay where they are never notice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from tidings.protocols.broker.members import (
@@ -27,6 +28,7 @@ from tidings.protocols.broker.members import (
     MemberSlow,
     Notice,
     Parcel,
+    no_offsets,
 )
 
 _COMPACT_MIN = 4_096
@@ -214,11 +216,11 @@ class Assignment:
             member.repeats += [(offset, lane) for offset in queue[:first_new]]
             member.repeats_mixed = True
         if first_new < len(queue):
-            member.offsets += queue[first_new:]
+            member.offsets.extend(queue[first_new:])
             member.lanes += [lane] * (len(queue) - first_new)
             member.waiting_mixed = True
 
-    def _send(self, member: Member, offsets: list[int], lanes: list[Lane], attempt: int, now_ms: int) -> Parcel:
+    def _send(self, member: Member, offsets: Sequence[int], lanes: list[Lane], attempt: int, now_ms: int) -> Parcel:
         number = self._next_number
         self._next_number = number + 1
         member.flights[number] = Flight(number, attempt, offsets, lanes, now_ms)
@@ -271,7 +273,7 @@ class Assignment:
             else:
                 lane.hold.queue.append(offset)
                 lane.count -= 1
-        offsets, lanes = [], []
+        offsets, lanes = no_offsets(), []
         for offset, lane in zip(member.offsets[member.head :], member.lanes[member.head :], strict=True):
             if lane.hold is None:
                 offsets.append(offset)
@@ -360,7 +362,7 @@ class Assignment:
                 self._hold(lane)
                 touched[lane] = None
         self._sweep(member)  # What it leaves are the messages without a key, and those are loose now.
-        member.repeats, member.offsets, member.lanes = [], [], []
+        member.repeats, member.offsets, member.lanes = [], no_offsets(), []
 
     # Evening out.
 

@@ -6,13 +6,16 @@ from what the members say they have in hand. What has been settled is journaled 
 
 from __future__ import annotations
 
+from array import array
+from typing import TypeAlias
+
 import msgspec
 
 from tidings.protocols.broker.messages import LaneKind
 from tidings.protocols.broker.progress import Progress, State
 
 Ranges = tuple[tuple[int, int], ...]
-Settled = tuple[Ranges, list[int]]
+Settled: TypeAlias = "tuple[Ranges, array[int]]"
 """Half-open ranges of offsets, and offsets that stand alone: what one settlement was about."""
 
 GroupKey = tuple[str, str]
@@ -53,7 +56,7 @@ class Group:
             self.progress.encode(),
             self.members,
             self.empty_since_ms,
-            self.last_settled,
+            {client: (ranges, list(offsets)) for client, (ranges, offsets) in self.last_settled.items()},
         )
 
 
@@ -64,10 +67,12 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     progress: State
     members: dict[str, int]
     empty_since_ms: int
-    last_settled: dict[str, Settled] = {}
+    last_settled: dict[str, tuple[Ranges, list[int]]] = {}
 
     def restore(self) -> Group:
         group = Group(self.name, self.topic, self.lanes, Progress.decode(self.progress), self.empty_since_ms)
         group.members = dict(self.members)
-        group.last_settled = dict(self.last_settled)
+        group.last_settled = {
+            client: (ranges, array("Q", offsets)) for client, (ranges, offsets) in self.last_settled.items()
+        }
         return group

@@ -23,6 +23,7 @@ member has lost in the meantime it cannot settle: that is `Stale`, or is named i
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -41,6 +42,7 @@ from tidings.protocols.broker.members import (
     Parcel,
     Settlement,
     Stale,
+    no_offsets,
 )
 
 _COMPACT_MIN = 4_096
@@ -55,10 +57,10 @@ class Lanes(Claims):
     >>> lanes.grant("ada", 10)
     >>> lanes.offer(0, [b"red", b"blue", b"red"])
     >>> [parcel] = lanes.pick(0)
-    >>> parcel
-    Parcel(number=1, member='ada', offsets=[0, 1, 2], attempt=1)
+    >>> parcel.number, parcel.member, list(parcel.offsets), parcel.attempt
+    (1, 'ada', [0, 1, 2], 1)
     >>> done = lanes.settle("ada", 1, None, 5)
-    >>> done.offsets
+    >>> list(done.offsets)
     [0, 1, 2]
     >>> lanes.confirm(done)
     """
@@ -185,7 +187,7 @@ class Lanes(Claims):
         """Messages that go out for the first time."""
         if member.waiting_mixed:
             waiting = dict(zip(member.offsets[member.head :], member.lanes[member.head :], strict=True))
-            member.offsets = sorted(waiting)
+            member.offsets = array("Q", sorted(waiting))
             member.lanes = [waiting[offset] for offset in member.offsets]
             member.head = 0
             member.waiting_mixed = False
@@ -202,7 +204,7 @@ class Lanes(Claims):
             room -= size
             member.head += size
         if member.head == end:
-            member.offsets, member.lanes, member.head = [], [], 0
+            member.offsets, member.lanes, member.head = no_offsets(), [], 0
         elif member.head > _COMPACT_MIN and member.head * 2 > end:
             del member.offsets[: member.head], member.lanes[: member.head]
             member.head = 0

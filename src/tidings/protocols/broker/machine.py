@@ -11,6 +11,7 @@ memory, one that leaves a gap is refused, and one of an older epoch is refused.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from typing import assert_never
 
@@ -411,7 +412,7 @@ class Machine:
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
-        group.last_settled[command.client] = (command.ranges, command.offsets)
+        group.last_settled[command.client] = (command.ranges, array("Q", command.offsets))
         for start, end in command.ranges:
             group.progress.add(start, min(end, limit))
         offsets = command.offsets

@@ -205,7 +205,7 @@ class Progress:
         return progress
 
 
-def compress(offsets: list[int]) -> list[tuple[int, int]]:
+def compress(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Offsets, in any order and perhaps repeated, as half-open intervals that rise.
 
     >>> compress([4, 1, 2, 3, 9, 3])

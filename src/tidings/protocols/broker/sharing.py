@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
@@ -369,7 +369,7 @@ class Sharing:
             if settlement.refused:
                 stale.append(each.parcel)
             settlements.append(settlement)
-        offsets = sorted(chain.from_iterable([settlement.offsets for settlement in settlements]))
+        offsets = in_order([settlement.offsets for settlement in settlements])
         origin = Settling(workshop.group.key, peer, message, tuple(settlements), tuple(dict.fromkeys(stale)))
         if not offsets:
             return self.on_settled(now_ms, origin)
@@ -549,6 +549,17 @@ class Sharing:
             lag = self._machine.topics[group.topic].next_offset - group.progress.count
             found.append(GroupInfo(group.name, group.topic, state.lanes, lag, state.moved_lanes, members))
         return tuple(found)
+
+
+def in_order(parts: Sequence[Sequence[int]]) -> list[int]:
+    """All offsets of parts that rise, rising. Mostly each part is behind the one before.
+
+    >>> in_order([(1, 4), (), (5, 6)]), in_order([(5, 6), (1, 4)])
+    ([1, 4, 5, 6], [1, 4, 5, 6])
+    """
+    together = list(chain.from_iterable(parts))
+    ends = [(part[0], part[-1]) for part in parts if part]
+    return together if all(one[1] < other[0] for one, other in pairwise(ends)) else sorted(together)
 
 
 def spread(ranges: Sequence[tuple[int, int]]) -> list[int]:

@@ -144,7 +144,7 @@ class World:
         except Stale:
             assert hand is None
             return
-        assert settlement.offsets == [], "no stale answer is accepted"
+        assert not settlement.offsets, "no stale answer is accepted"
         self.lanes.confirm(settlement)
 
     def tick(self, after_ms: int) -> None:
@@ -262,10 +262,10 @@ class World:
 
     def _check_parcel(self, parcel: Parcel) -> None:
         """C3, C9: order, one owner, nothing twice."""
-        assert parcel.offsets and parcel.offsets == sorted(set(parcel.offsets))
+        assert parcel.offsets and list(parcel.offsets) == sorted(set(parcel.offsets))
         again = self.hands[parcel.member].get(parcel.number)
         if again is not None:
-            assert list(again.offsets) == parcel.offsets and parcel.attempt > again.attempt
+            assert list(again.offsets) == list(parcel.offsets) and parcel.attempt > again.attempt
             again.attempt = parcel.attempt
             return
         assert parcel.number >= self.first_number
