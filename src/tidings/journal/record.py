@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from zlib import crc32
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
 from tidings.journal.disk import Buffer

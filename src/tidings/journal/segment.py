@@ -31,7 +31,8 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
 from tidings.journal.disk import Buffer
