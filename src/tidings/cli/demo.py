@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.keep} is already there: name a new folder, or remove it first.", file=sys.stderr)
         return 1
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="tidings-demo-"))
-    console.print("\n[bold]Three shops sell, billing turns every order into an invoice, a dashboard watches.[/]")
+    console.print("\n[bold]Three shops sell, billing writes invoices, a dashboard watches, two packers share work.[/]")
     console.print("They share one embedded bus in one process. We kill that process twice.\n")
     try:
         verdict = perform(folder, arguments.orders, console)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import tidings
-from tidings.demo.worker import INVOICES, ORDERS, SHOPS
+from tidings.demo.worker import GROUP, INVOICES, ORDERS, PACKERS, SHOPS
 
 KILL_AT = (0.3, 0.65)
 """How much of the orders has been published when the worker is killed."""
@@ -46,8 +46,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Worker:
     """The worker's process and what it reports."""
 
-    def __init__(self, folder: Path, log: Path, count: int) -> None:
-        command = [sys.executable, "-m", "tidings.demo.worker", str(folder), str(log), str(count)]
+    def __init__(self, folder: Path, logs: Path, count: int) -> None:
+        command = [sys.executable, "-m", "tidings.demo.worker", str(folder), str(logs), str(count)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def reports(self) -> Iterator[tuple[str, int]]:
@@ -74,11 +74,13 @@ def prepare(folder: Path) -> None:
     for name in ("billing", "dashboard"):
         with tidings.open(folder, client_id=name) as bus:
             bus.subscribe(ORDERS)
+    with tidings.open(folder, client_id=PACKERS[0]) as bus:
+        bus.subscribe(ORDERS, group=GROUP)
 
 
 def perform(folder: Path, count: int, console: Console) -> Verdict:
     """Runs the whole piece with `count` orders for each shop, and gives the verdict."""
-    data, log = folder / "bus", folder / "dashboard.log"
+    data = folder / "bus"
     total = count * len(SHOPS)
     prepare(data)
     kills, recovered_ms = 0, []
@@ -86,16 +88,20 @@ def perform(folder: Path, count: int, console: Console) -> Verdict:
         bars: dict[str, TaskID] = {shop: progress.add_task(f"shop {shop}", total=count) for shop in SHOPS}
         bars["billing"] = progress.add_task("billing, exactly once", total=total)
         bars["dashboard"] = progress.add_task("dashboard, durable", total=total)
+        bars |= {packer: progress.add_task(f"packer {packer}", total=None) for packer in PACKERS}
         while True:
             started = time.perf_counter()
-            worker = Worker(data, log, count)
+            worker = Worker(data, folder, count)
             done = dict.fromkeys(SHOPS, 0)
             killed = False
             for number, (who, so_far) in enumerate(worker.reports()):
                 if number == 0 and kills:
                     recovered_ms.append((time.perf_counter() - started) * 1000)
                     progress.console.print(f"   [green]back[/] after {recovered_ms[-1]:.0f} ms, and everybody goes on")
-                progress.update(bars[who], completed=so_far)
+                if who in PACKERS:
+                    progress.update(bars[who], advance=so_far)
+                else:
+                    progress.update(bars[who], completed=so_far)
                 if who in done:
                     done[who] = so_far
                 if kills < len(KILL_AT) and sum(done.values()) >= KILL_AT[kills] * total:
@@ -108,7 +114,7 @@ def perform(folder: Path, count: int, console: Console) -> Verdict:
                 if code != 0:
                     raise RuntimeError(f"the demonstration's worker ended with code {code}: see its message above")
                 break
-    return Verdict(_audit(data, log, count), kills, recovered_ms)
+    return Verdict(_audit(folder, count), kills, recovered_ms)
 
 
 def _progress(console: Console) -> Progress:
@@ -117,23 +123,29 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _audit(data: Path, log: Path, count: int) -> list[Account]:
-    """Counts in the topics themselves and in what the dashboard wrote down."""
+def _audit(folder: Path, count: int) -> list[Account]:
+    """Counts in the topics themselves and in what dashboard and packers wrote down."""
     expected = {f"{shop} order {number}" for shop in SHOPS for number in range(1, count + 1)}
-    with tidings.open(data) as bus:
+    with tidings.open(folder / "bus") as bus:
         orders = _values(bus, ORDERS)
         invoices = [value.removeprefix("invoice for ") for value in _values(bus, INVOICES)]
+    return [
+        _account("shops to the bus", expected, orders),
+        _account("bus to billing to the bus", set(orders), invoices),
+        _written("bus to the dashboard", len(orders), folder / "dashboard.log"),
+        _written("bus to two packers, a group", len(orders), folder / "packing.log"),
+    ]
+
+
+def _written(step: str, published: int, log: Path) -> Account:
+    """From a log of offsets, each with whether it was said to come again: only what was not said counts as doubled."""
     seen = [(int(offset), flag == "1") for offset, flag in (line.split() for line in log.read_text().splitlines())]
     firsts: set[int] = set()
     unannounced = 0
     for offset, redelivered in seen:
         unannounced += offset in firsts and not redelivered
         firsts.add(offset)
-    return [
-        _account("shops to the bus", expected, orders),
-        _account("bus to billing to the bus", set(orders), invoices),
-        Account("bus to the dashboard", len(orders), len(firsts), len(orders) - len(firsts), unannounced),
-    ]
+    return Account(step, published, len(firsts), published - len(firsts), unannounced)
 
 
 def _account(step: str, expected: set[str], found: list[str]) -> Account:

@@ -1,7 +1,8 @@
-"""The process that the demonstration kills: publishers and subscribers on one embedded bus.
+"""The process that the demonstration kills: publishers, subscribers and a group on one embedded bus.
 
 Started again, every part goes on where it stopped: the shops ask for their last sequence number, the billing
-department consumes and publishes in one transaction, and the dashboard's subscription is durable.
+department consumes and publishes in one transaction, the dashboard's subscription is durable, and what the packers had
+in hand goes to whichever of them asks first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import tidings
 
 ORDERS, INVOICES = "orders", "invoices"
 SHOPS = ("paris", "porto", "prague")
+GROUP = "packing"
+PACKERS = ("ada", "bob")
 CHUNK = 25
 CHUNKS_PER_SECOND = 70
 """How fast each shop sells, so that there is something to look at."""
@@ -64,9 +67,20 @@ def watch(folder: Path, count: int, log: Path, report: Report) -> None:
                 return
 
 
+def pack(folder: Path, packer: str, count: int, log: Path, report: Report) -> None:
+    """One of two who share the orders, those of each shop in order; it writes down what it was given."""
+    with tidings.open(folder, client_id=packer) as bus, log.open("ab", buffering=0) as lines:
+        orders = bus.subscribe(ORDERS, group=GROUP)
+        while bus.groups(ORDERS)[0].lag or bus.topic(ORDERS).count < count:
+            for batch in orders.batches(timeout=0.2):
+                redelivered = int(batch.attempt > 1)
+                lines.write("".join(f"{offset} {redelivered}\n" for offset in batch.offsets).encode())
+                report(packer, len(batch))
+
+
 def main() -> int:
-    """Runs all parts until each has done its share. Arguments: folder, log, orders for each shop."""
-    folder, log, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    """Runs all parts until each has done its share. Arguments: folder of the bus, of the logs, orders for each shop."""
+    folder, logs, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     writing = threading.Lock()
 
     def report(who: str, done: int) -> None:
@@ -74,10 +88,11 @@ def main() -> int:
             print(json.dumps([who, done]), flush=True)
 
     total = count * len(SHOPS)
-    with ThreadPoolExecutor(len(SHOPS) + 2) as pool:
+    with ThreadPoolExecutor(len(SHOPS) + len(PACKERS) + 2) as pool:
         parts = [pool.submit(sell, folder, shop, count, report) for shop in SHOPS]
         parts.append(pool.submit(bill, folder, total, report))
-        parts.append(pool.submit(watch, folder, total, log, report))
+        parts.append(pool.submit(watch, folder, total, logs / "dashboard.log", report))
+        parts += [pool.submit(pack, folder, packer, total, logs / "packing.log", report) for packer in PACKERS]
         for part in as_completed(parts):
             part.result()
     return 0

@@ -266,6 +266,33 @@ class StaleRefused(GroupChecker):
             self.broken(f"{what} at attempt {message.attempt}, and it has got it again since, at attempt {attempt}")
 
 
+class RepeatsAreMarked(GroupChecker):
+    """Of all processes that are ever handed a message, one at most is not told that others may have had it.
+
+    What a member itself has given back, with a message before it in its lane, nobody has worked on.
+    """
+
+    RULE = "what may have been worked on before is marked"
+
+    def __init__(self, hands: Hands) -> None:
+        super().__init__(hands)
+        self._first: dict[int, str] = {}
+
+    def on_answer(self, process: ClientProcess, answer: object) -> None:
+        if isinstance(answer, messages.ReleaseDone):
+            for start, end in answer.ranges:
+                for offset in range(start, end):
+                    if self._first.get(offset) == process.label:
+                        del self._first[offset]
+
+    def on_taken(self, process: ClientProcess, message: Message) -> None:
+        if message.redelivered:
+            return
+        first = self._first.setdefault(message.offset, process.label)
+        if first != process.label:
+            self.broken(f"{process.label} takes {self.name(message.offset)} as new, and so did {first}")
+
+
 class GroupWatch(Watch):
     """All checkers, with those of groups."""
 
@@ -279,6 +306,7 @@ class GroupWatch(Watch):
             SettledStaysSettled(self.hands),
             StaleRefused(self.hands),
             LanesInOrder(self.hands),
+            RepeatsAreMarked(self.hands),
             self.owners,
         ]
 

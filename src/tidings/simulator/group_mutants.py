@@ -17,6 +17,7 @@ from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.effects import Send
 from tidings.simulator.planting import (
     LANES,
+    MARKED,
     OWNER,
     PROGRESS,
     RECOVERY,
@@ -136,6 +137,12 @@ def _ignore_claims() -> Iterator[None]:
 @mutant("no-grace", "after a restart work is given out before its workers have come back", OWNER, world=WORLD)
 def _no_grace() -> Iterator[None]:
     with patched(Sharing, "recovered", lambda _: lambda self: None):
+        yield
+
+
+@mutant("forget-attempts", "after a restart what dead members had in hand goes out as new", MARKED, world=WORLD)
+def _forget_attempts() -> Iterator[None]:
+    with patched(Lanes, "doubt", lambda _: lambda self, until: None):
         yield
 
 

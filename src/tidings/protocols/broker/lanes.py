@@ -24,6 +24,7 @@ member has lost in the meantime it cannot settle: that is `Stale`, or is named i
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -67,6 +68,7 @@ class Lanes(Claims):
 
     def __init__(self, settings: LaneSettings, first_number: int = 1) -> None:
         super().__init__(settings, first_number)
+        self._doubt_until = 0
         self._finished: dict[int, tuple[str, list[int]]] = {}
         """Parcels of which nothing is left: whose they were, and what of them was refused."""
 
@@ -113,6 +115,10 @@ class Lanes(Claims):
         found.room = room
         if not room and found.waiting:
             self._give_away(found)
+
+    def doubt(self, until: int) -> None:
+        """Messages below this offset may have been sent in an earlier life: they go out as repeated."""
+        self._doubt_until = until
 
     # Messages in.
 
@@ -196,11 +202,15 @@ class Lanes(Claims):
         while room > 0 and member.head < end:
             head = member.head
             size = min(room, largest, end - head)
+            attempt = 1
+            if member.offsets[head] < self._doubt_until:
+                attempt = 2
+                size = min(size, bisect_left(member.offsets, self._doubt_until, head) - head)
             if size == end:
                 offsets, lanes = member.offsets, member.lanes
             else:
                 offsets, lanes = member.offsets[head : head + size], member.lanes[head : head + size]
-            parcels.append(self._send(member, offsets, lanes, 1, now_ms))
+            parcels.append(self._send(member, offsets, lanes, attempt, now_ms))
             room -= size
             member.head += size
         if member.head == end:

@@ -120,12 +120,24 @@ class Sharing:
         )
 
     def recovered(self) -> None:
-        """After a restart: every member that the journal knows may have something in hand."""
+        """After a restart: every member that the journal knows may have something in hand.
+
+        What none of them claims may have been with somebody before: how often it was sent is not journaled.
+        """
         for group in self._machine.groups.values():
-            awaited = {client: None for client, epoch in group.members.items() if epoch != RESTING}
-            if awaited:
-                self._workshop(group).awaited = awaited
+            workshop = self._workshop(group)
+            workshop.awaited = {client: None for client, epoch in group.members.items() if epoch != RESTING}
+            workshop.lanes.doubt(self._given_until(group))
         self._grace_until_ms = None
+
+    def _given_until(self, group: Group) -> int:
+        """No offset from here on can have been given out: that happens in order, and so many are unsettled at most."""
+        until, left = self._machine.topics[group.topic].next_offset, self._settings.window_messages_max
+        for start, end in group.progress.gaps(group.progress.low, until):
+            if end - start >= left:
+                return start + left
+            left -= end - start
+        return until
 
     def _workshop(self, group: Group) -> Workshop:
         workshop = self._workshops.get(group.key)

@@ -324,6 +324,21 @@ def test_room_bounds_what_is_in_flight() -> None:
     assert sent(lanes.pick(0)) == {"ada": [4]}
 
 
+def test_what_an_earlier_life_may_have_sent_goes_out_as_repeated() -> None:
+    """C8: the journal says what is settled, not what was sent."""
+    lanes = Lanes(LaneSettings())
+    lanes.join("ada", 0)
+    lanes.grant("ada", 10)
+    lanes.doubt(3)
+    lanes.offer(0, [b"red", b"blue", b"red", b"red", b"blue"])
+    parcels = lanes.pick(0)
+    assert [(list(parcel.offsets), parcel.attempt) for parcel in parcels] == [([0, 1, 2], 2), ([3, 4], 1)]
+    lanes.leave("ada", 1)
+    lanes.join("bob", 1)
+    lanes.grant("bob", 10)
+    assert [(list(parcel.offsets), parcel.attempt) for parcel in lanes.pick(1)] == [([0, 1, 2], 3), ([3, 4], 2)]
+
+
 def test_parcels_are_of_limited_size() -> None:
     lanes = group("ada", parcel_messages_max=4)
     lanes.offer(0, [RED] * 10)
