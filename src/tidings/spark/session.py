@@ -28,6 +28,8 @@ ATTEMPTS = 4
 """How often a task is tried; in local mode Spark tries once unless it is told."""
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """On a local disk this one takes a third of the time."""
+LOOPBACK_MASTER = re.compile(r"local.*|spark://(127\.0\.0\.1|localhost):\d+")
+"""Workers on this machine find the driver on loopback; the name of a machine may stand for any of its addresses."""
 MASTERS = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://.+|sc://.+|yarn|k8s://.+")
 
 
@@ -98,11 +100,11 @@ def _defaults(master: str) -> dict[str, str]:
         # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
         "spark.python.unix.domain.socket.enabled": "true",
     }
-    if master.startswith("local"):
+    if LOOPBACK_MASTER.fullmatch(master):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if master.startswith("local"):
         settings |= {
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         }

@@ -1,0 +1,76 @@
+"""The same lines on a standalone cluster of two workers and through Spark Connect (D1, D3, D6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidings
+from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.spark.conftest import needs_java
+from tests.spark.standalone import ConnectServer, StandaloneCluster
+from tests.spark.test_stream import numbered
+
+ROWS = 10_000
+
+pytestmark = needs_java
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def tell(master: str, broker: BrokerProcess, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Runs the story in a process of its own, because a process has one session."""
+    command = [sys.executable, "-m", "tests.spark.story", master, broker.address, str(folder)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+def check(seen: dict[str, Any], broker: BrokerProcess) -> None:
+    """What the story must have seen wherever it runs, and what it must have left on the bus."""
+    assert (seen["rows"], seen["offsets"], seen["tasks"]) == (ROWS, ROWS * (ROWS - 1) // 2, 4)
+    assert len(set(seen["queries"])) == 1, "a checkpoint is a query"
+    assert "There is no topic 'nowhere'" in seen["error"]
+    with tidings.connect(broker.address, "judge") as bus:
+        for topic, mark in (("written", b"!"), ("streamed", b"")):
+            found = [value for batch in bus.read(topic) for value in batch.values]
+            assert sorted(found, key=lambda value: int(value.rstrip(b"!"))) == [
+                value + mark for value in numbered(0, ROWS)
+            ]
+        assert bus.status()["stages"] == 0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with tidings.connect(broker.address, "tester") as bus:
+            bus.put_many("in", numbered(0, ROWS), keys=[b"k%d" % (number % 7) for number in range(ROWS)])
+        yield broker
+
+
+def test_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess, tmp_path: Path) -> None:
+    """D6: tasks run on both workers, and the sink writes once."""
+    seen = tell(cluster.master, broker, tmp_path, cluster.environment())
+    check(seen, broker)
+    workers = {re.search(r"/(work\d)/", folder).group(1) for folder in seen["folders"]}  # type: ignore[union-attr]
+    assert workers == {"work0", "work1"}
+
+
+def test_spark_connect(broker: BrokerProcess, tmp_path: Path) -> None:
+    """D6: a session of a Connect server, in which nothing of the driver runs here."""
+    with ConnectServer(tmp_path) as server:
+        seen = tell(server.master, broker, tmp_path, dict(os.environ))
+    check(seen, broker)
