@@ -6,6 +6,7 @@ with whatever it has started, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -74,12 +75,15 @@ class SparkServer:
 
     def end(self) -> None:
         """Ends it and everything that it has started; Python workers have process groups of their own."""
-        for pid in [*session_of(self.pid), self.pid]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # It went with its parent.
-        self._process.wait()
+        kill_session(self._process)
+
+
+def kill_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a process that was started in a session of its own, and for all that it has started."""
+    for pid in [*session_of(leader.pid), leader.pid]:
+        with contextlib.suppress(ProcessLookupError):  # It went with its parent.
+            os.kill(pid, signal.SIGKILL)
+    leader.wait()
 
 
 def session_of(leader: int) -> dict[int, str]:
