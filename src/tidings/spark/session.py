@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from tidings.errors import InvalidRequest
 from tidings.spark import INSTALL, register
+from tidings.spark.reach import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA = "Spark needs Java 17 or newer, and there is none: install it (Debian and Ubuntu: openjdk-17-jre-headless)."
+CONNECT = 'Spark Connect (sc://) needs packages of its own: pip install "pyspark[connect]".'
 LOOPBACK = "127.0.0.1"
 ATTEMPTS = 4
 """How often a task is tried; in local mode Spark tries once unless it is told."""
@@ -83,9 +85,13 @@ def open_session(name: str, master: str | None = None, settings: Mapping[str, st
         builder = builder.master(master)
         for key, value in (_defaults(master) | dict(settings or {})).items():
             builder = builder.config(key, value)
+    check_reachable(master)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Those of Spark's own modules.
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except ImportError as error:
+            raise InvalidRequest(f"{CONNECT} ({error})" if master.startswith("sc://") else str(error)) from error
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("OFF")  # Errors come as exceptions; a query that is stopped would complain.
     register(session)
