@@ -88,9 +88,10 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 def session_of(leader: int) -> dict[int, str]:
     """The processes of a session, with their command lines."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,sess=,args="], capture_output=True, text=True, check=True).stdout
+    command = ["ps", "-e", "-ww", "-o", "pid=,sess=,args="]  # Whole lines, however wide a terminal is said to be.
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
     found = {}
-    for line in listed.splitlines():
+    for line in listed.stdout.splitlines():
         pid, session, arguments = line.split(None, 2)
         if int(session) == leader and int(pid) != leader:
             found[int(pid)] = arguments
