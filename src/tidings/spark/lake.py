@@ -1,0 +1,45 @@
+"""The tables of a lake in Spark, without a JAR."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidings.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+MISSING = 'A lake is read with deltalake, which is not installed: pip install "tidings[spark]".'
+
+
+def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:
+    """A table that `tidings pipeline` keeps, as it is now: `lake_table(spark, "lake/", "silver")`.
+
+    It is the Parquet files that the last commit names, read by Spark itself, so filters and columns are pushed down. A
+    table that changes later does not change the DataFrame; its files stay until `tidings pipeline retain` removes them.
+    """
+    try:
+        from deltalake import DeltaTable
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(MISSING) from error
+    folder = Path(lake) / name
+    if not DeltaTable.is_deltatable(str(folder)):
+        raise InvalidRequest(
+            f"There is no table {name!r} in {lake}: `tidings pipeline status --lake {lake}` lists them."
+        )
+    table = DeltaTable(folder)
+    return read_files(spark, table, table.file_uris())
+
+
+def read_files(spark: SparkSession, table: DeltaTable, files: Sequence[str]) -> DataFrame:
+    """Some files of a table."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))  # Delta writes schemas as Spark does.
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*files)
