@@ -42,6 +42,7 @@ COMMANDS = {
     "bench": "measure, beside the limits of this machine",
     "simulate": "run the whole system in made-up worlds",
     "experiment": "run overlays in made-up worlds, and measure",
+    "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
 
 INTERRUPTED = 130
