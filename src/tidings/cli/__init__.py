@@ -43,6 +43,7 @@ COMMANDS = {
     "pipeline": "take every message into a lake, by Spark",
     "simulate": "run the whole system in made-up worlds",
     "experiment": "run overlays in made-up worlds, and measure",
+    "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
 
 INTERRUPTED = 130
