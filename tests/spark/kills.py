@@ -8,6 +8,7 @@ round has brought: each number once, whatever was repeated.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -19,9 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.spark import commands
 from tests.spark.standalone import StandaloneCluster, kill_session, session_of
 
 ROUND_S_MAX = 900.0
@@ -102,6 +106,35 @@ class TopicRoad(Road):
         return pa.array(values, pa.binary()).cast(pa.string()).cast(pa.int64())
 
 
+class LakeRoad(Road):
+    """From the topic `in` to the table bronze of a lake, and from there to silver and gold."""
+
+    name = "topic to lake"
+
+    def __init__(self, bus: tidings.Bus, address: str, flow: Flow) -> None:
+        limit = flow.messages // BATCHES_A_ROUND
+        command = ["-m", "tidings", "pipeline", "run", "--bus", address, "--lake", str(flow.lake), "--topic", "in"]
+        command += ["--master", flow.master, "--every", "1s", "--batch-rows", str(limit), "--language", "none"]
+        super().__init__(command, flow.environment, flow.folder / "pipeline.log")
+        self._table = flow.lake / "bronze"
+
+    def _bronze(self) -> DeltaTable | None:
+        return DeltaTable(self._table) if DeltaTable.is_deltatable(str(self._table)) else None
+
+    def arrived(self) -> int:
+        table = self._bronze()
+        return 0 if table is None else table.count()
+
+    def numbers(self, start: int, end: int) -> pa.Array:
+        table = self._bronze()
+        assert table is not None
+        place = ds.field("offset")
+        rows = ds.dataset(table.file_uris()).to_table(["offset", "value"], (place >= start) & (place < end))
+        found = rows.column("value").cast(pa.string()).cast(pa.int64()).combine_chunks()
+        assert found == rows.column("offset").combine_chunks(), "a message has the offset of another"
+        return found
+
+
 class Flow:
     """A broker, the roads that lead from it, and whoever kills. `cluster=None` is local mode."""
 
@@ -111,9 +144,10 @@ class Flow:
         messages: int,
         seed: int,
         cluster: StandaloneCluster | None = None,
-        roads: Sequence[Callable[[tidings.Bus, str, Flow], Road]] = (TopicRoad,),
+        roads: Sequence[Callable[[tidings.Bus, str, Flow], Road]] = (TopicRoad, LakeRoad),
     ) -> None:
         self.folder = folder
+        self.lake = folder / "lake"
         self.messages = messages
         self.master = "local[2,4]" if cluster is None else cluster.master
         paths = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
@@ -144,6 +178,16 @@ class Flow:
             road.check()
             road.kill()
             assert road.arrived() == self._done, f"{road.name}: more has come than was sent"
+
+    def audit(self) -> None:
+        """`tidings audit` says that both hold every message once, and nothing else."""
+        bus = ["audit", "--bus", self.address, "--topic", "in", "--complete", "--json", "--master", self.master]
+        for code, output, errors in commands.run(
+            [[*bus, "--lake", str(self.lake)], [*bus, "--copy", "out"]], self.environment
+        ):
+            assert code == 0, f"{output} {errors}, after killing {self.killed}"
+            [subject] = json.loads(output)["subjects"]
+            assert (subject["checked"], subject["lost"], subject["doubled"]) == (self._done, 0, 0)
 
     def _round(self, victim: str) -> None:
         start, end = self._done, self._done + self.messages

@@ -19,6 +19,7 @@ from typing import Self
 
 from tests.integration.broker_process import ROOT
 
+WORKERS = 2
 EXECUTOR_MEMORY = "512m"
 WORKER_MEMORY = "640m"
 START_S_MAX = 120.0
@@ -101,23 +102,25 @@ def session_of(leader: int) -> dict[int, str]:
 class StandaloneCluster:
     """A master and two workers with a core each, on ports that were free."""
 
-    def __init__(self, folder: Path, workers: int = 2, cores: int = 1, memory: str = WORKER_MEMORY) -> None:
+    def __init__(
+        self, folder: Path, cores: int = 1, memory: str = WORKER_MEMORY, settings: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self._servers: list[SparkServer] = []
         self.conf = folder / "conf"
         self.conf.mkdir(parents=True)
-        lines = [f"{name} {value}\n" for name, value in SETTINGS.items()]
+        lines = [f"{name} {value}\n" for name, value in (SETTINGS | (settings or {})).items()]
         (self.conf / "spark-defaults.conf").write_text("".join(lines))
         daemon = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_CONF_DIR": str(self.conf)}
         try:
             main = ("spark-class", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
             self._master = self._start("master", *main, "--port", "0", "--webui-port", "0", environment=daemon)
             [self.master] = self._master.wait_for(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
-            for number in range(workers):
+            for number in range(WORKERS):
                 one = ("spark-class", "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1")
                 room = ("--cores", str(cores), "--memory", memory, "--work-dir", str(folder / f"work{number}"))
                 self._start(f"worker{number}", *one, "--webui-port", "0", *room, self.master, environment=daemon)
-            self._master.wait_for("Registering worker", workers)
+            self._master.wait_for("Registering worker", WORKERS)
         except BaseException:
             self.close()
             raise

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.spark.commands import run
 from tests.spark.conftest import needs_java
 from tests.spark.standalone import ConnectServer, StandaloneCluster
 from tests.spark.test_stream import numbered
@@ -67,6 +69,26 @@ def test_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess,
     check(seen, broker)
     workers = {re.search(r"/(work\d)/", folder).group(1) for folder in seen["folders"]}  # type: ignore[union-attr]
     assert workers == {"work0", "work1"}
+
+
+def test_commands_on_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess, tmp_path: Path) -> None:
+    """D2, D4, D5, D6: the same commands, with `--master`."""
+    lake = tmp_path / "lake"
+    master = ["--master", cluster.master]
+    pipeline, audit, sweep = run(
+        [
+            ["pipeline", "run", "--bus", broker.address, "--lake", str(lake), "--once", "--json", *master],
+            ["audit", "--bus", broker.address, "--lake", str(lake), "--complete", "--json", *master],
+            ["simulate", "--sweep", "--seeds", "4", "--json", "--lake", str(lake), *master],
+        ],
+        cluster.environment(),
+    )
+    assert (pipeline[0], audit[0], sweep[0]) == (0, 0, 0), (pipeline, audit, sweep)
+    layers = [json.loads(line) for line in pipeline[1].splitlines()]
+    assert [(each["layer"], each["rows"]) for each in layers[:2]] == [("bronze", ROWS), ("silver", ROWS)]
+    [subject] = json.loads(audit[1])["subjects"]
+    assert (subject["topic"], subject["checked"], subject["lost"], subject["doubled"]) == ("in", ROWS, 0, 0)
+    assert ds.dataset(lake / "simulations").count_rows() == 4
 
 
 def test_spark_connect(broker: BrokerProcess, tmp_path: Path) -> None:
