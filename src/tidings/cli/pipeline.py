@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from tidings.pipeline.lake import Lake
     from tidings.pipeline.run import Pipeline, prepare
-    from tidings.spark.session import check_master, spark_session
+    from tidings.spark.session import check_ready, spark_session
 
     if arguments.once and arguments.every is not None:
         arguments.usage_error("give --once or --every, not both")
@@ -87,8 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.usage_error(
             "Spark's tasks reach a broker by its address: start `tidings serve` and give --bus tcp://..."
         )
-    if arguments.master is not None:
-        check_master(arguments.master)
+    check_ready(arguments.master)
     plan = _plan(arguments)
     lake = Lake(arguments.lake)
     with open_bus(arguments) as bus:

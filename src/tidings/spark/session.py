@@ -7,6 +7,7 @@ sentences about what is missing, are written once.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -53,6 +54,21 @@ def check_master(master: str) -> str:
     return master
 
 
+def check_ready(master: str | None) -> str:
+    """The master, or the default one, if a session can be opened there; call it before work that would be in vain.
+
+    InvalidRequest when PySpark or Java is missing or the master is none that Spark knows, Unavailable when nobody
+    answers there.
+    """
+    master = check_master(master or local_master())
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidRequest(INSTALL)
+    if not master.startswith("sc://"):
+        check_java()
+    check_reachable(master)
+    return master
+
+
 @contextlib.contextmanager
 def spark_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
@@ -71,21 +87,17 @@ def spark_session(
 
 def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session for the rest of the process; `spark_session` is the same with an end."""
-    master = check_master(master or local_master())
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(INSTALL) from error
+    master = check_ready(master)
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(name)
     if master.startswith("sc://"):
         builder = builder.remote(master)
     else:
-        check_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
         for key, value in (_defaults(master) | dict(settings or {})).items():
             builder = builder.config(key, value)
-    check_reachable(master)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Those of Spark's own modules.
         try:
