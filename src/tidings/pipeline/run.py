@@ -86,8 +86,8 @@ class Pipeline:
         self._queries: dict[str, StreamingQuery] = {}
         self._triggers: dict[str, dict[str, Any]] = {}
         self._revivals = dict.fromkeys(LAYERS, 0)
-        self._seen: dict[str, int] = {}
-        """The last batch of each query whose progress is counted."""
+        self._seen: dict[str, tuple[str, int]] = {}
+        """The last progress of each query that is counted: its time and its batch."""
 
     def once(self, watch: Watch | None, stop: threading.Event, layers: Sequence[str] = LAYERS) -> dict[str, Step]:
         """Takes everything that is there through the layers, and returns."""
@@ -107,7 +107,6 @@ class Pipeline:
 
     def _start(self, layer: str, trigger: dict[str, Any]) -> None:
         self._triggers[layer] = trigger
-        self._seen.pop(layer, None)
         match layer:
             case "bronze":
                 writer = bronze.query(self._spark, self._lake, self._plan, self._topics)
@@ -121,7 +120,7 @@ class Pipeline:
     def _wait(self, layers: Sequence[str], watch: Watch | None, stop: threading.Event) -> None:
         """Until the queries have ended, one of them has failed for good, or `stop` is set."""
         try:
-            while any(self._is_at_work(layer) for layer in layers) and not stop.wait(POLL_S):
+            while self._are_at_work(layers) and not stop.wait(POLL_S):
                 self._count(layers)
                 if watch is not None:
                     watch(self._steps)
@@ -130,12 +129,17 @@ class Pipeline:
                 self._queries[layer].stop()
         self._count(layers)
 
+    def _are_at_work(self, layers: Sequence[str]) -> bool:
+        """Whether some query goes on; all of them are looked at."""
+        going_on = [self._is_at_work(layer) for layer in layers]
+        return any(going_on)
+
     def _is_at_work(self, layer: str) -> bool:
         """Whether a query goes on. One that has failed is begun again if that may help; otherwise it raises."""
         query = self._queries[layer]
-        problem = query.exception()
+        active, problem = query.isActive, query.exception()  # In this order: a failure must not look like an end.
         if problem is None:
-            return query.isActive
+            return active
         self._count([layer])
         if PASSING not in str(problem) or self._revivals[layer] == REVIVALS_MAX:
             raise explain(layer, str(problem)) from problem
@@ -144,16 +148,19 @@ class Pipeline:
         return True
 
     def _count(self, layers: Iterable[str]) -> None:
+        """Adds up what the queries have done since we last looked. An idle query reports too, now and then."""
         for layer in layers:
             for progress in self._queries[layer].recentProgress:
-                number = progress["batchId"]
-                if number <= self._seen.get(layer, -1):
+                moment = (progress["timestamp"], progress["batchId"])
+                if moment <= self._seen.get(layer, ("", -1)):
                     continue
-                self._seen[layer] = number
+                self._seen[layer] = moment
                 step = self._steps[layer]
-                behind = sum(lag(progress).values())
                 self._steps[layer] = replace(
-                    step, rows=step.rows + progress["numInputRows"], batches=step.batches + 1, lag=behind
+                    step,
+                    rows=step.rows + progress["numInputRows"],
+                    batches=step.batches + ("addBatch" in progress["durationMs"]),
+                    lag=sum(lag(progress).values()),
                 )
 
 
