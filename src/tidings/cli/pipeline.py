@@ -19,7 +19,7 @@ from tidings.cli import connection, quantities, watching
 from tidings.cli.connection import open_bus
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless, print_json
-from tidings.errors import TidingsError
+from tidings.errors import InvalidRequest, TidingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,6 +160,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     from tidings.pipeline.plan import Plan
     from tidings.spelling.languages import language
 
+    if arguments.publish is not None and set(check_topic(arguments.publish)) & set("*,"):
+        raise InvalidRequest(f"The topic {arguments.publish!r} has a * or a comma: choose another to publish to.")
     if arguments.language != "none":
         language(arguments.language)
         with needed("web", "--language (other than none)"):
@@ -174,7 +176,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         batch_rows=arguments.batch_rows,
         language=None if arguments.language == "none" else arguments.language,
         watermark_s=arguments.watermark / 1000,
-        publish=None if arguments.publish is None else check_topic(arguments.publish),
+        publish=arguments.publish,
     )
 
 

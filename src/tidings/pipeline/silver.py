@@ -119,7 +119,7 @@ def enrich(rows: DataFrame, language: str | None) -> DataFrame:
             "words": F.col("text") if language is None else in_words(F.col("text"), language),
             # A clock that is ahead must not make everybody else late: an event is not after it was stored.
             "event_at": F.least("published_at", "stored_at"),
-            "latency_ms": F.greatest(stored - published, F.lit(0)) / 1000,
+            "latency_ms": F.when(stored.isNotNull(), F.greatest(stored - published, F.lit(0)) / 1000),
             "size_bytes": F.octet_length("value").cast("long"),
         }
     )
