@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
+from tidings.spark.options import read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,15 +26,15 @@ NAME = "bronze"
 
 def query(spark: SparkSession, lake: Lake, plan: Plan, topics: Iterable[str]) -> DataStreamWriter:
     """The query from the bus to the table; `topics` are those that are on the bus now."""
-    reader = spark.readStream.format("tidings").options(**plan.source_options())
-    reader = reader.option("maxMessagesPerTrigger", plan.batch_rows)
+    options = plan.source_options() | {"maxMessagesPerTrigger": str(plan.batch_rows)}
     published = lake.manifest().published
     if published:
-        reader = reader.option("exceptTopics", ",".join(published))
+        options["exceptTopics"] = ",".join(published)
     # Spark asks for it only if there is no checkpoint; the table knows where it had got to even then.
-    begin = positions(lake.table(NAME).open(), topics)
-    reader = reader.option("startingOffsets", json.dumps(begin) if begin else "earliest")
-    return reader.load().writeStream.foreachBatch(partial(store, lake))
+    reading = read_options(options, streaming=True)
+    begin = positions(lake.table(NAME).open(), filter(reading.wants, topics))
+    options["startingOffsets"] = json.dumps(begin) if begin else "earliest"
+    return spark.readStream.format("tidings").options(**options).load().writeStream.foreachBatch(partial(store, lake))
 
 
 def store(lake: Lake, rows: DataFrame, batch: int) -> None:

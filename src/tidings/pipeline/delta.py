@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from tidings.errors import StorageError
@@ -28,6 +29,11 @@ from tidings.pipeline.schema import TABLES
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
     from pyspark.sql import DataFrame
+
+
+TIDY_COMMITS = 128
+TIDY_BYTES = 32 * 1024 * 1024
+"""After so many commits files below this size become one, or as few as it takes; larger ones are left to `compact`."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,11 @@ class Table:
         """Makes what was written part of the table, with the note of its batch. No rows need no commit."""
         if not written.actions:
             return
-        self.open().create_write_transaction(
+        table = self.open()
+        table.create_write_transaction(
             list(written.actions), "append", self.schema, commit_properties=_noting(app, batch, marks)
         )
+        self._tidy(table)
 
     def append(self, rows: DataFrame, app: str, batch: int) -> int:
         """Adds the rows of a batch, unless they are there; how many rows that were."""
@@ -114,10 +122,17 @@ class Table:
         """Changes and adds rows in one step, unless that is done; `s` are the new rows and `t` those of the table."""
         if rows.num_rows == 0 or self.has_done(app, batch):
             return
-        merger = self.open().merge(
-            rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None)
-        )
+        table = self.open()
+        merger = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None))
         finish(merger).execute()
+        self._tidy(table)
+
+    def _tidy(self, table: DeltaTable) -> None:
+        """Puts the small files of many small batches together now and then, so that a table can grow for years."""
+        table.update_incremental()
+        if table.version() % TIDY_COMMITS == 0:
+            with contextlib.suppress(CommitFailedError):  # Somebody else is putting the same files together.
+                table.optimize.compact(target_size=TIDY_BYTES)
 
     def version(self) -> int:
         """The number of its last commit."""

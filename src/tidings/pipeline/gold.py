@@ -33,8 +33,6 @@ WORDS_OF_A_MESSAGE = 1_000
 TOP_WORDS = 10
 WORDS_TRACKED = 10_000
 """Spark counts words by a sketch of so many; with fewer different words in a window the counts are exact."""
-FILES_MAX = 64
-"""A merge leaves small files behind; at so many they become one."""
 
 
 def query(spark: SparkSession, lake: Lake, plan: Plan) -> DataStreamWriter:
@@ -91,9 +89,6 @@ def store(lake: Lake, plan: Plan, rows: DataFrame, batch: int) -> None:
     table.merge(changed, "t.topic = s.topic and t.window_start = s.window_start", app, batch, _replace)
     if plan.publish is not None:
         publish(rows.sparkSession, plan, changed, app, batch)
-    opened = table.open()
-    if len(opened.file_uris()) > FILES_MAX:
-        opened.optimize.compact()
 
 
 def publish(spark: SparkSession, plan: Plan, changed: pa.Table, app: str, batch: int) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class Manifest(msgspec.Struct, frozen=True):
     window_s: int = 60
     published: tuple[str, ...] = ()
     """Topics that results went to: they are never read."""
+    retained_from: datetime | None = None
+    """What is older may have been removed."""
 
 
 class Lake:
@@ -107,6 +110,14 @@ class Lake:
                     f"Another pipeline runs on {self.folder}: stop it first, or name another folder with --lake."
                 ) from error
             yield
+
+    def is_running(self) -> bool:
+        """Whether a pipeline holds the lock."""
+        try:
+            with self.locked():
+                return False
+        except InvalidRequest:
+            return True
 
     def checkpoint(self, query: str) -> Path:
         """Where Spark keeps the progress of a query."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tidings.errors import NUMBERED, InvalidRequest, StorageError, TidingsError
 from tidings.pipeline import bronze, gold, silver
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 LAYERS = ("bronze", "silver", "gold")
 POLL_S = 0.2
+PASSING = "Python worker failed to connect back"
+"""On a busy machine Spark gives up on a Python process that takes more than ten seconds to start. It may be quicker
+the next time, and a query that begins again repeats nothing."""
+REVIVALS_MAX = 10
 OURS: dict[str, type[TidingsError]] = {kind.__name__: kind for kind in (*NUMBERED.values(), DataLoss, StorageError)}
 
 
@@ -54,7 +60,7 @@ def prepare(lake: Lake, plan: Plan, window_s: int | None) -> None:
             "leave --window out, or begin a new lake."
         )
     if plan.publish is not None and plan.publish not in manifest.published:
-        lake.write_manifest(_with_published(manifest, plan.publish))
+        lake.write_manifest(msgspec.structs.replace(manifest, published=(*manifest.published, plan.publish)))
     for name in ("silver", "gold"):
         if not (lake.checkpoint(name) / "metadata").exists() and lake.table(name).version() > 0:
             raise InvalidRequest(
@@ -65,10 +71,6 @@ def prepare(lake: Lake, plan: Plan, window_s: int | None) -> None:
 
 def _made_with(lake: Lake, name: str) -> str:
     return "" if name == "gold" else f" and {lake.folder / 'rejected'} and {lake.folder / 'publishers'}"
-
-
-def _with_published(manifest: Manifest, topic: str) -> Manifest:
-    return Manifest(manifest.format, manifest.window_s, (*manifest.published, topic))
 
 
 class Pipeline:
@@ -82,12 +84,14 @@ class Pipeline:
         self._topics = list(topics)
         self._steps = {layer: Step(layer, 0, 0, None) for layer in LAYERS}
         self._queries: dict[str, StreamingQuery] = {}
-        self._seen: dict[str, int] = {}
-        """The last batch of each query whose progress is counted."""
+        self._triggers: dict[str, dict[str, Any]] = {}
+        self._revivals = dict.fromkeys(LAYERS, 0)
+        self._seen: dict[str, tuple[str, int]] = {}
+        """The last progress of each query that is counted: its time and its batch."""
 
-    def once(self, watch: Watch | None, stop: threading.Event) -> dict[str, Step]:
-        """Takes everything that is there through all layers, and returns."""
-        for layer in LAYERS:
+    def once(self, watch: Watch | None, stop: threading.Event, layers: Sequence[str] = LAYERS) -> dict[str, Step]:
+        """Takes everything that is there through the layers, and returns."""
+        for layer in layers:
             self._start(layer, {"availableNow": True})
             self._wait([layer], watch, stop)
             if stop.is_set():
@@ -102,6 +106,7 @@ class Pipeline:
         return self._steps
 
     def _start(self, layer: str, trigger: dict[str, Any]) -> None:
+        self._triggers[layer] = trigger
         match layer:
             case "bronze":
                 writer = bronze.query(self._spark, self._lake, self._plan, self._topics)
@@ -112,36 +117,50 @@ class Pipeline:
         writer = writer.option("checkpointLocation", str(self._lake.checkpoint(layer)))
         self._queries[layer] = writer.trigger(**trigger).start()
 
-    def _wait(self, layers: Iterable[str], watch: Watch | None, stop: threading.Event) -> None:
-        """Until the queries have ended, one of them has failed, or `stop` is set."""
-        queries = {layer: self._queries[layer] for layer in layers}
+    def _wait(self, layers: Sequence[str], watch: Watch | None, stop: threading.Event) -> None:
+        """Until the queries have ended, one of them has failed for good, or `stop` is set."""
         try:
-            while any(query.isActive for query in queries.values()) and not stop.wait(POLL_S):
-                self._count(queries)
+            while self._are_at_work(layers) and not stop.wait(POLL_S):
+                self._count(layers)
                 if watch is not None:
                     watch(self._steps)
-                if any(query.exception() is not None for query in queries.values()):
-                    break
         finally:
-            for query in queries.values():
-                query.stop()
-        self._count(queries)
-        for layer, query in queries.items():
-            problem = query.exception()
-            if problem is not None and not stop.is_set():  # A query that is stopped may say that it was interrupted.
-                raise explain(layer, str(problem)) from problem
+            for layer in layers:
+                self._queries[layer].stop()
+        self._count(layers)
 
-    def _count(self, queries: dict[str, StreamingQuery]) -> None:
-        for layer, query in queries.items():
-            for progress in query.recentProgress:
-                number = progress["batchId"]
-                if number <= self._seen.get(layer, -1):
+    def _are_at_work(self, layers: Sequence[str]) -> bool:
+        """Whether some query goes on; all of them are looked at."""
+        going_on = [self._is_at_work(layer) for layer in layers]
+        return any(going_on)
+
+    def _is_at_work(self, layer: str) -> bool:
+        """Whether a query goes on. One that has failed is begun again if that may help; otherwise it raises."""
+        query = self._queries[layer]
+        active, problem = query.isActive, query.exception()  # In this order: a failure must not look like an end.
+        if problem is None:
+            return active
+        self._count([layer])
+        if PASSING not in str(problem) or self._revivals[layer] == REVIVALS_MAX:
+            raise explain(layer, str(problem)) from problem
+        self._revivals[layer] += 1
+        self._start(layer, self._triggers[layer])
+        return True
+
+    def _count(self, layers: Iterable[str]) -> None:
+        """Adds up what the queries have done since we last looked. An idle query reports too, now and then."""
+        for layer in layers:
+            for progress in self._queries[layer].recentProgress:
+                moment = (progress["timestamp"], progress["batchId"])
+                if moment <= self._seen.get(layer, ("", -1)):
                     continue
-                self._seen[layer] = number
+                self._seen[layer] = moment
                 step = self._steps[layer]
-                behind = sum(lag(progress).values())
                 self._steps[layer] = replace(
-                    step, rows=step.rows + progress["numInputRows"], batches=step.batches + 1, lag=behind
+                    step,
+                    rows=step.rows + progress["numInputRows"],
+                    batches=step.batches + ("addBatch" in progress["durationMs"]),
+                    lag=sum(lag(progress).values()),
                 )
 
 

@@ -19,13 +19,13 @@ of the three it had got to.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.table import TableMerger
 
-from tidings.pipeline.delta import Table, without_pandas_warning
+from tidings.pipeline.delta import without_pandas_warning
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.source import FORMAT
@@ -75,10 +75,10 @@ def find_duplicates(lake: Lake, rows: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    if not _files_with_ids(lake.table("bronze")):
+    bronze, silver = lake.table("bronze").open(), lake.table(NAME)
+    if not any(_has_ids(part) for part in pa.table(bronze.get_add_actions(flatten=True)).to_pylist()):
         return rows
-    known = lake.table(NAME)
-    seen = read_files(rows.sparkSession, known.open(), _files_with_ids(known)).where("id is not null")
+    seen = read_files(rows.sparkSession, silver.open(), silver.folder, _has_ids).where("id is not null")
     seen = seen.select("topic", "id", F.lit(True).alias("seen")).distinct()
     # Messages without an id are each alone: they are spread evenly, and first of their kind.
     alike = F.coalesce("id", F.concat(F.lit("offset "), F.col("offset").cast("string")))
@@ -90,11 +90,9 @@ def find_duplicates(lake: Lake, rows: DataFrame) -> DataFrame:
     return judged.withColumn("reason", F.when(again, DUPLICATE).otherwise(F.col("reason")))
 
 
-def _files_with_ids(table: Table) -> list[str]:
-    """Those files of a table in which some message has an id, by their statistics."""
-    opened = table.open()
-    found = pa.table(opened.get_add_actions(flatten=True)).select(["path", "num_records", "null_count.id"]).to_pylist()
-    return [str(table.folder / row["path"]) for row in found if row["null_count.id"] != row["num_records"]]
+def _has_ids(part: dict[str, Any]) -> bool:
+    """Whether some message in a file has an id, by the file's statistics."""
+    return bool(part["null_count.id"] != part["num_records"])
 
 
 def check_order(lake: Lake, rows: DataFrame) -> DataFrame:
@@ -121,7 +119,7 @@ def enrich(rows: DataFrame, language: str | None) -> DataFrame:
             "words": F.col("text") if language is None else in_words(F.col("text"), language),
             # A clock that is ahead must not make everybody else late: an event is not after it was stored.
             "event_at": F.least("published_at", "stored_at"),
-            "latency_ms": F.greatest(stored - published, F.lit(0)) / 1000,
+            "latency_ms": F.when(stored.isNotNull(), F.greatest(stored - published, F.lit(0)) / 1000),
             "size_bytes": F.octet_length("value").cast("long"),
         }
     )

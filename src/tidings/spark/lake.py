@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from tidings.errors import InvalidRequest
 
@@ -31,15 +33,28 @@ def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:
         raise InvalidRequest(
             f"There is no table {name!r} in {lake}: `tidings pipeline status --lake {lake}` lists them."
         )
-    table = DeltaTable(folder)
-    return read_files(spark, table, table.file_uris())
+    return read_files(spark, DeltaTable(folder), folder)
 
 
-def read_files(spark: SparkSession, table: DeltaTable, files: Sequence[str]) -> DataFrame:
-    """Some files of a table."""
+def read_files(
+    spark: SparkSession, table: DeltaTable, folder: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> DataFrame:
+    """The files of a table whose statistics, by Delta's names (`null_count.id`), are `wanted`."""
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(json.loads(table.schema().to_json()))  # Delta writes schemas as Spark does.
+    parts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    files = [_literal(folder.absolute() / unquote(part["path"])) for part in parts if wanted(part)]
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*files)
+
+
+def _literal(path: Path) -> str:
+    """A path as Spark wants it, which takes some characters for patterns.
+
+    >>> _literal(Path("/lake [1]/part.parquet"))
+    '/lake \\\\[1\\\\]/part.parquet'
+    """
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
