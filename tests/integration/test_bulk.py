@@ -213,6 +213,45 @@ def test_the_awaited_bus_reads_too(tmp_path: Path) -> None:
         broker.kill()
 
 
+def test_the_awaited_bus_writes_in_stages(tmp_path: Path) -> None:
+    """D3: what an attempt left is dropped, and a batch is published once, over a restart of the broker."""
+    broker = BrokerProcess(tmp_path).start()
+
+    async def story() -> None:
+        async with await tidings.aconnect(broker.address, "alice", retries=20) as bus:
+            lost = bus.stage("query", 0, "attempt-0")
+            await lost.write("news", [b"half"])
+            await lost.finish()
+            good = bus.stage("query", 0, "attempt-1")
+            await good.write("news", [b"%d" % number for number in range(20_000)], keys=[b"k"] * 20_000)
+            await good.write("art", [b"c"], headers=[{"h": b"v"}], ids=["1"])
+            named = [await good.finish()]
+            with pytest.raises(NoSuchTopic):
+                await bus.topic("news")
+            assert not (await bus.publish("query", 0, named)).repeated
+            broker.kill()
+            broker.start()
+            assert (await bus.publish("query", 0, named)).repeated
+            found = [batch async for batch in bus.read("news")]
+            assert [value for batch in found for value in batch.values] == [b"%d" % n for n in range(20_000)]
+            again = bus.stage("query", 0, "attempt-2")
+            await again.write("news", [b"a"])
+            await again.finish()
+            assert again.published
+            other = bus.stage("query", 1, "attempt-0")
+            await other.write("news", [b"never"])
+            await other.finish()
+            assert await bus.discard(["attempt-0", "attempt-1"]) == 1
+            assert (await bus.topic("news")).count == 20_000
+            with pytest.raises(InvalidRequest, match="differ in length"):
+                await bus.stage("q", 0, "a").write("news", [b"x"], keys=[])
+
+    try:
+        asyncio.run(story())
+    finally:
+        broker.kill()
+
+
 def test_workers_share_a_users_key(tmp_path: Path) -> None:
     """Many at once under one key, none of which fences another."""
     keys = tmp_path / "keys"

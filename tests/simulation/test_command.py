@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,30 @@ def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert "skip-sync" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--trace"], ["--seeds", "0"], ["--mutant", "unheard-of"]])
+def test_a_sweep_runs_every_seed_and_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """D5, without Spark: all seeds are in the table, and the command of a failure is that failure again."""
+    sweep = ["simulate", "--sweep", "--jobs", "1", "--seeds", "6", "--lake", str(tmp_path)]
+    assert main([*sweep, "--mutant", "crowded"]) == 1
+    output = capsys.readouterr()
+    assert "6 seeds in" in output.out and "/simulations/crowded-0-6/runs" in output.out
+    command = output.err.partition("replay: tidings ")[2].splitlines()[0].split()
+    assert main(command) == 1
+    assert "BROKEN views and memories stay within their bounds" in capsys.readouterr().out
+    assert main([*sweep, "--world", "ring-multicast", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seeds"] == 6
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--trace"],
+        ["--seeds", "0"],
+        ["--mutant", "unheard-of"],
+        ["--master", "local[2]"],
+        ["--sweep", "--seed", "1"],
+        ["--sweep", "--tasks", "4"],
+    ],
+)
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *arguments]) == 2
     assert "tidings simulate" in capsys.readouterr().err

@@ -16,10 +16,21 @@ from tests.spark.conftest import needs_java
 @pytest.mark.soak
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     report = tmp_path / "figures.json"
-    command = ["bench", "spark", "--quick", "--scale", "0.01", "--data", str(tmp_path), "--json", str(report)]
+    command = [
+        "bench",
+        "spark",
+        "--large",
+        "--quick",
+        "--scale",
+        "0.01",
+        "--data",
+        str(tmp_path),
+        "--json",
+        str(report),
+    ]
     done = subprocess.run([sys.executable, "-m", "tidings", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     figures = json.loads(report.read_text())["figures"]
-    assert [figure["target"] is not None for figure in figures] == [True] * 4 + [False]
+    assert [figure["target"] is not None for figure in figures] == [True] * 4 + [False] + [True] * 2
     assert all(figure["value"] > 0 for figure in figures)
     assert list(tmp_path.iterdir()) == [report], "what a run makes it removes"

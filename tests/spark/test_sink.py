@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import tidings
-from tests.integration.broker_process import ROOT, BrokerProcess
-from tests.spark.conftest import Place, needs_java
+from tests.spark.conftest import Place
 from tests.spark.test_stream import drain, numbered
 
 
@@ -125,119 +116,3 @@ def test_lost_replies(place: Place, tmp_path: Path) -> None:
         proxy.close()
     assert proxy.cuts > 0
     assert sorted(place.values("out"), key=int) == numbered(0, 300)
-
-
-DRIVER = """
-import sys
-from tests.spark.conftest import make_session
-address, folder, master = sys.argv[1:4]
-spark = make_session(master)
-frame = spark.readStream.format("tidings").option("bus", address).option("topic", "in")
-frame = frame.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 400).option("tasks", 3).load()
-frame = frame.repartition(2).select("value")  # A shuffle may order a repeated batch otherwise.
-query = frame.writeStream.format("tidings").option("bus", address).option("topic", "out")
-query.option("checkpointLocation", folder).start().awaitTermination()
-"""
-
-
-class DriverProcess:
-    """A driver with all of its children, to be killed without warning."""
-
-    def __init__(self, address: str, folder: Path, master: str = "local[2]") -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-        self.log = folder.parent / "driver.log"
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", DRIVER, address, str(folder), master],
-                env=environment,
-                start_new_session=True,
-                stdout=log,
-                stderr=log,
-            )
-
-    def check(self) -> None:
-        assert self._process.poll() is None, self.log.read_text(errors="replace")[-3000:]
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def kill_drivers(tmp_path: Path, kills: int, rows: int, master: str = "local[2]") -> None:
-    """Kills the driver again and again in the middle of its work; in the end every row is there once."""
-    chance = random.Random(kills)
-    broker = BrokerProcess(tmp_path / "data").start()
-    try:
-        with tidings.connect(broker.address, "tester", retries=20) as bus:
-            bus.put_many("in", numbered(0, rows))
-
-            def count() -> int:
-                return next((info.count for info in bus.topics() if info.name == "out"), 0)
-
-            for number in range(kills + 1):
-                driver = DriverProcess(broker.address, tmp_path / "checkpoint", master)
-                try:
-                    goal = rows if number == kills else min(rows, count() + chance.randint(400, rows // kills))
-                    deadline = time.monotonic() + 240
-                    while count() < goal:
-                        driver.check()
-                        assert time.monotonic() < deadline, driver.log.read_text(errors="replace")[-3000:]
-                        time.sleep(chance.random() / 20)
-                finally:
-                    driver.kill()
-                if number == 0:
-                    broker.kill()
-                    broker.start()
-            found = [value for batch in bus.read("out") for value in batch.values]
-            assert sorted(found, key=int) == numbered(0, rows)
-    finally:
-        broker.kill()
-
-
-@needs_java
-def test_the_driver_is_killed(tmp_path: Path) -> None:
-    kill_drivers(tmp_path, kills=2, rows=4_000)
-
-
-@needs_java
-@pytest.mark.soak
-def test_the_driver_is_killed_many_times(tmp_path: Path) -> None:
-    kill_drivers(tmp_path, kills=10, rows=200_000)
-
-
-def executors(driver_pid: int) -> list[int]:
-    """The executors' processes below a driver."""
-    found = subprocess.run(
-        ["pgrep", "-s", str(driver_pid), "-f", "CoarseGrainedExecutorBackend"], capture_output=True, text=True
-    ).stdout.split()
-    return [int(pid) for pid in found]
-
-
-@needs_java
-@pytest.mark.soak
-@pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep finds the executors")
-def test_an_executor_is_killed(tmp_path: Path) -> None:
-    """On a cluster of two workers: tasks are repeated elsewhere, and what the dead had staged is not published."""
-    rows = 60_000
-    broker = BrokerProcess(tmp_path / "data").start()
-    try:
-        with tidings.connect(broker.address, "tester", retries=20) as bus:
-            bus.put_many("in", numbered(0, rows))
-            driver = DriverProcess(broker.address, tmp_path / "checkpoint", "local-cluster[2,1,1024]")
-            try:
-                killed = 0
-                deadline = time.monotonic() + 400
-                while (done := next((info.count for info in bus.topics() if info.name == "out"), 0)) < rows:
-                    driver.check()
-                    assert time.monotonic() < deadline, driver.log.read_text(errors="replace")[-3000:]
-                    if killed < 3 and done > (killed + 1) * rows // 5 and (found := executors(driver._process.pid)):
-                        os.kill(found[0], signal.SIGKILL)
-                        killed += 1
-                    time.sleep(0.05)
-            finally:
-                driver.kill()
-            assert killed == 3
-            found_rows = [value for batch in bus.read("out") for value in batch.values]
-            assert sorted(found_rows, key=int) == numbered(0, rows)
-    finally:
-        broker.kill()

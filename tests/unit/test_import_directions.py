@@ -36,6 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
     "spark": (*NOUNS, "client", "protocols.broker.bulk", "spelling", ""),
+    "pipeline": (*NOUNS, "client", "spark", "spelling", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
@@ -57,7 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling"),
+        *("gateways", "spelling", "pipeline"),
         "",
     ),
     "__main__": ("cli",),

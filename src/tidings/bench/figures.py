@@ -151,7 +151,7 @@ def quantity(value: float, unit: str) -> str:
     >>> quantity(2_413_000, "messages/s"), quantity(0.000362, "s"), quantity(3.1e8, "B/s"), quantity(1.25, "x")
     ('2.41 M messages/s', '362 us', '310 MB/s', '1.25 x')
     """
-    if unit in ("s", "s/message"):
+    if unit in ("s", "s/message", "s/row"):
         for size, name in _TIMES:
             if abs(value) >= size or size == _TIMES[-1][0]:
                 return f"{_digits(value / size)} {name}{unit[1:]}"

@@ -32,6 +32,9 @@ class Plan(msgspec.Struct, frozen=True):
     spark_messages: int = 5_000_000
     spark_batch_messages: int = 1_000_000
     spark_micro_batches: int = 40
+    spark_rows_few: int = 1_000_000
+    spark_rows_many: int = 50_000_000
+    spark_row_bytes: int = 20
 
 
 QUICK = Plan(
@@ -50,6 +53,7 @@ QUICK = Plan(
     topics_probe_messages=200,
     spark_messages=3_000_000,
     spark_micro_batches=20,
+    spark_rows_many=10_000_000,
 )
 
 _LEAST: dict[str, float] = {
@@ -66,7 +70,7 @@ _LEAST: dict[str, float] = {
     "topics_probe_messages": 20,
     "spark_micro_batches": 4,
 }
-_FIXED = ("rounds", "value_bytes")
+_FIXED = ("rounds", "value_bytes", "spark_row_bytes")
 
 
 def plan(quick: bool, scale: float) -> Plan:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours, sockets, spark, storage
+from tidings.bench import backlog, groups, neighbours, sockets, spark, spark_rows, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -311,6 +311,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 ON_REQUEST: dict[str, Scenario] = {
     "spark": Scenario("topics as tables and streams in Spark", spark.steps, spark.run),
+    "spark-rows": Scenario("the cost of a row in Spark with many rows", spark_rows.steps, spark_rows.run),
 }
 """What is measured only when it is named: it needs more than tidings itself."""
 

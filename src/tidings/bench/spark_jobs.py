@@ -27,8 +27,9 @@ def spark_stop(desk: Any) -> None:
     gateway.proc.wait()
 
 
-def _batch(desk: Any, address: str, topic: str) -> Any:
-    return desk.spark.read.format("tidings").option("bus", address).option("topic", topic).load()
+def _batch(desk: Any, address: str, topic: str, rows: int | None = None) -> Any:
+    reader = desk.spark.read.format("tidings").option("bus", address).option("topic", topic)
+    return (reader if rows is None else reader.option("endingOffsets", rows)).load()
 
 
 def spark_to_parquet(desk: Any, address: str, topic: str, path: str) -> None:
@@ -36,9 +37,9 @@ def spark_to_parquet(desk: Any, address: str, topic: str, path: str) -> None:
     _batch(desk, address, topic).write.mode("overwrite").parquet(path)
 
 
-def spark_read(desk: Any, address: str, topic: str) -> float:
-    """Reads all columns of a topic and throws them away: the seconds that it took."""
-    return _timed(_batch(desk, address, topic))
+def spark_read(desk: Any, address: str, topic: str, rows: int | None = None) -> float:
+    """Reads all columns of a topic, or of its first rows, and throws them away: the seconds that it took."""
+    return _timed(_batch(desk, address, topic, rows))
 
 
 def spark_read_parquet(desk: Any, path: str) -> float:

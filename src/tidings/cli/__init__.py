@@ -40,8 +40,10 @@ COMMANDS = {
     "doctor": "check this machine and say what to do",
     "keys": "make the keys of brokers and clients",
     "bench": "measure, beside the limits of this machine",
+    "pipeline": "take every message into a lake, by Spark",
     "simulate": "run the whole system in made-up worlds",
     "experiment": "run overlays in made-up worlds, and measure",
+    "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
 
 INTERRUPTED = 130

@@ -11,7 +11,8 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and spark.
+Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and spark,
+spark-rows.
 """
 
 EXAMPLES = """\
@@ -21,6 +22,7 @@ EXAMPLES = """\
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
   tidings bench spark                          # needs tidings[spark] and Java
+  tidings bench spark --large                  # and the cost of a row with 50 million rows: minutes, 2 GB
   tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
 """
 
@@ -28,6 +30,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenarios", metavar="SCENARIO", nargs="*", help="what to measure (default: everything)")
     parser.add_argument("--storage", action="store_true", help="measure a storage server; short for `bench storage`")
+    parser.add_argument("--large", action="store_true", help="measure many rows in Spark; short for `bench spark-rows`")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a million messages instead of ten")
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured as JSON; - is the output")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw figures against targets: .png, .svg or .pdf")
@@ -51,13 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings.bench.plan import plan as make_plan
     from tidings.bench.stage import IN_MEMORY, default_folder, filesystem_of
 
-    asked = [*arguments.scenarios, *(["storage"] if arguments.storage else [])]
+    asked = [*arguments.scenarios]
+    asked += [name for name, wanted in (("storage", arguments.storage), ("spark-rows", arguments.large)) if wanted]
     names = list(dict.fromkeys(asked)) or list(scenarios.SCENARIOS)
     known = scenarios.SCENARIOS | scenarios.ON_REQUEST
     for name in names:
         if name not in known:
             arguments.usage_error(f"there is no scenario {name!r}, only {', '.join(known)}")
-    if "spark" in names:
+    if {"spark", "spark-rows"} & set(names):
         spark.check()
     plan = make_plan(arguments.quick, arguments.scale)
     if arguments.plot is not None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidings.cli.output import print_json
+from tidings.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from tidings.experiments.hyparview import FailureRow
@@ -68,17 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tidings.experiments import plot, sweep
-    from tidings.experiments.hyparview import SHARES
+    from tidings.experiments import plot
+    from tidings.experiments.hyparview import SHARES, FailureRow, failures_sweep
+    from tidings.experiments.local import LocalEngine
 
     if arguments.plot is not None:
         plot.check_target(arguments.plot)
-    shares = arguments.share or SHARES
-    rows = []
-    for row in _with_progress(sweep.failures(arguments.nodes, shares, arguments.seed, arguments.jobs), len(shares)):
-        rows.append(row)
-        if arguments.json:
-            print_json(msgspec.to_builtins(row))
+    sweep = failures_sweep(arguments.nodes, arguments.share or SHARES, arguments.seed)
+    with progress_bar("simulations", len(sweep.points)) as tell:
+        tables = LocalEngine(arguments.jobs).run(sweep, None, tell)
+    names = ", ".join(FailureRow.__struct_fields__)
+    rows = msgspec.convert(tables.query(f"select {names} from {{runs}} order by point"), list[FailureRow])
+    for row in rows if arguments.json else ():
+        print_json(msgspec.to_builtins(row))
     if not arguments.json:
         _print_table(rows)
     if arguments.plot is not None:
@@ -92,17 +91,6 @@ def _print_table(rows: list[FailureRow]) -> None:
     for line in lines:
         print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
     print(f"\n{LEGEND}")
-
-
-def _with_progress(rows: Iterator[FailureRow], total: int) -> Iterator[FailureRow]:
-    """The same rows, with a bar on a terminal."""
-    console = Console(file=sys.stderr)
-    if not console.is_terminal:
-        yield from rows
-        return
-    columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield from progress.track(rows, total=total)
 
 
 def _nodes(text: str) -> int:

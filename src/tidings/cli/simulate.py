@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import msgspec
 
 from tidings.cli.output import print_json
+from tidings.cli.progress import progress_bar
 from tidings.simulator.many import run_many
-from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.run import WORLDS, Result
-from tidings.simulator.run import run as run_seed
+from tidings.simulator.run import Result
+from tidings.simulator.worlds import MUTANTS, WORLDS, replay_command, run_seed
 
 HELP = """\
 Runs clients, broker and journal in virtual time, on a network that loses, delays and reorders and on a disk that
 tears and forgets, and checks that nothing acknowledged is lost and nothing comes twice. A seed decides everything
 that happens: the same seed is the same run. Exits with 1 when a run breaks an invariant, and says how to replay it.
+With --sweep every seed is run and the results become a table; with --master the seeds are tasks of a Spark cluster.
 """
 
 EXAMPLES = """\
@@ -30,7 +30,9 @@ EXAMPLES = """\
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
   tidings simulate --world stages --seeds 1000      # queries that write in stages, and readers of ranges
+  tidings simulate --world ring-churn --seeds 1000  # a Chord ring whose members come and go
   tidings simulate --mutants                        # the planted bugs
+  tidings simulate --sweep --seeds 100000 --master spark://10.0.0.1:7077 --lake lake/
 """
 
 FAILURES_SHOWN_MAX = 10
@@ -38,7 +40,7 @@ FAILURES_SHOWN_MAX = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), groups, or stages"
+        "--world", metavar="NAME", choices=WORLDS, help=f"the kind of world (default: topics): {', '.join(WORLDS)}"
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument("--first-seed", metavar="K", type=int, default=0, help="the first of them (default: 0)")
@@ -51,16 +53,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="go on after a failure")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each failure, and one at the end")
+    sweep = parser.add_argument_group("sweeps")
+    sweep.add_argument("--sweep", action="store_true", help="run every seed, and make a table of the results")
+    sweep.add_argument(
+        "--master", metavar="URL", help="run the seeds as Spark tasks: local[2], spark://HOST:PORT, sc://HOST ..."
+    )
+    sweep.add_argument(
+        "--tasks", metavar="N", type=_count, help="into how many tasks to cut them (default: by the cores)"
+    )
+    sweep.add_argument(
+        "--lake",
+        "--out",
+        metavar="DIR",
+        help="write the table as Parquet to DIR/simulations; workers must reach it too",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.seed is None:
         arguments.usage_error("--trace shows one run: name it with --seed")
+    if arguments.sweep and arguments.seed is not None:
+        arguments.usage_error("--sweep runs many seeds: leave --seed out, or --sweep")
+    if not arguments.sweep and any((arguments.master, arguments.tasks, arguments.lake)):
+        arguments.usage_error("--master, --tasks and --lake are for sweeps: add --sweep")
+    if arguments.tasks and not arguments.master:
+        arguments.usage_error("--tasks are Spark's: add --master, or say --jobs")
     _choose_world(arguments)
     if arguments.mutants:
         return _list_mutants(arguments.json)
     if arguments.seed is not None:
         return _run_one(arguments)
+    if arguments.sweep:
+        return _run_sweep(arguments)
     return _run_all(arguments)
 
 
@@ -80,12 +104,14 @@ def _run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_fields(result))
     elif result.invariant is None:
+        lives = f", {result.lives} lives of the broker" if result.lives else ""
+        trace = f", trace {result.trace_hash}" if result.trace_hash else ""
         print(
-            f"Seed {result.seed} holds: {result.events} events in {result.virtual_ms / 1000:.1f} s of virtual time, "
-            f"{result.lives} lives of the broker, trace {result.trace_hash}"
+            f"Seed {result.seed} holds: {result.events} events in {result.virtual_ms / 1000:.1f} s of virtual time"
+            f"{lives}{trace}"
         )
     else:
-        _tell_failure(result, arguments.mutant)
+        _tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
     return 0 if result.invariant is None else 1
 
 
@@ -93,19 +119,53 @@ def _run_all(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     count, failed, events = 0, 0, 0
     results = run_many(arguments.first_seed, arguments.seeds, arguments.jobs, arguments.mutant, arguments.world)
-    for result in _with_progress(results, arguments.seeds):
-        count += 1
-        events += result.events
-        if result.invariant is not None:
-            failed += 1
-            if arguments.json:
-                print_json(_fields(result))
-            elif failed <= FAILURES_SHOWN_MAX:
-                _tell_failure(result, arguments.mutant)
-            if not arguments.all:
-                break
-    seconds = time.monotonic() - began
-    if arguments.json:
+    with progress_bar("seeds", arguments.seeds) as tell:
+        for result in results:
+            count += 1
+            tell(count)
+            events += result.events
+            if result.invariant is not None:
+                failed += 1
+                if arguments.json:
+                    print_json(_fields(result))
+                elif failed <= FAILURES_SHOWN_MAX:
+                    _tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
+                if not arguments.all:
+                    break
+    return _conclude(arguments.json, count, failed, events, time.monotonic() - began)
+
+
+def _run_sweep(arguments: argparse.Namespace) -> int:
+    from tidings.cli.engines import engine_for
+    from tidings.experiments.simulations import seeds_sweep, sum_up
+
+    sweep = seeds_sweep(arguments.first_seed, arguments.seeds, arguments.world, arguments.mutant)
+    folder = None if arguments.lake is None else f"{arguments.lake.rstrip('/')}/simulations/{sweep.name}"
+    with engine_for(arguments.master, arguments.jobs, arguments.tasks) as engine:
+        began = time.monotonic()  # Spark takes some seconds to start, whatever it is to do.
+        with progress_bar("seeds", arguments.seeds) as tell:
+            tables = engine.run(sweep, folder, tell)
+        seconds = time.monotonic() - began
+        with contextlib.closing(tables):
+            summary = sum_up(tables, FAILURES_SHOWN_MAX)
+    for failure in summary.failures:
+        if arguments.json:
+            print_json(failure)
+        elif "error" in failure:
+            print(f"Running {failure['parameters']} raised {failure['error']}", file=sys.stderr)
+        else:
+            _tell_failure(failure["seed"], failure["invariant"], failure["text"], failure["replay"])
+    if not arguments.json:
+        for rule in summary.rules:
+            print(f"{rule['seeds']} broke: {rule['invariant']}; the first is seed {rule['first_seed']}")
+        if folder is not None:
+            print(f"The table is in {folder}/runs")
+    failed = summary.broken + summary.raised
+    return _conclude(arguments.json, summary.seeds + summary.raised, failed, summary.events, seconds)
+
+
+def _conclude(as_json: bool, count: int, failed: int, events: int, seconds: float) -> int:
+    if as_json:
         print_json({"seeds": count, "failed": failed, "events": events, "seconds": round(seconds, 3)})
     else:
         outcome = "every invariant held" if not failed else f"{failed} broke an invariant"
@@ -113,32 +173,18 @@ def _run_all(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _with_progress(results: Iterator[Result], total: int) -> Iterator[Result]:
-    """The same results, with a bar on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield from results
-        return
-    columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("seeds", total=total, speed="")
-        began = time.monotonic()
-        for number, result in enumerate(results, 1):
-            progress.update(task, completed=number, speed=f"{number / (time.monotonic() - began):.0f}/s")
-            yield result
+def _tell_failure(seed: object, invariant: object, text: object, replay: object) -> None:
+    print(f"Seed {seed} breaks an invariant: {invariant}", file=sys.stderr)
+    print(f"  {text}", file=sys.stderr)
+    print(f"  replay: {replay}", file=sys.stderr)
 
 
-def _tell_failure(result: Result, mutant: str | None) -> None:
-    print(f"Seed {result.seed} breaks an invariant: {result.invariant}", file=sys.stderr)
-    print(f"  {result.text}", file=sys.stderr)
-    planted = f" --mutant {mutant}" if mutant is not None else ""
-    if mutant is None and result.world != "topics":
-        planted = f" --world {result.world}"
-    print(f"  replay: tidings simulate --seed {result.seed}{planted} --trace", file=sys.stderr)
+def _replay(result: Result, mutant: str | None) -> str:
+    return replay_command(result.seed, mutant, result.world)
 
 
 def _fields(result: Result) -> dict[str, object]:
-    return {name: getattr(result, name) for name in result.__struct_fields__ if name != "trace"}
+    return {name: value for name, value in msgspec.structs.asdict(result).items() if name != "trace"}
 
 
 def _list_mutants(as_json: bool) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, overload
 
-from tidings.client import filling, operations, ranges, reading, working
+from tidings.client import filling, operations, ranges, reading, staging, working
 from tidings.client.bus import monotonic_ms
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
@@ -24,10 +24,12 @@ from tidings.client.ranges import RangeReader, RangeStart, When
 from tidings.client.rows import Value
 from tidings.client.serving import Handler, Service
 from tidings.client.session import Session
+from tidings.client.staging import AsyncStage
 from tidings.client.subscription import AsyncSubscription
 from tidings.client.transaction import AsyncTransaction
 from tidings.errors import InvalidRequest
 from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
+from tidings.protocols.broker.bulk import PublishDone, StageName
 from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
@@ -377,6 +379,20 @@ class AsyncBus:
     async def offset_at(self, topic: str, when: When) -> int:
         """The first offset stored at or after a time; the next one if none was."""
         return await self.perform(ranges.offset_at(self._core, topic, when))
+
+    def stage(self, query: str, batch: int, name: str) -> AsyncStage:
+        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`."""
+        return AsyncStage(self, self._core, query, batch, name)
+
+    async def publish(
+        self, query: str, batch: int, stages: Sequence[StageName], once: bool = False, wait: float = 0.0
+    ) -> PublishDone:
+        """Makes finished stages visible, all or none, unless this batch of the query has been published before."""
+        return await self.perform(staging.publish(self._core, query, batch, stages, once, wait))
+
+    async def discard(self, stages: Sequence[str]) -> int:
+        """Drops stages by their names, without touching what is published; how many were there."""
+        return await self.perform(staging.discard(self._core, stages))
 
     # Looking.
 

@@ -28,6 +28,7 @@ from tidings.protocols.broker.bulk import Stage as StageRequest
 from tidings.wire.codec import encode
 
 if TYPE_CHECKING:
+    from tidings.client.aio import AsyncBus
     from tidings.client.bus import Bus
 
 BATCH_BYTES = 512 * 1024
@@ -52,6 +53,18 @@ class Stager:
         self._core = core
         self._number = 0
         self._under_way: deque[Call] = deque()
+
+    def columns(
+        self,
+        values: list[bytes],
+        keys: list[bytes | None] | None,
+        headers: list[Headers | None] | None,
+        ids: list[str | None] | None,
+    ) -> Columns:
+        """Messages of this client and moment, of which nothing is copied."""
+        if any(column is not None and len(column) != len(values) for column in (keys, headers, ids)):
+            raise InvalidRequest("The columns differ in length: give one key, header and id for each value.")
+        return Columns(1, self._core.client_id, values, keys, headers, ids, self._core.now_us())
 
     def write(self, topic: str, columns: Columns) -> Operation[None]:
         """Stores messages; waits only for room, so errors may come with a later call."""
@@ -114,7 +127,6 @@ class Stage:
 
     def __init__(self, bus: Bus, core: Core, query: str, batch: int, name: str) -> None:
         self._bus = bus
-        self._core = core
         self._stager = Stager(core, query, batch, name)
 
     @property
@@ -131,14 +143,39 @@ class Stage:
         ids: list[str | None] | None = None,
     ) -> None:
         """Stores many messages for a topic, as columns. An error may come out of a later call."""
-        columns = Columns(1, self._core.client_id, values, keys, headers, ids, self._core.now_us())
-        if any(column is not None and len(column) != len(values) for column in (keys, headers, ids)):
-            raise InvalidRequest("The columns differ in length: give one key, header and id for each value.")
-        self._bus.perform(self._stager.write(topic, columns))
+        self._bus.perform(self._stager.write(topic, self._stager.columns(values, keys, headers, ids)))
 
     def finish(self) -> StageName:
         """Waits until all of it is stored; the result is for `Bus.publish`."""
         return self._bus.perform(self._stager.finish())
+
+
+class AsyncStage:
+    """The same, awaited. Made by `AsyncBus.stage`."""
+
+    def __init__(self, bus: AsyncBus, core: Core, query: str, batch: int, name: str) -> None:
+        self._bus = bus
+        self._stager = Stager(core, query, batch, name)
+
+    @property
+    def published(self) -> bool:
+        """Whether this batch of the query was published before; what is written is then not even sent."""
+        return self._stager.published
+
+    async def write(
+        self,
+        topic: str,
+        values: list[bytes],
+        keys: list[bytes | None] | None = None,
+        headers: list[Headers | None] | None = None,
+        ids: list[str | None] | None = None,
+    ) -> None:
+        """Stores many messages for a topic, as columns. An error may come out of a later call."""
+        await self._bus.perform(self._stager.write(topic, self._stager.columns(values, keys, headers, ids)))
+
+    async def finish(self) -> StageName:
+        """Waits until all of it is stored; the result is for `AsyncBus.publish`."""
+        return await self._bus.perform(self._stager.finish())
 
 
 def publish(

@@ -6,9 +6,11 @@ One call is one simulation and returns one row, so that a sweep can be spread as
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tidings.experiments.sweep import Grid, Sweep
 from tidings.simulator.overlay import scenario
 from tidings.simulator.overlay.checkers import components, one_sided
 from tidings.simulator.overlay.run import Row, Run
@@ -97,6 +99,16 @@ def failure(nodes: int, share: float, seed: int) -> FailureRow:
         delivered=world.delivered,
         cpu_seconds=round(cpu_seconds, 2),
     )
+
+
+def failure_rows(nodes: int, share: float, seed: int) -> Iterator[FailureRow]:
+    """The same for sweeps."""
+    yield failure(nodes, share, seed)
+
+
+def failures_sweep(nodes: int, shares: Sequence[float], seed: int) -> Sweep:
+    """A simulation for each share of failing nodes."""
+    return Sweep("hyparview", failure_rows, {"runs": FailureRow}, Grid(nodes=[nodes], share=shares, seed=[seed]))
 
 
 def failure_scenario(nodes: int, share: float) -> Scenario:

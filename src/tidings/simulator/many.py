@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from tidings.simulator.run import Result, run
+from tidings.simulator.run import Result
+from tidings.simulator.worlds import run_seed
 
 CHUNK = 10
 """Seeds that a process takes at a time."""
@@ -21,7 +22,7 @@ def run_many(
     """The results of `count` seeds from `first_seed` on, as they come."""
     if jobs <= 1 or count <= CHUNK:
         for seed in range(first_seed, first_seed + count):
-            yield run(seed, mutant=mutant, kind=kind)
+            yield run_seed(seed, mutant=mutant, world=kind)
         return
     end = first_seed + count
     # A fresh interpreter for each process: what the caller has in memory or in threads must not matter.
@@ -42,4 +43,4 @@ def run_many(
 
 
 def _run_chunk(start: int, end: int, mutant: str | None, kind: str) -> list[Result]:
-    return [run(seed, mutant=mutant, kind=kind) for seed in range(start, end)]
+    return [run_seed(seed, mutant=mutant, world=kind) for seed in range(start, end)]

@@ -9,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidRequest
+from tidings.spark.lake import lake_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["lag", "register"]
+__all__ = ["lag", "lake_table", "register"]
 
 INSTALL = 'PySpark is not installed: pip install "tidings[spark]", and Java 17 or newer.'
 

@@ -20,7 +20,10 @@ Place = Literal["earliest", "latest"] | int | datetime
 """A position in a topic: an end of it, an offset, or what was stored at or after a time."""
 
 COMMON = frozenset({"bus", "topic", "path", "user", "keys", "serverkey", "timeout"})
-READING = COMMON | {"startingoffsets", "endingoffsets", "maxmessagespertrigger", "tasks", "failondataloss"}
+READING = COMMON | {
+    *("startingoffsets", "endingoffsets", "excepttopics"),
+    *("maxmessagespertrigger", "tasks", "failondataloss"),
+}
 WRITING = COMMON | {"query", "batch", "checkpointlocation", "queryname"}
 """Spark itself puts `path`, `checkpointLocation` and `queryName` among the options."""
 
@@ -45,6 +48,8 @@ class Reading:
     door: Door
     topics: tuple[str, ...]
     """Names, or patterns with `*`."""
+    except_topics: tuple[str, ...]
+    """The same for what is not read although it fits."""
     starting: Place | Mapping[str, Place]
     ending: Place | Mapping[str, Place]
     messages_max: int | None
@@ -58,7 +63,7 @@ class Reading:
 
     def wants(self, topic: str) -> bool:
         """Whether a topic is one of those that are read."""
-        return any(topic == each or ("*" in each and fnmatchcase(topic, _glob(each))) for each in self.topics)
+        return _fits(topic, self.topics) and not _fits(topic, self.except_topics)
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,13 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Reading:
     text = options.get("topic") or options.get("path")
     if not text:
         raise InvalidRequest('The option "topic" is missing: name one topic, several with commas, or a pattern with *.')
-    topics = tuple(dict.fromkeys(check_topic(each.strip()) for each in text.split(",")))
+    topics = _names(text)
     if streaming and "endingoffsets" in options:
         raise InvalidRequest("A stream has no end: leave endingOffsets out, or read the range with spark.read.")
     return Reading(
         _door(options),
         topics,
+        _names(options.get("excepttopics")),
         _places(options.get("startingoffsets"), "startingOffsets", "latest" if streaming else "earliest"),
         _places(options.get("endingoffsets"), "endingOffsets", "latest"),
         _count(options, "maxmessagespertrigger", "maxMessagesPerTrigger"),
@@ -106,6 +112,11 @@ def write_options(given: Mapping[str, str]) -> Writing:
         check_name(query) if query is not None else None,
         int(batch) if batch is not None else None,
     )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Topics and patterns with commas between them."""
+    return tuple(dict.fromkeys(check_topic(each.strip()) for each in text.split(","))) if text else ()
 
 
 def _known(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
@@ -176,6 +187,10 @@ def parse_place(text: str, shown: str) -> Place:
             f'or JSON such as {{"news": 17}}, and this is {text!r}.'
         ) from error
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+
+
+def _fits(topic: str, patterns: tuple[str, ...]) -> bool:
+    return any(topic == each or ("*" in each and fnmatchcase(topic, _glob(each))) for each in patterns)
 
 
 def _glob(pattern: str) -> str:

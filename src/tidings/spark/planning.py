@@ -41,12 +41,18 @@ class Range:
 def find_topics(bus: Bus, reading: Reading, known: Iterable[str] = ()) -> dict[str, TopicInfo]:
     """The topics that are there and wanted, by name. A name without a pattern must be there, or be `known`.
 
-    The broker collects topics that nobody uses; a stream that has read one waits for it to come back.
+    The broker collects topics that nobody uses; a stream that has read one waits for it to come back. Where lost
+    messages are passed over, a lost topic is too.
     """
     found = {info.name: info for info in bus.topics() if reading.wants(info.name)}
     missing = [name for name in reading.topics if "*" not in name and name not in found and name not in known]
-    if missing:
+    if missing and reading.fail_on_data_loss:
         raise NoSuchTopic(f"There is no topic {missing[0]!r}: put to it or subscribe to it first, or name another.")
+    if missing:
+        names = ", ".join(map(repr, missing))
+        log.warning(
+            "%s topics are not there (%s), and they are passed over (failOnDataLoss=false).", len(missing), names
+        )
     return dict(sorted(found.items()))
 
 

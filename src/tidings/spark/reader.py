@@ -7,7 +7,7 @@ in Spark's checkpoint, as `{"topic": next offset}` with the topics in order, bec
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -143,13 +143,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._begun = True
             return start
         with bus_of(self._reading.door) as bus:
-            topics = find_topics(bus, self._reading, known=start)
+            topics = find_topics(bus, self._reading, known=self._known(start))
         self._latest = {name: info.next_offset for name, info in topics.items()}
         ends = {name: self._end(info, start.get(name)) for name, info in topics.items()}
         if isinstance(limit, ReadMaxRows):
             ends = limited({**ends, **start}, ends, limit.max_rows)
         # A topic that is gone keeps its place: it goes on there if it comes back.
         return dict(sorted({**start, **ends}.items()))
+
+    def _known(self, start: Offsets) -> Iterable[str]:
+        """The topics that need not be there: where lost ones are passed over, that was said when the query began."""
+        return start if self._reading.fail_on_data_loss else self._reading.topics
 
     def _end(self, info: TopicInfo, at: int | None) -> int:
         """How far a topic can be read by a query that stands at an offset of it, or has not begun with it."""

@@ -7,6 +7,7 @@ sentences about what is missing, are written once.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,16 +19,20 @@ from typing import TYPE_CHECKING
 
 from tidings.errors import InvalidRequest
 from tidings.spark import INSTALL, register
+from tidings.spark.reach import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA = "Spark needs Java 17 or newer, and there is none: install it (Debian and Ubuntu: openjdk-17-jre-headless)."
+CONNECT = 'Spark Connect (sc://) needs packages of its own: pip install "pyspark[connect]".'
 LOOPBACK = "127.0.0.1"
 ATTEMPTS = 4
 """How often a task is tried; in local mode Spark tries once unless it is told."""
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """On a local disk this one takes a third of the time."""
+LOOPBACK_MASTER = re.compile(r"local.*|spark://(127\.0\.0\.1|localhost):\d+")
+"""Workers on this machine find the driver on loopback; the name of a machine may stand for any of its addresses."""
 MASTERS = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://.+|sc://.+|yarn|k8s://.+")
 
 
@@ -49,6 +54,21 @@ def check_master(master: str) -> str:
     return master
 
 
+def check_ready(master: str | None) -> str:
+    """The master, or the default one, if a session can be opened there; call it before work that would be in vain.
+
+    InvalidRequest when PySpark or Java is missing or the master is none that Spark knows, Unavailable when nobody
+    answers there.
+    """
+    master = check_master(master or local_master())
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidRequest(INSTALL)
+    if not master.startswith("sc://"):
+        check_java()
+    check_reachable(master)
+    return master
+
+
 @contextlib.contextmanager
 def spark_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
@@ -67,23 +87,23 @@ def spark_session(
 
 def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session for the rest of the process; `spark_session` is the same with an end."""
-    master = check_master(master or local_master())
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(INSTALL) from error
+    master = check_ready(master)
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(name)
     if master.startswith("sc://"):
         builder = builder.remote(master)
     else:
-        check_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
         for key, value in (_defaults(master) | dict(settings or {})).items():
             builder = builder.config(key, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Those of Spark's own modules.
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except ImportError as error:
+            raise InvalidRequest(f"{CONNECT} ({error})" if master.startswith("sc://") else str(error)) from error
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("OFF")  # Errors come as exceptions; a query that is stopped would complain.
     register(session)
@@ -98,11 +118,11 @@ def _defaults(master: str) -> dict[str, str]:
         # Over TCP the JVM and its Python workers wait 40 ms for each other's acknowledgements, once for each task.
         "spark.python.unix.domain.socket.enabled": "true",
     }
-    if master.startswith("local"):
+    if LOOPBACK_MASTER.fullmatch(master):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if master.startswith("local"):
         settings |= {
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         }

@@ -46,6 +46,12 @@ def test_a_time_without_a_zone_is_utc() -> None:
     assert reading.starting == datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
+def test_topics_that_fit_and_are_not_read() -> None:
+    reading = read_options({"topic": "*", "exceptTopics": "figures, private.*"}, streaming=True)
+    wanted = [topic for topic in ("news", "figures", "figures.old", "private.a") if reading.wants(topic)]
+    assert wanted == ["news", "figures.old"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "topic", "wanted"),
     [

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidings.errors import NoSuchTopic
 from tidings.message import TopicInfo
 from tidings.spark.options import read_options
-from tidings.spark.planning import DataLoss, Range, kept, limit, split
+from tidings.spark.planning import DataLoss, Range, find_topics, kept, limit, split
 
 STRICT = read_options({"topic": "a"}, streaming=False)
 LENIENT = read_options({"topic": "a", "failOnDataLoss": "false"}, streaming=False)
@@ -78,3 +80,24 @@ def test_what_is_not_there_is_an_error_or_counted(
             kept(wanted, info, STRICT)
     else:
         assert kept(wanted, info, STRICT) == wanted
+
+
+class Shelf:
+    """A bus on which there is one topic."""
+
+    def topics(self) -> list[TopicInfo]:
+        return [TopicInfo("a", 0, 3, 0)]
+
+
+def test_topics_that_are_not_there_are_an_error_or_counted(caplog: pytest.LogCaptureFixture) -> None:
+    names = {"topic": "a, b, c"}
+    bus: Any = Shelf()
+    with pytest.raises(NoSuchTopic, match="There is no topic 'b': put to it"):
+        find_topics(bus, read_options(names, streaming=False))
+    lenient = read_options(names | {"failOnDataLoss": "false"}, streaming=False)
+    with caplog.at_level(logging.WARNING):
+        assert list(find_topics(bus, lenient)) == ["a"]
+    assert "2 topics are not there ('b', 'c'), and they are passed over (failOnDataLoss=false)." in caplog.text
+    caplog.clear()
+    assert list(find_topics(bus, lenient, known=["b", "c"])) == ["a"]
+    assert not caplog.records

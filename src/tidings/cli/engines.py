@@ -1,0 +1,23 @@
+"""Where a command runs its sweep: as tasks of Spark, or in processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tidings.experiments.sweep import Engine
+
+
+@contextlib.contextmanager
+def engine_for(master: str | None, jobs: int, tasks: int | None = None) -> Iterator[Engine]:
+    """With a master it is Spark, for as long as the context lasts. InvalidRequest says so when Spark is missing."""
+    if master is None:
+        from tidings.experiments.local import LocalEngine
+
+        yield LocalEngine(jobs)
+        return
+    from tidings.experiments.on_spark import SparkEngine
+    from tidings.spark.session import spark_session
+
+    with spark_session("tidings sweep", master) as session:
+        yield SparkEngine(session, tasks)

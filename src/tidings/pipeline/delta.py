@@ -1,0 +1,171 @@
+"""Delta tables without a JAR: the executors write files, the driver commits them.
+
+A commit is one file in the table's log, made in one step, so a reader sees all of a micro-batch or nothing of it.
+Together with the files it holds Delta's own note of an application and a number, here the query and its batch: a batch
+that Spark repeats after a crash finds its note and changes nothing. The same kind of note says up to which offset each
+topic is in bronze, so that the table itself knows where to go on, whatever became of Spark's checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from tidings.errors import StorageError
+from tidings.pipeline.parts import WRITTEN, PartWriter
+from tidings.pipeline.schema import TABLES
+
+if TYPE_CHECKING:
+    from deltalake.table import TableMerger
+    from pyspark.sql import DataFrame
+
+
+TIDY_COMMITS = 128
+TIDY_BYTES = 32 * 1024 * 1024
+"""After so many commits files below this size become one, or as few as it takes; larger ones are left to `compact`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file that a commit added."""
+
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the tasks of a micro-batch wrote, not yet committed."""
+
+    actions: Sequence[AddAction]
+    rows: int
+    ranges: Mapping[str, tuple[int, int, int]]
+    """For each topic: its first offset, its last one, and how many rows."""
+
+
+class Table:
+    """A table of a lake."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.folder = folder / name
+        self.schema: pa.Schema = TABLES[name].schema
+
+    def create(self) -> None:
+        """Makes it if it is not there yet."""
+        if not self.exists():
+            DeltaTable.create(
+                self.folder, self.schema, mode="ignore", name=self.name, description=TABLES[self.name].about
+            )
+
+    def exists(self) -> bool:
+        """Whether it has been made."""
+        return DeltaTable.is_deltatable(str(self.folder))
+
+    def open(self) -> DeltaTable:
+        """The table as it is now."""
+        return DeltaTable(self.folder)
+
+    def has_done(self, app: str, batch: int) -> bool:
+        """Whether this batch of the query is in the table."""
+        last = self.open().transaction_version(app)
+        return last is not None and last >= batch
+
+    def write(self, rows: DataFrame, batch: int) -> Written:
+        """Has the executors write the rows; nobody sees them before they are committed."""
+        writer = PartWriter(str(self.folder), batch, self.schema)
+        now_ms = time.time_ns() // 1_000_000
+        actions, count = [], 0
+        ranges: dict[str, tuple[int, int, int]] = {}
+        with without_pandas_warning():
+            written = rows.select(*self.schema.names).mapInArrow(writer, WRITTEN)
+        for part in written.collect():
+            actions.append(AddAction(part.path, part.size_bytes, {}, now_ms, True, part.stats))
+            count += part.rows
+            for topic, (first, last, number) in json.loads(part.ranges).items():
+                old = ranges.get(topic, (first, last, 0))
+                ranges[topic] = (min(first, old[0]), max(last, old[1]), number + old[2])
+        return Written(actions, count, ranges)
+
+    def commit(self, written: Written, app: str, batch: int, marks: Mapping[str, int] | None = None) -> None:
+        """Makes what was written part of the table, with the note of its batch. No rows need no commit."""
+        if not written.actions:
+            return
+        table = self.open()
+        table.create_write_transaction(
+            list(written.actions), "append", self.schema, commit_properties=_noting(app, batch, marks)
+        )
+        self._tidy(table)
+
+    def append(self, rows: DataFrame, app: str, batch: int) -> int:
+        """Adds the rows of a batch, unless they are there; how many rows that were."""
+        if self.has_done(app, batch):
+            return 0
+        written = self.write(rows, batch)
+        self.commit(written, app, batch)
+        return written.rows
+
+    def merge(
+        self, rows: pa.Table, on: str, app: str, batch: int, finish: Callable[[TableMerger], TableMerger]
+    ) -> None:
+        """Changes and adds rows in one step, unless that is done; `s` are the new rows and `t` those of the table."""
+        if rows.num_rows == 0 or self.has_done(app, batch):
+            return
+        table = self.open()
+        merger = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None))
+        finish(merger).execute()
+        self._tidy(table)
+
+    def _tidy(self, table: DeltaTable) -> None:
+        """Puts the small files of many small batches together now and then, so that a table can grow for years."""
+        table.update_incremental()
+        if table.version() % TIDY_COMMITS == 0:
+            with contextlib.suppress(CommitFailedError):  # Somebody else is putting the same files together.
+                table.optimize.compact(target_size=TIDY_BYTES)
+
+    def version(self) -> int:
+        """The number of its last commit."""
+        return int(self.open().version())
+
+    def appended(self, after: int, until: int) -> Iterator[tuple[int, list[Part]]]:
+        """The files that each commit of the pipeline added, by version; compaction and retention add no rows."""
+        for version in range(after + 1, until + 1):
+            yield version, _appended_by(self.folder / "_delta_log" / f"{version:020d}.json", self.name)
+
+
+@contextlib.contextmanager
+def without_pandas_warning() -> Iterator[None]:
+    """PySpark warns of a pandas that is newer than itself wherever Arrow is used, though pandas is not."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+def _noting(app: str, batch: int, marks: Mapping[str, int] | None) -> CommitProperties:
+    notes = [Transaction(app, batch), *(Transaction(name, number) for name, number in (marks or {}).items())]
+    return CommitProperties(app_transactions=notes)
+
+
+def _appended_by(log: Path, name: str) -> list[Part]:
+    try:
+        actions: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"The commit {log.name} of the table {name!r} has been cleaned up before it was read: "
+            f"delete the tables that are made from {name} with their checkpoints, and they are made anew."
+        ) from error
+    if not any(action["txn"]["appId"].startswith(f"{name}/") for action in actions if "txn" in action):
+        return []
+    added = [action["add"] for action in actions if "add" in action]
+    return [Part(add["path"], json.loads(add["stats"])["numRecords"]) for add in added]

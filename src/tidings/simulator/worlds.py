@@ -1,0 +1,127 @@
+"""Every kind of made-up world by its name, and one way to run a seed in any of them.
+
+`topics`, `groups` and `stages` have a broker (`simulator/run.py`). `overlay-NAME` is the scenario NAME of
+`simulator/overlay`, `ring-churn` a Chord ring whose members come and go, `ring-multicast` Scribe over Chord. Whatever
+the world, a seed decides everything that happens in it, and its `Result` says which invariant broke, if any did.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import msgspec
+
+from tidings.simulator.checkers import Violation
+from tidings.simulator.mutants import MUTANTS as BROKER_MUTANTS
+from tidings.simulator.overlay import scenario
+from tidings.simulator.overlay.mutants import MUTANTS as OVERLAY_MUTANTS
+from tidings.simulator.overlay.run import Run
+from tidings.simulator.overlay.world import World, without_collection
+from tidings.simulator.planting import ASSERTIONS, Mutant
+from tidings.simulator.ring.churn import Churn, draw_plan
+from tidings.simulator.ring.multicast import Multicast, draw_multicast
+from tidings.simulator.ring.mutants import RING_MUTANTS
+from tidings.simulator.run import WORLDS as BROKER_WORLDS
+from tidings.simulator.run import Result
+from tidings.simulator.run import run as run_with_broker
+
+OVERLAY, RING = "overlay-", "ring-"
+
+Broken = tuple[str | None, str]
+"""The invariant that broke, if any, and what was seen."""
+
+
+def _overlay(name: str) -> Callable[[int, bool], tuple[World, Callable[[], Broken]]]:
+    def make(seed: int, trace: bool) -> tuple[World, Callable[[], Broken]]:
+        under_way = Run(scenario.load(name), seed, trace)
+
+        def happen() -> Broken:
+            try:
+                with without_collection():
+                    under_way.run()
+            except Violation as violation:
+                return violation.invariant, violation.text
+            return None, ""
+
+        return under_way.world, happen
+
+    return make
+
+
+def _churn(seed: int, trace: bool) -> tuple[World, Callable[[], Broken]]:
+    churn = Churn(draw_plan(seed), trace=trace)
+
+    def happen() -> Broken:
+        result = churn.run()
+        return result.rule, result.text
+
+    return churn.world, happen
+
+
+def _multicast(seed: int, trace: bool) -> tuple[World, Callable[[], Broken]]:
+    multicast = Multicast(draw_multicast(seed), trace)
+
+    def happen() -> Broken:
+        row = multicast.run()
+        return row.rule, row.text
+
+    return multicast.world, happen
+
+
+WITHOUT_BROKER = {
+    **{OVERLAY + path.stem: _overlay(path.stem) for path in sorted(scenario.FOLDER.glob("*.toml"))},
+    RING + "churn": _churn,
+    RING + "multicast": _multicast,
+}
+
+WORLDS: tuple[str, ...] = (*BROKER_WORLDS, *WITHOUT_BROKER)
+
+MUTANTS: dict[str, Mutant] = {
+    **BROKER_MUTANTS,
+    **{
+        bug.name: Mutant(bug.name, bug.what, bug.rules, bug.plant, OVERLAY + bug.scenario)
+        for bug in OVERLAY_MUTANTS.values()
+    },
+    **{bug.name: Mutant(bug.name, bug.what, bug.rules, bug.plant, RING + bug.world) for bug in RING_MUTANTS.values()},
+}
+"""The planted bugs of all worlds, each with the world that finds it."""
+assert len(MUTANTS) == len(BROKER_MUTANTS) + len(OVERLAY_MUTANTS) + len(RING_MUTANTS), "a bug's name is taken twice"
+
+
+def run_seed(seed: int, trace: bool = False, mutant: str | None = None, world: str = "topics") -> Result:
+    """Runs a seed to its end, or to the first broken invariant; with a planted bug, in its world, if one is named.
+
+    >>> run_seed(1, world="ring-churn").invariant is None
+    True
+    >>> run_seed(0, mutant="join-with-one-successor").invariant
+    'every member has a live successor'
+    """
+    if mutant is not None:
+        with MUTANTS[mutant].plant():
+            return run_seed(seed, trace, None, MUTANTS[mutant].world)
+    if world in BROKER_WORLDS:
+        return run_with_broker(seed, trace, kind=world)
+    place, happen = WITHOUT_BROKER[world](seed, trace)
+    try:
+        invariant, text = happen()
+    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        file = where.filename.rsplit("/", 1)[-1]
+        invariant, text = ASSERTIONS, f"{error!r} in {where.name}, line {where.lineno} of {file}"
+    result = Result(seed, "", place.now_ms, place.delivered, 0, invariant, text, (), world)
+    if place.trace is None:
+        return result
+    if invariant is not None:
+        place.trace.add(place.now_us, "world", f"BROKEN {invariant}: {text}")
+    return msgspec.structs.replace(result, trace_hash=place.trace.hash, trace=tuple(place.trace.lines))
+
+
+def replay_command(seed: int, mutant: str | None, world: str) -> str:
+    """The command that shows a seed again, line by line.
+
+    >>> replay_command(7, None, "groups")
+    'tidings simulate --seed 7 --world groups --trace'
+    """
+    where = f" --mutant {mutant}" if mutant is not None else "" if world == "topics" else f" --world {world}"
+    return f"tidings simulate --seed {seed}{where} --trace"

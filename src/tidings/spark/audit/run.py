@@ -1,0 +1,58 @@
+"""One audit from its request to its report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidings.errors import InvalidRequest
+from tidings.spark.audit.copies import By, audit_copy
+from tidings.spark.audit.frames import Bronze, Journal
+from tidings.spark.audit.lake import audit_lake
+from tidings.spark.audit.report import Report, Subject
+from tidings.spark.options import Door
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare with what."""
+
+    door: Door | None = None
+    """The bus, if there is one."""
+    lake: Path | None = None
+    topics: tuple[str, ...] = ()
+    """Names or patterns; all without any."""
+    copy: str | None = None
+    """The topic that should have every message of the one in `topics`."""
+    by: By = "value"
+    complete: bool = False
+    """Whether everything should have arrived by now."""
+
+
+def audit(spark: SparkSession, request: Request) -> Report:
+    """Runs the audits that the request asks for."""
+    begun_at, begun = datetime.now(UTC), time.monotonic()
+    if request.copy is not None and (len(request.topics) != 1 or "*" in request.topics[0]):
+        raise InvalidRequest("A copy is compared with one topic: name the one that was copied.")
+    topics = (*request.topics, *(() if request.copy is None else (request.copy,)))
+    # The lake first: whatever it holds by now, the journal has.
+    bronze = None if request.lake is None else Bronze(spark, request.lake.resolve(), topics)
+    journal = None if request.door is None else Journal(spark, request.door, topics)
+    subjects: list[Subject] = []
+    if request.copy is not None:
+        messages = journal or bronze
+        if messages is None:
+            raise InvalidRequest("There is nothing to audit: give a bus, a lake, or both.")
+        subjects.append(audit_copy(messages, request.topics[0], request.copy, request.by))
+    elif bronze is not None:
+        subjects += audit_lake(spark, bronze, journal, request.complete)
+    seconds = round(time.monotonic() - begun, 3)
+    bus = None if request.door is None else request.door.bus
+    lake = None if request.lake is None else str(request.lake)
+    return Report(begun_at, seconds, bus, lake, tuple(subjects))

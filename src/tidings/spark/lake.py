@@ -1,0 +1,60 @@
+"""The tables of a lake in Spark, without a JAR."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tidings.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+MISSING = 'A lake is read with deltalake, which is not installed: pip install "tidings[spark]".'
+
+
+def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:
+    """A table that `tidings pipeline` keeps, as it is now: `lake_table(spark, "lake/", "silver")`.
+
+    It is the Parquet files that the last commit names, read by Spark itself, so filters and columns are pushed down. A
+    table that changes later does not change the DataFrame; its files stay until `tidings pipeline retain` removes them.
+    """
+    try:
+        from deltalake import DeltaTable
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(MISSING) from error
+    folder = Path(lake) / name
+    if not DeltaTable.is_deltatable(str(folder)):
+        raise InvalidRequest(
+            f"There is no table {name!r} in {lake}: `tidings pipeline status --lake {lake}` lists them."
+        )
+    return read_files(spark, DeltaTable(folder), folder)
+
+
+def read_files(
+    spark: SparkSession, table: DeltaTable, folder: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> DataFrame:
+    """The files of a table whose statistics, by Delta's names (`null_count.id`), are `wanted`."""
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))  # Delta writes schemas as Spark does.
+    parts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    files = [_literal(folder.absolute() / unquote(part["path"])) for part in parts if wanted(part)]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*files)
+
+
+def _literal(path: Path) -> str:
+    """A path as Spark wants it, which takes some characters for patterns.
+
+    >>> _literal(Path("/lake [1]/part.parquet"))
+    '/lake \\\\[1\\\\]/part.parquet'
+    """
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))

@@ -1,0 +1,127 @@
+"""Tables without Spark: what a task writes, what a commit notes, and what a reader of commits is told (D2, D3)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake.transaction import AddAction
+
+from tidings.errors import StorageError
+from tidings.pipeline import bronze, delta, parts
+from tidings.pipeline.delta import Table, Written
+from tidings.pipeline.lake import Lake, Manifest
+from tidings.pipeline.parts import PartWriter
+from tidings.pipeline.schema import BRONZE
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
+
+
+def rows(topic: str, first: int, count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "topic": topic,
+                "offset": offset,
+                "value": b"%d" % offset,
+                "published_at": NOON + timedelta(seconds=offset),
+            }
+            for offset in range(first, first + count)
+        ],
+        schema=BRONZE,
+    )
+
+
+def write(table: Table, batch: int, *given: pa.RecordBatch) -> Written:
+    """What `Table.write` does, in this process."""
+    found = [row for part in PartWriter(str(table.folder), batch, table.schema)(given) for row in part.to_pylist()]
+    actions = [AddAction(row["path"], row["size_bytes"], {}, 0, True, row["stats"]) for row in found]
+    ranges = {topic: tuple(each) for row in found for topic, each in json.loads(row["ranges"]).items()}
+    return Written(actions, sum(row["rows"] for row in found), ranges)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    Lake(tmp_path / "lake").create(Manifest())
+    return Lake(tmp_path / "lake").table("bronze")
+
+
+def test_what_a_task_says_of_its_file(table: Table) -> None:
+    written = write(table, 3, rows("a", 5, 2), rows("b", 0, 1), rows("a", 7, 1))
+    assert written.ranges == {"a": (5, 7, 3), "b": (0, 0, 1)}
+    (action,) = written.actions
+    assert action.path.startswith("batch-00000003-")
+    assert (table.folder / action.path).stat().st_size == action.size
+    stats = json.loads(action.stats)
+    assert stats["numRecords"] == 4
+    assert (stats["minValues"]["offset"], stats["maxValues"]["offset"]) == (0, 7)
+    assert stats["nullCount"]["id"] == 4
+    assert stats["nullCount"]["topic"] == 0
+    bounds = stats["minValues"]["published_at"], stats["maxValues"]["published_at"]
+    assert bounds == ("2026-03-01T12:00:00.000Z", "2026-03-01T12:00:07.001Z"), "rounded outwards, to milliseconds"
+    assert pq.read_table(table.folder / action.path).column("offset").to_pylist() == [5, 6, 0, 7]
+
+
+def test_a_task_without_rows_writes_nothing(table: Table) -> None:
+    assert write(table, 0).actions == []
+    assert write(table, 0, rows("a", 0, 0)).actions == []
+    assert list(table.folder.glob("*.parquet")) == []
+    table.commit(write(table, 0), "bronze/q", 0)
+    assert table.version() == 0
+
+
+def test_large_parts_are_cut(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr(parts, "PART_BYTES_MAX", 1)
+    written = write(table, 0, *(rows("a", first, 5) for first in range(0, 35, 5)))
+    assert [json.loads(action.stats)["numRecords"] for action in written.actions] == [10, 10, 10, 5]
+
+
+def test_a_batch_is_noted_with_its_rows(table: Table) -> None:
+    assert not table.has_done("bronze/q", 0)
+    table.commit(write(table, 0, rows("a", 0, 3)), "bronze/q", 0, {"next:a": 3})
+    assert table.has_done("bronze/q", 0)
+    assert not table.has_done("bronze/q", 1)
+    assert not table.has_done("bronze/of another checkpoint", 0)
+    assert bronze.positions(table.open(), ["a", "b"]) == {"a": 3}
+    assert table.open().to_pyarrow_table() == pa.Table.from_batches([rows("a", 0, 3)])
+
+
+def test_gaps_are_counted(table: Table) -> None:
+    """From where bronze had got to, and within a batch; not before the first message that it ever saw."""
+    for batch, given in enumerate([[rows("a", 10, 2)], [rows("a", 15, 1), rows("a", 18, 2)], [rows("a", 20, 1)]]):
+        written = write(table, batch, *given)
+        table.commit(written, "bronze/q", batch, bronze.marks(table.open(), written.ranges))
+    assert bronze.positions(table.open(), ["a"]) == {"a": 21}
+    assert bronze.skipped(table.open(), ["a"]) == {"a": 5}
+
+
+def test_only_what_was_appended_is_news(table: Table) -> None:
+    """Compaction and retention make commits too, and must not be read as new rows."""
+    for batch in range(3):
+        table.commit(write(table, batch, rows("a", batch * 10, 10)), "bronze/q", batch)
+    table.open().optimize.compact()
+    table.open().delete("offset < 5")
+    table.commit(write(table, 3, rows("a", 30, 1)), "bronze/q", 3)
+    news = dict(table.appended(0, table.version()))
+    assert [sum(part.rows for part in found) for found in news.values()] == [10, 10, 10, 0, 0, 1]
+    assert list(dict(table.appended(4, 6))) == [5, 6]
+    assert all((table.folder / part.path).exists() for found in news.values() for part in found)
+
+
+def test_a_commit_that_is_gone(table: Table) -> None:
+    with pytest.raises(StorageError, match=r"The commit 0+1\.json of the table 'bronze' has been cleaned up"):
+        list(table.appended(0, 1))
+
+
+def test_small_files_are_put_together(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "TIDY_COMMITS", 8)
+    for batch in range(9):
+        table.commit(write(table, batch, rows("a", batch, 1)), "bronze/q", batch)
+    assert len(table.open().file_uris()) == 2
+    assert sorted(table.open().to_pyarrow_table().column("offset").to_pylist()) == list(range(9))
+    assert table.has_done("bronze/q", 8)
