@@ -79,8 +79,7 @@ class Table:
 
     def has_done(self, app: str, batch: int) -> bool:
         """Whether this batch of the query is in the table."""
-        last = self.open().transaction_version(app)
-        return last is not None and last >= batch
+        return _has(self.open(), app, batch)
 
     def write(self, rows: DataFrame, batch: int) -> Written:
         """Has the executors write the rows; nobody sees them before they are committed."""
@@ -99,10 +98,13 @@ class Table:
         return Written(actions, count, ranges)
 
     def commit(self, written: Written, app: str, batch: int, marks: Mapping[str, int] | None = None) -> None:
-        """Makes what was written part of the table, with the note of its batch. No rows need no commit."""
-        if not written.actions:
-            return
+        """Makes what was written part of the table, with the note of its batch, unless it is. No rows need no commit.
+
+        Delta refuses the commit if somebody has committed under the same name since the table was opened.
+        """
         table = self.open()
+        if not written.actions or _has(table, app, batch):
+            return
         table.create_write_transaction(
             list(written.actions), "append", self.schema, commit_properties=_noting(app, batch, marks)
         )
@@ -120,9 +122,9 @@ class Table:
         self, rows: pa.Table, on: str, app: str, batch: int, finish: Callable[[TableMerger], TableMerger]
     ) -> None:
         """Changes and adds rows in one step, unless that is done; `s` are the new rows and `t` those of the table."""
-        if rows.num_rows == 0 or self.has_done(app, batch):
-            return
         table = self.open()
+        if rows.num_rows == 0 or _has(table, app, batch):
+            return
         merger = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None))
         finish(merger).execute()
         self._tidy(table)
@@ -142,6 +144,11 @@ class Table:
         """The files that each commit of the pipeline added, by version; compaction and retention add no rows."""
         for version in range(after + 1, until + 1):
             yield version, _appended_by(self.folder / "_delta_log" / f"{version:020d}.json", self.name)
+
+
+def _has(table: DeltaTable, app: str, batch: int) -> bool:
+    last = table.transaction_version(app)
+    return last is not None and last >= batch
 
 
 @contextlib.contextmanager

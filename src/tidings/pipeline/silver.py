@@ -11,9 +11,9 @@ What is checked, on every message of bronze:
 
 So every row of bronze is in silver or in rejected, and in one of them only.
 
-A micro-batch makes three commits: rejected, silver, publishers. What they depend on is changed by the last of them (the
-times of publishers) or by themselves (the ids of silver), so a batch that is repeated finds the same rows, whichever
-of the three it had got to.
+A micro-batch makes three commits: rejected, silver, publishers. What rejected and silver depend on is changed by silver
+(the ids) and by publishers (the times), and what publishers depends on by itself, so a batch that is repeated finds the
+same rows, whichever of the three it had got to.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def store(lake: Lake, language: str | None, rows: DataFrame, batch: int) -> None
         return
     judged = check_order(lake, find_duplicates(lake, read_text(rows))).persist()
     try:
-        rejected.append(judged.where("reason is not null"), app, batch)
-        silver.append(enrich(judged.where("reason is null"), language), app, batch)
+        if not silver.has_done(app, batch):  # Else these rows would be taken for duplicates of themselves.
+            rejected.append(judged.where("reason is not null"), app, batch)
+            silver.append(enrich(judged.where("reason is null"), language), app, batch)
         publishers.merge(count_publishers(judged), SAME_PUBLISHER, app, batch, _add_counts)
     finally:
         judged.unpersist()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from tidings.errors import StorageError
@@ -89,6 +90,21 @@ def test_a_batch_is_noted_with_its_rows(table: Table) -> None:
     assert not table.has_done("bronze/of another checkpoint", 0)
     assert bronze.positions(table.open(), ["a", "b"]) == {"a": 3}
     assert table.open().to_pyarrow_table() == pa.Table.from_batches([rows("a", 0, 3)])
+
+
+def test_a_batch_is_committed_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by two drivers that both have written it, one of which was thought dead."""
+    written = write(table, 0, rows("a", 0, 3))
+    table.commit(written, "bronze/q", 0)
+    table.commit(write(table, 0, rows("a", 0, 3)), "bronze/q", 0)
+    assert table.open().count() == 3
+    before = table.open()
+    table.commit(write(table, 1, rows("a", 3, 1)), "bronze/q", 1)
+    monkeypatch.setattr(table, "open", lambda: before)
+    with pytest.raises(CommitFailedError):
+        table.commit(write(table, 1, rows("a", 3, 1)), "bronze/q", 1)
+    monkeypatch.undo()
+    assert table.open().count() == 4
 
 
 def test_gaps_are_counted(table: Table) -> None:
