@@ -18,8 +18,9 @@ from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import Segment, collect_due, trim_due
-from tidings.protocols.broker.sharing import Burying, Settling, Sharing
+from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
+from tidings.protocols.broker.workshops import Burying, Settling
 from tidings.protocols.broker.writing import check_batch, given_ids
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
 from tidings.protocols.events import Event, Examined, Persisted, Received, Refused, Ticked

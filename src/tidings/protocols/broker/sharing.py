@@ -1,8 +1,7 @@
-"""Groups at work: their members' streams, and what goes to whom.
+"""Groups at work: members come and go, and what they have done comes back.
 
-`lanes` decides who works on what; this is where its offers come from and where its parcels go. Messages are
-offered in the order of the topic, as far as members have room. What a member settles is journaled before it is
-confirmed; until then nobody else gets it.
+What a member settles is journaled before it is confirmed; until then nobody else gets it. How work goes out is in
+`workshops`.
 
 After a restart the lanes are empty and the members are not. Each opens its stream again and says what it still has in
 hand; until all have done so, or a lease has passed, nothing new is given out, so that no lane gets two workers.
@@ -10,114 +9,30 @@ hand; until all have done so, or a lease has passed, nothing new is given out, s
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Any
-
-import msgspec
 
 from tidings.errors import Fenced, InvalidRequest, TidingsError
 from tidings.message import Columns, GroupInfo, MemberInfo
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.groups import RESTING, Group, GroupKey
-from tidings.protocols.broker.lanes import Lanes
+from tidings.protocols.broker.groups import RESTING, Group
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.members import LaneKey, LaneSettings, Settlement, Stale
-from tidings.protocols.broker.members import Parcel as Picked
+from tidings.protocols.broker.members import LaneKey, Settlement, Stale
 from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.topics import Place, Topic
-from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send, Share
+from tidings.protocols.broker.workshops import Burying, Claim, Next, Settling, Station, Workshop, Workshops, lane_keys
+from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send
 
-EXAMINED_BATCHES_MAX = 16
 SPREAD_MAX = 100_000
 """Messages that one request of a member may speak of."""
 
 
-class Next(msgspec.Struct, frozen=True):
-    """Batches examined for the next offer: the group, and the offsets from which each is wanted."""
-
-    key: GroupKey
-    position: int
-    ends: tuple[int, ...]
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """Batches examined because a member says that it has messages of them in hand."""
-
-    key: GroupKey
-    peer: Peer
-    message: messages.Work
-    entries: tuple[int, ...]
-
-
-class Settling(msgspec.Struct, frozen=True):
-    """Whom to answer when a settlement is durable."""
-
-    key: GroupKey
-    peer: Peer
-    message: messages.Settle
-    settlements: tuple[Settlement, ...]
-    stale: tuple[int, ...]
-
-
-class Burying(msgspec.Struct, frozen=True):
-    """A message that failed too often, on its way to another topic."""
-
-    key: GroupKey
-    settlement: Settlement
-
-
-class Station:
-    """A member's stream."""
-
-    __slots__ = ("epoch", "granted", "peer", "stream", "turn")
-
-    def __init__(self, peer: Peer, message: messages.Work) -> None:
-        self.peer = peer
-        self.stream = message.stream
-        self.epoch = message.epoch
-        self.granted = message.request
-        """The request that granted the room; an older one that comes late does not change it."""
-        self.turn = 0
-        """How many parcels and answers to Settle and Release were sent: the member takes them in this order."""
-
-
-class Workshop:
-    """One group at work."""
-
-    def __init__(self, group: Group, settings: LaneSettings) -> None:
-        self.group = group
-        self.lanes = Lanes(settings)
-        self.stations: dict[str, Station] = {}
-        self.position = group.progress.low
-        """The next offset to offer."""
-        self.awaited: dict[str, None] = {}
-        """Members that may still have something in hand from before a restart."""
-        self.examining = False
-        self.claiming: dict[str, None] = {}
-        """Members whose streams are about to begin: until their claims have been weighed, nothing is given out."""
-        self.begun: dict[str, tuple[int, int]] = {}
-        """The epoch and number of each member's newest stream, also when it has ended: no older one begins again."""
-        self.settling: dict[str, int] = {}
-        """How many settlements of each member are on their way to the journal."""
-        self.postponed: dict[str, tuple[Peer, messages.Work]] = {}
-        """Streams that begin when these settlements have been decided."""
-
-
-class Sharing:
-    """All groups at work."""
+class Sharing(Workshops):
+    """All groups at work: members come and go, work comes back, time passes."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._workshops: dict[GroupKey, Workshop] = {}
+        super().__init__(machine)
         self._grace_until_ms: int | None = None
-        limits = machine.settings
-        self._settings = LaneSettings(
-            redelivery_ms=limits.redelivery_ms,
-            slow_ack_ms=limits.slow_ack_ms,
-            attempts_max=limits.deliveries_max if limits.dead_letter else None,
-        )
 
     def recovered(self) -> None:
         """After a restart: every member that the journal knows may have something in hand.
@@ -138,12 +53,6 @@ class Sharing:
                 return start + left
             left -= end - start
         return until
-
-    def _workshop(self, group: Group) -> Workshop:
-        workshop = self._workshops.get(group.key)
-        if workshop is None or workshop.group is not group:
-            workshop = self._workshops[group.key] = Workshop(group, self._settings)
-        return workshop
 
     # Members come and go.
 
@@ -214,7 +123,7 @@ class Sharing:
         for first, columns in zip(claim.entries, batches, strict=True):
             kept = topic.thinned.get(first)
             rows = kept if kept is not None else range(len(columns.values))
-            found = _lane_keys(group, columns, rows)
+            found = lane_keys(group, columns, rows)
             keys.update(zip(range(first, first + len(found)), found, strict=True))
         return self._begin(now_ms, workshop, claim.peer, claim.message, keys)
 
@@ -275,94 +184,11 @@ class Sharing:
             effects += self.pump(now_ms, workshop)
         return effects
 
-    # Work goes out.
-
-    def pump_topics(self, now_ms: int, topics: dict[str, None]) -> list[Effect]:
-        """Gives out what has come to these topics."""
-        effects: list[Effect] = []
-        for name in topics:
-            for group in self._machine.groups_of.get(name, {}).values():
-                if group.members:
-                    effects += self.pump(now_ms, self._workshop(group))
-        return effects
-
-    def pump(self, now_ms: int, workshop: Workshop) -> list[Effect]:
-        """Gives a group's members what they have room for."""
-        if workshop.awaited or workshop.examining or workshop.claiming:
-            return []
-        topic = self._machine.topics[workshop.group.topic]
-        if workshop.position < topic.next_offset and (hunger := workshop.lanes.hunger()) > 0:
-            return [self._examine(workshop, topic, hunger)]
-        return [self._share(workshop, topic, picked) for picked in workshop.lanes.pick(now_ms)]
-
-    def _examine(self, workshop: Workshop, topic: Topic, hunger: int) -> Examine:
-        workshop.position = max(workshop.position, topic.first_offset)
-        entry = topic.find(workshop.position)
-        places: list[Place] = []
-        ends: list[int] = []
-        while entry < len(topic.offsets) and len(places) < EXAMINED_BATCHES_MAX:
-            places.append(topic.place(entry))
-            ends.append(topic.end_of(entry))
-            if ends[-1] - workshop.position >= hunger:
-                break
-            entry += 1
-        workshop.examining = True
-        return Examine(tuple(places), Next(workshop.group.key, workshop.position, tuple(ends)))
-
-    def on_examined(self, now_ms: int, batches: tuple[Columns, ...], origin: Any) -> list[Effect]:
+    def on_examined(self, now_ms: int, batches: tuple[Columns, ...], origin: Next | Claim) -> list[Effect]:
         """Stored batches have been read, for an offer or for a claim."""
         if isinstance(origin, Claim):
             return self._on_claim(now_ms, origin, batches)
-        group = self._machine.groups.get(origin.key)
-        if group is None:
-            return []
-        workshop = self._workshop(group)
-        workshop.examining = False
-        if workshop.position == origin.position:
-            topic = self._machine.topics[group.topic]
-            for columns, end in zip(batches, origin.ends, strict=True):
-                room = workshop.lanes.hunger()
-                if room <= 0:
-                    break
-                self._offer(workshop, topic, columns, min(end, workshop.position + room))
-                if workshop.position < end:  # The next columns are of the next batch.
-                    break
-        return self.pump(now_ms, workshop)
-
-    def _offer(self, workshop: Workshop, topic: Topic, columns: Columns, end: int) -> None:
-        """Offers the messages of one batch from the workshop's position to `end`."""
-        start = workshop.position
-        first = topic.offsets[topic.find(start)]
-        kept = topic.thinned.get(first)
-        rows = range(start - first, end - first) if kept is None else kept[start - first : end - first]
-        keys = _lane_keys(workshop.group, columns, rows)
-        progress = workshop.group.progress
-        if progress.high <= start:
-            workshop.lanes.offer(start, keys)
-        else:
-            for gap_start, gap_end in progress.gaps(start, end):
-                workshop.lanes.offer(gap_start, keys[gap_start - start : gap_end - start])
-        workshop.position = end
-
-    def _share(self, workshop: Workshop, topic: Topic, picked: Picked) -> Share:
-        """The frames of a parcel: which rows of which stored batches."""
-        offsets = picked.offsets
-        picks: list[tuple[Place, tuple[int, ...]]] = []
-        index = 0
-        while index < len(offsets):
-            entry = topic.find(offsets[index])
-            until = bisect_left(offsets, topic.end_of(entry), index)
-            first = topic.offsets[entry]
-            place = topic.place(entry)
-            rows = tuple([offset - first for offset in offsets[index:until]])
-            if place.kept is not None:
-                rows = tuple([place.kept[row] for row in rows])
-            picks.append((Place(place.address, place.size_bytes), rows))
-            index = until
-        station = workshop.stations[picked.member]
-        station.turn += 1
-        message = messages.Parcel(station.stream, station.turn, picked.number, picked.attempt, tuple(offsets))
-        return Share(station.peer, message, tuple(picks))
+        return self._on_next(now_ms, origin, batches)
 
     # Work comes back.
 
@@ -579,14 +405,3 @@ def spread(ranges: Sequence[tuple[int, int]]) -> list[int]:
     if sum(end - start for start, end in ranges) > SPREAD_MAX or any(start < 0 or end < start for start, end in ranges):
         raise InvalidRequest(f"A member speaks of at most {SPREAD_MAX} messages at a time, in ranges that rise.")
     return [offset for start, end in ranges for offset in range(start, end)]
-
-
-def _lane_keys(group: Group, columns: Columns, rows: Any) -> list[LaneKey | None]:
-    """The lane of each of these rows."""
-    keys = columns.keys
-    if keys is None:
-        return [None] * len(rows)
-    chosen = keys if len(rows) == len(keys) else [keys[row] for row in rows]
-    if group.lanes == "publisher":
-        return [None if key is None else (columns.publisher, key) for key in chosen]
-    return list(chosen)
