@@ -14,10 +14,10 @@ from tests.integration.broker_process import ROOT
 from tidings.demo.stage import Account, Verdict, _account
 
 
-def test_one_command_shows_everything_and_nothing_is_lost(tmp_path: Path) -> None:
-    """C15: publishers, subscribers, two kills and the recovery, started by one command."""
+def test_one_command_shows_the_bus_and_nothing_is_lost() -> None:
+    """C15: publishers, subscribers, a group, two kills and the recovery, started by one command."""
     done = subprocess.run(
-        [sys.executable, "-m", "tidings", "demo", "--orders", "1500", "--json", "--keep", str(tmp_path / "kept")],
+        [sys.executable, "-m", "tidings", "demo", "--orders", "1500", "--json", "--without-spark"],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
@@ -26,6 +26,8 @@ def test_one_command_shows_everything_and_nothing_is_lost(tmp_path: Path) -> Non
     verdict = json.loads(done.stdout)
     assert verdict["kills"] == 2
     assert len(verdict["recovered_ms"]) == 2
+    assert verdict["lake"] is None
+    assert len(verdict["accounts"]) == 4
     for account in verdict["accounts"]:
         assert (account["published"], account["delivered"], account["lost"], account["doubled"]) == (4500, 4500, 0, 0)
     assert "nothing lost, nothing doubled" in done.stderr

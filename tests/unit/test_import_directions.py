@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spark",
         "",
     ),
-    "demo": (*NOUNS, "client", ""),
+    "demo": (*NOUNS, "client", "pipeline", "spark", ""),
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),

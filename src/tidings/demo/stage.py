@@ -84,11 +84,11 @@ def perform(folder: Path, count: int, console: Console) -> Verdict:
     total = count * len(SHOPS)
     prepare(data)
     kills, recovered_ms = 0, []
-    with _progress(console) as progress:
+    with bars_on(console) as progress:
         bars: dict[str, TaskID] = {shop: progress.add_task(f"shop {shop}", total=count) for shop in SHOPS}
         bars["billing"] = progress.add_task("billing, exactly once", total=total)
         bars["dashboard"] = progress.add_task("dashboard, durable", total=total)
-        bars |= {packer: progress.add_task(f"packer {packer}", total=None) for packer in PACKERS}
+        bars |= dict.fromkeys(PACKERS, progress.add_task("two packers, a group", total=total))
         while True:
             started = time.perf_counter()
             worker = Worker(data, folder, count)
@@ -117,7 +117,8 @@ def perform(folder: Path, count: int, console: Console) -> Verdict:
     return Verdict(_audit(folder, count), kills, recovered_ms)
 
 
-def _progress(console: Console) -> Progress:
+def bars_on(console: Console) -> Progress:
+    """Progress bars, in the form of the demonstration."""
     return Progress(
         TextColumn("   {task.description:<22}"), BarColumn(40), MofNCompleteColumn(), console=console, transient=False
     )
