@@ -31,6 +31,7 @@ from tests.spark.standalone import StandaloneCluster, kill_session, session_of
 ROUND_S_MAX = 900.0
 BATCHES_A_ROUND = 10
 PUT_MESSAGES = 20_000
+POLL_S = 0.1
 TOO_SLOW = "Python worker failed to connect back"
 """Spark gives a Python process ten seconds to start. A machine may be too busy for that; whoever looks after the driver
 starts it again, as after any crash."""
@@ -241,7 +242,7 @@ class Flow:
             for each in self.roads:
                 each.check()
             assert time.monotonic() < deadline, f"{road.name}, {road.arrived()} of {count}: {road.tail()}"
-            time.sleep(0.02)
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         for road in self.roads:
