@@ -81,12 +81,10 @@ def find_duplicates(lake: Lake, rows: DataFrame) -> DataFrame:
         return rows
     seen = lake_table(rows.sparkSession, lake.folder, NAME).where("id is not null")
     seen = seen.select("topic", "id", F.lit(True).alias("seen")).distinct()
-    # Messages without an id are each alone: they are spread evenly, and first of their kind.
-    alike = F.coalesce("id", F.concat(F.lit("offset "), F.col("offset").cast("string")))
-    place = F.row_number().over(Window.partitionBy("topic", alike, "reason").orderBy("offset"))
-    judged = rows.withColumn("place", F.when(F.col("id").isNull(), 1).otherwise(place)).join(
-        seen, ["topic", "id"], "left"
-    )
+    # A message without an id is alone, and so the first of its kind; the offset spreads them evenly.
+    alone = F.when(F.col("id").isNull(), F.col("offset"))
+    place = F.row_number().over(Window.partitionBy("topic", "id", alone, "reason").orderBy("offset"))
+    judged = rows.withColumn("place", place).join(seen, ["topic", "id"], "left")
     again = F.col("reason").isNull() & ((F.col("place") > 1) | F.col("seen").isNotNull())
     return judged.withColumn("reason", F.when(again, DUPLICATE).otherwise(F.col("reason")))
 
