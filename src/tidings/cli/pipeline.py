@@ -54,13 +54,17 @@ LOG = "_spark.log"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _run_arguments(actions.add_parser("run", help="take messages into the lake"))
-    status = actions.add_parser("status", help="how far the lake is, and behind the bus if --bus names one")
+    _run_arguments(actions.add_parser("run", allow_abbrev=False, help="take messages into the lake"))
+    status = actions.add_parser(
+        "status", allow_abbrev=False, help="how far the lake is, and behind the bus if --bus names one"
+    )
     status.add_argument("--json", action="store_true", help="print it as one JSON object")
     connection.add_arguments(status, named=False)
     status.set_defaults(bus=os.environ.get("TIDINGS_BUS"))
-    actions.add_parser("compact", help="put small files together")
-    retain = actions.add_parser("retain", help="remove old rows, and files that are no longer part of a table")
+    actions.add_parser("compact", allow_abbrev=False, help="put small files together")
+    retain = actions.add_parser(
+        "retain", allow_abbrev=False, help="remove old rows, and files that are no longer part of a table"
+    )
     retain.add_argument(
         "--older-than", metavar="TIME", type=quantities.duration_ms, help="remove rows that were stored before (30d)"
     )
@@ -68,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--unused-for", metavar="TIME", type=_unused, default=UNUSED_MS,
         help="remove files that no commit has needed for so long; 0 for all of them (default: 7d)",
     )  # fmt: skip
-    report = actions.add_parser("report", help="write a page with the figures of gold")
+    report = actions.add_parser("report", allow_abbrev=False, help="write a page with the figures of gold")
     report.add_argument("--to", metavar="FILE", type=Path, help="where to (default: report.html in the lake)")
     for action in actions.choices.values():
         action.add_argument("--lake", metavar="DIR", type=Path, required=True, help="the folder of the lake")

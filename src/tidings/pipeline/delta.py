@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 
 from tidings.errors import StorageError
 from tidings.pipeline.parts import WRITTEN, PartWriter
-from tidings.pipeline.schema import TABLES
+from tidings.pipeline.schema import TABLES, measured
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
@@ -52,6 +52,8 @@ class Written:
     rows: int
     ranges: Mapping[str, tuple[int, int, int]]
     """For each topic: its first offset, its last one, and how many rows."""
+    ids: int
+    """How many rows have an id."""
 
 
 class Table:
@@ -66,7 +68,12 @@ class Table:
         """Makes it if it is not there yet."""
         if not self.exists():
             DeltaTable.create(
-                self.folder, self.schema, mode="ignore", name=self.name, description=TABLES[self.name].about
+                self.folder,
+                self.schema,
+                mode="ignore",
+                name=self.name,
+                description=TABLES[self.name].about,
+                configuration={"delta.dataSkippingStatsColumns": ",".join(measured(self.schema))},
             )
 
     def exists(self) -> bool:
@@ -79,30 +86,33 @@ class Table:
 
     def has_done(self, app: str, batch: int) -> bool:
         """Whether this batch of the query is in the table."""
-        last = self.open().transaction_version(app)
-        return last is not None and last >= batch
+        return _has(self.open(), app, batch)
 
     def write(self, rows: DataFrame, batch: int) -> Written:
         """Has the executors write the rows; nobody sees them before they are committed."""
         writer = PartWriter(str(self.folder), batch, self.schema)
         now_ms = time.time_ns() // 1_000_000
-        actions, count = [], 0
+        actions, count, ids = [], 0, 0
         ranges: dict[str, tuple[int, int, int]] = {}
         with without_pandas_warning():
             written = rows.select(*self.schema.names).mapInArrow(writer, WRITTEN)
         for part in written.collect():
             actions.append(AddAction(part.path, part.size_bytes, {}, now_ms, True, part.stats))
             count += part.rows
+            ids += part.ids
             for topic, (first, last, number) in json.loads(part.ranges).items():
                 old = ranges.get(topic, (first, last, 0))
                 ranges[topic] = (min(first, old[0]), max(last, old[1]), number + old[2])
-        return Written(actions, count, ranges)
+        return Written(actions, count, ranges, ids)
 
     def commit(self, written: Written, app: str, batch: int, marks: Mapping[str, int] | None = None) -> None:
-        """Makes what was written part of the table, with the note of its batch. No rows need no commit."""
-        if not written.actions:
-            return
+        """Makes what was written part of the table, with the note of its batch, unless it is. No rows need no commit.
+
+        Delta refuses the commit if somebody has committed under the same name since the table was opened.
+        """
         table = self.open()
+        if not written.actions or _has(table, app, batch):
+            return
         table.create_write_transaction(
             list(written.actions), "append", self.schema, commit_properties=_noting(app, batch, marks)
         )
@@ -120,9 +130,9 @@ class Table:
         self, rows: pa.Table, on: str, app: str, batch: int, finish: Callable[[TableMerger], TableMerger]
     ) -> None:
         """Changes and adds rows in one step, unless that is done; `s` are the new rows and `t` those of the table."""
-        if rows.num_rows == 0 or self.has_done(app, batch):
-            return
         table = self.open()
+        if rows.num_rows == 0 or _has(table, app, batch):
+            return
         merger = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None))
         finish(merger).execute()
         self._tidy(table)
@@ -142,6 +152,11 @@ class Table:
         """The files that each commit of the pipeline added, by version; compaction and retention add no rows."""
         for version in range(after + 1, until + 1):
             yield version, _appended_by(self.folder / "_delta_log" / f"{version:020d}.json", self.name)
+
+
+def _has(table: DeltaTable, app: str, batch: int) -> bool:
+    last = table.transaction_version(app)
+    return last is not None and last >= batch
 
 
 @contextlib.contextmanager
