@@ -81,6 +81,10 @@ def swapped(handing: Handing) -> None:
     handing[AT], handing[AT + 3] = handing[AT + 3], handing[AT]
 
 
+def doubled_late(handing: Handing) -> None:
+    handing.append(handing[AT])
+
+
 def unknown(handing: Handing) -> None:
     handing.append((5_000, 1))
 
@@ -97,6 +101,7 @@ def cancelled_out(handing: Handing) -> None:
 EXCLUSIVE: dict[Callable[[Handing], None], tuple[dict[str, int], list[tuple[str, int]]]] = {
     dropped: ({"lost": 1}, [("lost", AT)]),
     doubled: ({"doubled": 1}, [("doubled", AT)]),
+    doubled_late: ({"doubled": 1}, [("doubled", AT)]),
     swapped: ({"reordered": 2}, [("reordered", AT + 1), ("reordered", AT + 3)]),
     unknown: ({"unknown": 1}, [("unknown", 5_000)]),
     lost_tail: ({"lost": 5}, [("lost", offset) for offset in range(COUNT - 5, COUNT)]),

@@ -36,6 +36,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
     "spark": (*NOUNS, "client", "protocols.broker.bulk", "spelling", ""),
+    # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
+    "exchange": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
@@ -57,7 +59,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling"),
+        *("gateways", "spelling", "exchange"),
         "",
     ),
     "__main__": ("cli",),
