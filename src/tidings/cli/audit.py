@@ -27,6 +27,7 @@ well and 1 when it is not.
 
   --lake             the lake holds every offset of its topics once
   --bus --lake       the lake holds every message of the bus once, as it was published
+  --deliveries       every subscription was given what it covers, once and in order, as its own records say
   --copy TARGET      every message of --topic is once in another topic, and nothing else is
 """
 
@@ -34,6 +35,7 @@ EXAMPLES = """\
   tidings audit --bus tcp://127.0.0.1:7400 --lake lake/
   tidings audit --bus tcp://127.0.0.1:7400 --lake lake/ --topic 'orders.*' --complete
   tidings audit --bus tcp://127.0.0.1:7400 --topic orders --copy invoices --by id
+  tidings audit --bus tcp://127.0.0.1:7400 --deliveries deliveries/
   tidings audit --lake lake/ --json | jq .clean
 """
 
@@ -47,6 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--topic", metavar="TOPIC", action="append", default=[], help="only this one; * fits anything; may be repeated"
     )
+    what.add_argument(
+        "--deliveries",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        default=[],
+        help="records that subscribers have written (record=DIR of a bus or a subscription); may be repeated",
+    )
     what.add_argument("--copy", metavar="TOPIC", help="the topic in which each message of --topic should be once")
     what.add_argument(
         "--by",
@@ -56,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--complete", action="store_true", help="everything should have arrived: what is still on its way is lost"
+    )
+    what.add_argument(
+        "--from",
+        dest="start",
+        metavar="OFFSET",
+        type=quantities.whole,
+        help="deliveries: the first offset that was due (default: where the records begin)",
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help="where to keep the report (default: in the lake)")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
@@ -90,15 +107,16 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.copy is not None:
         if len(arguments.topic) != 1 or "*" in arguments.topic[0]:
             arguments.usage_error("--copy needs the one --topic that was copied")
-    elif arguments.lake is None:
-        arguments.usage_error("there is nothing to compare the bus with: give --lake or --copy")
+    elif arguments.lake is None and not arguments.deliveries:
+        arguments.usage_error("there is nothing to compare the bus with: give --lake, --deliveries or --copy")
     if arguments.bus is not None and embedded_folder(arguments.bus) is not None:
         raise InvalidRequest(
             f"Spark's tasks cannot open the folder {arguments.bus!r} together: run `tidings serve --data "
             f"{arguments.bus}` and give its address."
         )
-    if arguments.lake is not None and not arguments.lake.is_dir():
-        raise InvalidRequest(f"There is no folder {arguments.lake}: name the lake's.")
+    for folder in (*arguments.deliveries, *(() if arguments.lake is None else (arguments.lake,))):
+        if not folder.is_dir():
+            raise InvalidRequest(f"There is no folder {folder}: name one that is there.")
 
 
 def _audit(arguments: argparse.Namespace) -> Report:
@@ -109,12 +127,21 @@ def _audit(arguments: argparse.Namespace) -> Report:
     door = None
     if arguments.bus is not None:
         door = Door(arguments.bus, arguments.client, arguments.keys, arguments.server_key, arguments.timeout)
-    request = Request(door, arguments.lake, tuple(arguments.topic), arguments.copy, arguments.by, arguments.complete)
+    request = Request(
+        door,
+        arguments.lake,
+        tuple(arguments.topic),
+        arguments.copy,
+        arguments.by,
+        tuple(arguments.deliveries),
+        arguments.complete,
+        arguments.start,
+    )
     with spark_session("tidings audit", arguments.master) as spark:
         return audit(spark, request)
 
 
-COUNTS = ("checked", "lost", "doubled", "reordered", "unknown", "changed", "repeated", "waiting")
+COUNTS = ("checked", "lost", "doubled", "reordered", "unknown", "changed", "repeated", "waiting", "unsure")
 
 
 def show(report: Report) -> None:

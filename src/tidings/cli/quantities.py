@@ -64,6 +64,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """A whole number, 0 or more.
+
+    >>> whole("0")
+    0
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def port(text: str) -> int:
     """A port, or 0 for any that is free.
 

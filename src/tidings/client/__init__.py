@@ -26,6 +26,7 @@ def connect(
     timeout: float | None = None,
     retries: int | None = None,
     inbox: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str | None = None,
     **settings: Any,
@@ -36,11 +37,12 @@ def connect(
     the same name takes over from an older one. Without it a name is made up, and its subscriptions are not for
     later. A request is tried `retries` times (3), each for `timeout` seconds (2.5), before it is Unavailable.
     `inbox` is a file in which the client remembers what it was handed, so that not even its crash
-    repeats a message. `keys` is the folder made by `tidings keys`. Other settings are those of `ClientSettings`.
+    repeats a message. `record` is a folder in which it writes down what it hands out, for `tidings audit`. `keys` is
+    the folder made by `tidings keys`. Other settings are those of `ClientSettings`.
     """
     name, anonymous = _name(client_id)
     chosen = _settings(timeout, retries, settings)
-    return _started(Bus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous))
+    return _started(Bus(_link(address, name, keys, server_key), name, chosen, inbox, record, anonymous=anonymous))
 
 
 async def aconnect(
@@ -49,6 +51,7 @@ async def aconnect(
     timeout: float | None = None,
     retries: int | None = None,
     inbox: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str | None = None,
     **settings: Any,
@@ -58,7 +61,7 @@ async def aconnect(
 
     name, anonymous = _name(client_id)
     chosen = _settings(timeout, retries, settings)
-    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous)
+    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, record, anonymous=anonymous)
     try:
         await bus.start()
     except BaseException:
@@ -73,11 +76,12 @@ def open_bus(
     timeout: float | None = None,
     retries: int | None = None,
     inbox: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Bus:
     """A bus over a link that is already there; the arguments are those of `connect`."""
     name, anonymous = _name(client_id)
-    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, anonymous=anonymous))
+    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, record, anonymous=anonymous))
 
 
 def connect_worker(

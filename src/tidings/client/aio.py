@@ -181,6 +181,7 @@ class AsyncBus:
         client_id: str,
         settings: ClientSettings | None = None,
         inbox: str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
         clock: Callable[[], int] = monotonic_ms,
         anonymous: bool = False,
         token: bytes | None = None,
@@ -200,6 +201,8 @@ class AsyncBus:
         self._session = session
         self._driver = AsyncDriver(link, session, clock)
         self._core = Core(session, opened, clock, self._driver.perform)
+        if record is not None:
+            self._core.record = self._core.recorder(record)
         self._handlers: dict[tuple[str, ...], list[Handler]] = {}
         self._starts: dict[tuple[str, ...], Start] = {}
         self._workers: dict[tuple[str, str], list[Handler]] = {}
@@ -257,9 +260,11 @@ class AsyncBus:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages in one topic, in order, in batches."""
-        return await self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
+        return await self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
     def publisher(self, name: str) -> AsyncPublisher:
         """A publisher with a name and sequence numbers of its own."""
@@ -273,11 +278,22 @@ class AsyncBus:
 
     @overload
     async def subscribe(
-        self, topic: str | Iterable[str], start: Start | None = None, group: None = None, lanes: LaneKind = "key"
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: None = None,
+        lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> AsyncSubscription: ...
     @overload
     async def subscribe(
-        self, topic: str, start: Start | None = None, *, group: str, lanes: LaneKind = "key"
+        self,
+        topic: str,
+        start: Start | None = None,
+        *,
+        group: str,
+        lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> AsyncGroupSubscription: ...
     async def subscribe(
         self,
@@ -285,12 +301,17 @@ class AsyncBus:
         start: Start | None = None,
         group: str | None = None,
         lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> AsyncSubscription | AsyncGroupSubscription:
         """Makes a durable subscription, or finds the one that is there; with a `group`, becomes one of its members."""
         if group is not None:
             member = await self.perform(working.join(self._core, group, topic, start, lanes))
+            if record is not None:
+                member.record = self._core.recorder(record)
             return AsyncGroupSubscription(self, self._core, member)
         topics = await self.perform(operations.subscribe(self._core, topic, "now" if start is None else start))
+        if record is not None:
+            self._session.streams.of(topics).record = self._core.recorder(record)
         return AsyncSubscription(self, self._core, topics)
 
     async def unsubscribe(self, topic: str | Iterable[str], group: str | None = None) -> None:
@@ -439,6 +460,7 @@ class AsyncBus:
                 await self.perform(operations.finish(self._core))
         finally:
             self._driver.close()
+            self._core.close_records()
             if self._core.inbox is not None:
                 self._core.inbox.close()
 

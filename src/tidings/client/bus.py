@@ -78,6 +78,7 @@ class Bus:
         client_id: str,
         settings: ClientSettings | None = None,
         inbox: str | os.PathLike[str] | None = None,
+        record: str | os.PathLike[str] | None = None,
         clock: Callable[[], int] = monotonic_ms,
         anonymous: bool = False,
         token: bytes | None = None,
@@ -97,6 +98,8 @@ class Bus:
         self._session = session
         self._driver = Driver(link, session, clock)
         self._core = Core(session, opened, clock, self._driver.perform)
+        if record is not None:
+            self._core.record = self._core.recorder(record)
         self._handlers: dict[tuple[str, ...], list[Handler]] = {}
         self._workers: dict[tuple[str, str], list[Handler]] = {}
         self._link = link
@@ -171,19 +174,22 @@ class Bus:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages in one topic, in order, in batches.
 
         An error's `receipts` says how much of it had been stored by then; an Unavailable has `resend()`, which
-        goes on with all of it. With `wait`, what the broker refuses as Overloaded is tried again, until nothing of
-        it was taken for so many seconds (the setting overload_wait_ms).
+        goes on with all of it. `keys`, `headers` and `ids` have an entry for each value, None where it has none. With
+        `wait`, what the broker refuses as Overloaded is tried again, until nothing of it was taken for so many seconds
+        (the setting overload_wait_ms).
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
         ...     bus.put_many("numbers", (str(number) for number in range(1000)))
         Receipts(topic='numbers', first_offset=0, count=1000, duplicates=0)
         """
-        return self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
+        return self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
     def put_soon(
         self,
@@ -259,11 +265,22 @@ class Bus:
 
     @overload
     def subscribe(
-        self, topic: str | Iterable[str], start: Start | None = None, group: None = None, lanes: LaneKind = "key"
+        self,
+        topic: str | Iterable[str],
+        start: Start | None = None,
+        group: None = None,
+        lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> Subscription: ...
     @overload
     def subscribe(
-        self, topic: str, start: Start | None = None, *, group: str, lanes: LaneKind = "key"
+        self,
+        topic: str,
+        start: Start | None = None,
+        *,
+        group: str,
+        lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> GroupSubscription: ...
     def subscribe(
         self,
@@ -271,12 +288,14 @@ class Bus:
         start: Start | None = None,
         group: str | None = None,
         lanes: LaneKind = "key",
+        record: str | os.PathLike[str] | None = None,
     ) -> Subscription | GroupSubscription:
         """Makes a durable subscription, or finds the one that is there (`start` is then ignored).
 
         It begins with what is put from now on, unless `start` says otherwise. With a `group` the client becomes one
         of the members that share the topic's messages; a group begins with the earliest message, and its first
         member decides about `start` and about what makes a lane: the key, or (`"publisher"`) publisher and key.
+        `record` is a folder in which every message that is handed out is written down, for `tidings audit`.
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
@@ -287,8 +306,12 @@ class Bus:
         """
         if group is None:
             topics = self.perform(operations.subscribe(self._core, topic, "now" if start is None else start))
+            if record is not None:
+                self._session.streams.of(topics).record = self._core.recorder(record)
             return Subscription(self, self._core, topics)
         member = self.perform(working.join(self._core, group, topic, start, lanes))
+        if record is not None:
+            member.record = self._core.recorder(record)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat.beside(self._link, self._session)
         return GroupSubscription(self, self._core, member)
@@ -499,6 +522,7 @@ class Bus:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._driver.close()
+            self._core.close_records()
             if self._core.inbox is not None:
                 self._core.inbox.close()
 

@@ -21,6 +21,7 @@ from tidings.protocols.broker.messages import Held, Kept, LaneKind, Parcel, Sett
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
+    from tidings.client.record import Recorder
     from tidings.client.session import Call
 
 Ranges = tuple[tuple[int, int], ...]
@@ -142,6 +143,10 @@ class Member:
         self.releases: dict[int, int] = {}
         """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
         out, because it takes back what is behind them in their lanes."""
+        self.record: Recorder | None = None
+        """Where deliveries to this member are written down, if that is not where the whole bus does."""
+        self.on_return: Callable[[Sequence[int]], None] | None = None
+        """Is told what has been handed out and waits again."""
         self._attempts: dict[int, tuple[int, int]] = {}
         """At which attempts, from and to, a message in hand may have been handed out, if its crate does not say it."""
         self._orphans: dict[int, None] = {}
@@ -386,6 +391,8 @@ class Member:
 
     def put_back(self, share: Share, start: int, end: int) -> None:
         """Rows of a share that were handed out wait again, before everything else, if they are still in hand."""
+        if self.on_return is not None:
+            self.on_return(share.offsets[start:end])
         rows = [row for row in range(start, end) if share.offsets[row] in self.hand]
         if not rows:
             return

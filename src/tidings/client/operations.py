@@ -6,13 +6,16 @@ once that has happened (or, for an `Until`, when its deadline has passed). It re
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.client.inbox import Inbox
 from tidings.client.parcels import Bulk, Entry, Single, Together
 from tidings.client.pending import Pending
+from tidings.client.record import Recorder, Subscriber
 from tidings.client.rows import Row, Source, Value, check_size
 from tidings.client.session import Identity, Session
 from tidings.errors import (
@@ -81,6 +84,9 @@ class Core:
     ) -> None:
         self.session = session
         self.inbox = inbox
+        self.record: Recorder | None = None
+        """Where all deliveries of the bus are written down, if anywhere."""
+        self._recorders: dict[Path, Recorder] = {}
         self.now_ms = now_ms
         self.now_us = now_us
         self.run = run
@@ -94,6 +100,24 @@ class Core:
         """The name that this bus speaks for."""
         return self.session.main.name
 
+    def recorder(self, folder: str | os.PathLike[str]) -> Recorder:
+        """The record in a folder; subscriptions that name the same one share it."""
+        path = Path(folder)
+        if path not in self._recorders:
+            main = self.session.main
+            self._recorders[path] = Recorder(path, self.client_id, self.now_us, lambda: main.epoch)
+        return self._recorders[path]
+
+    def close_records(self) -> None:
+        """Writes down how far each recorded subscription has been acknowledged, and ends the records."""
+        for stream in self.session.streams.all():
+            recorder = stream.record or self.record
+            if recorder is not None and stream.on_return is not None:
+                for topic, offset in stream.acknowledged.items():
+                    recorder.stands(exclusive(self.client_id, stream.topics), topic, offset)
+        for recorder in self._recorders.values():
+            recorder.close()
+
     def deadline_ms(self, timeout: float | None) -> int | None:
         """The moment that lies `timeout` seconds ahead."""
         if timeout is None:
@@ -101,6 +125,15 @@ class Core:
         if not timeout >= 0:
             raise InvalidRequest(f"A time-out is 0 or more seconds, and this is {timeout!r}.")
         return self.now_ms() + round(min(timeout, 1e9) * 1000)
+
+
+def exclusive(client: str, topics: tuple[str, ...]) -> Subscriber:
+    """The name that an exclusive subscription has in records.
+
+    >>> exclusive("alice", ("news",)).name, exclusive("alice", ("news", "sport")).name
+    ('alice', 'alice (news, sport)')
+    """
+    return Subscriber(client if len(topics) == 1 else f"{client} ({', '.join(topics)})")
 
 
 def wait_for(pending: Pending[T]) -> Operation[T]:
@@ -292,9 +325,11 @@ def put_many(
     values: Iterable[Value],
     keys: Iterable[Value | None] | None = None,
     identity: Identity | None = None,
+    headers: Iterable[Mapping[str, Value] | None] | None = None,
+    ids: Iterable[str | None] | None = None,
 ) -> Operation[Receipts]:
     """Stores many messages, batch by batch."""
-    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us))
+    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us, headers, ids))
     core.session.now_ms = core.now_ms()
     (identity or core.session.main).outbox.give(entry)
     stored: Receipts = yield from receipts(core, entry, identity)

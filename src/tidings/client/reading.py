@@ -12,9 +12,19 @@ even if its acknowledgement fails or the loop ends with it in hand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 
-from tidings.client.operations import Core, Operation, Until, conclude, end_leaving, subscriptions, wait_for
+from tidings.client.operations import (
+    Core,
+    Operation,
+    Until,
+    conclude,
+    end_leaving,
+    exclusive,
+    subscriptions,
+    wait_for,
+)
 from tidings.client.stream import Stream
 from tidings.errors import Fenced, InvalidRequest, TidingsError, Unavailable
 from tidings.message import Batch, Message
@@ -110,6 +120,7 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
             return None
         message = stream.peek()
         assert message is not None
+        write_down_head(core, stream)
         mark(core, stream, message.topic, message.offset + 1)
         core.session.now_ms = core.now_ms()
         acked = streams.acknowledge(topics, (Position(message.topic, message.offset + 1),))
@@ -132,8 +143,43 @@ def mark(core: Core, stream: Stream, topic: str, next_offset: int) -> None:
         core.inbox.mark(stream.topics, topic, next_offset)
 
 
+def write_down_head(core: Core, stream: Stream) -> None:
+    """The next message is about to be handed out; one that stayed because its acknowledgement failed is known."""
+    batch = stream.head()
+    assert batch is not None
+    place = (batch.topic, batch.first_offset + stream.index)
+    if stream.marked != place:
+        write_down(core, stream, batch, stream.index, stream.index + 1)
+        stream.marked = place
+
+
+def write_down(core: Core, stream: Stream, batch: Batch, start: int, end: int) -> None:
+    """Records, if the subscriber wants it, that rows of a batch are about to be handed out."""
+    recorder = stream.record or core.record
+    if recorder is None:
+        return
+    if stream.marked == (batch.topic, batch.first_offset + start):
+        stream.marked = None
+        start += 1
+        if start == end:
+            return
+    who = exclusive(core.client_id, stream.topics)
+    if stream.on_return is None:
+        stream.on_return = partial(recorder.returned, who)
+    if batch.topic in stream.began:
+        recorder.stands(who, batch.topic, stream.began.pop(batch.topic))
+    recorder.handed(who, batch, start, end)
+
+
+def give_back(stream: Stream, topic: str, start: int, end: int) -> None:
+    """Records that messages which had been handed out will be handed out again."""
+    if stream.on_return is not None and start < end:
+        stream.on_return(topic, range(start, end))
+
+
 def took(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> None:
     """So many messages have been handed out and dealt with."""
+    stream.marked = None
     stream.advance(count)
     stream.note(topic, next_offset)
     core.session.streams.renew(stream)
@@ -155,6 +201,7 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
             yield from wait_for(probe)
         found = {stream: message for stream in streams if (message := stream.peek()) is not None}
         for stream, message in found.items():
+            write_down_head(core, stream)
             mark(core, stream, message.topic, message.offset + 1)
         core.session.now_ms = core.now_ms()
         acked = [
@@ -192,6 +239,8 @@ class Reader:
         self._messages: Iterator[Message] | None = None
         self._stride = 1
         self._stepped_ms = 0
+        self._given_end = 0
+        """Up to which row the present batch has been handed out."""
 
     def step(self) -> Operation[Iterator[Message] | None]:
         """The next few messages, or None at the end of the loop."""
@@ -203,11 +252,14 @@ class Reader:
             if batch is None:
                 return None
             self._batch, self._messages = batch, iter(batch)
+        index = self._stream.index
         if self._core.inbox is not None:
-            offset = batch.first_offset + self._stream.index
-            self._hand_out(batch, 1, offset + 1)
+            write_down(self._core, self._stream, batch, index, index + 1)
+            self._hand_out(batch, 1, batch.first_offset + index + 1)
         else:
             self._pace()
+            self._given_end = min(index + self._stride, len(batch.values))
+            write_down(self._core, self._stream, batch, index, self._given_end)
         assert self._messages is not None
         return islice(self._messages, self._stride)
 
@@ -217,16 +269,20 @@ class Reader:
         self._check_fenced()
         batch = yield from self._next_batch()
         if batch is not None:
+            write_down(self._core, self._stream, batch, 0, len(batch.values))
             if self._core.inbox is not None:
                 self._hand_out(batch, len(batch.values), batch.next_offset)
             else:
-                self._batch = batch
+                self._batch, self._given_end = batch, len(batch.values)
         return batch
 
     def leave(self) -> None:
         """Ends the loop: what was dealt with is acknowledged, the rest stays."""
         if self._claimed:
             self._settle()
+            if self._batch is not None and self._core.inbox is None and self._stream.holds(self._batch):
+                first = self._batch.first_offset
+                give_back(self._stream, self._batch.topic, first + self._stream.index, first + self._given_end)
             self._claimed = False
             self._stream.owner = None
             self._batch = None

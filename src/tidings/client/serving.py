@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidings.client.operations import Core, Operation, Until
-from tidings.client.reading import check, claim, make_ready, mark, took
+from tidings.client.reading import check, claim, give_back, make_ready, mark, took, write_down_head
 from tidings.client.stream import Stream
 from tidings.client.working import Bench
 from tidings.message import Message
@@ -66,7 +66,11 @@ class Service:
 
     def leave(self) -> Operation[None]:
         """Ends the service; a message whose handlers have not returned stays, and a group's goes back."""
-        self._in_hand = None
+        if self._in_hand is not None:
+            stream, message = self._in_hand
+            self._in_hand = None
+            stream.marked = None
+            give_back(stream, message.topic, message.offset, message.offset + 1)
         self._core.stopping = False
         for stream in self._streams:
             stream.owner = None
@@ -88,6 +92,7 @@ class Service:
             if message is not None:
                 self._turn = (self._turn + step + 1) % len(self._streams)
                 self._in_hand = (stream, message)
+                write_down_head(self._core, stream)
                 if self._core.inbox is not None:
                     mark(self._core, stream, message.topic, message.offset + 1)
                     self._settle()

@@ -8,7 +8,7 @@ is the buffer. Bodies are decoded when they are about to be handed out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.client.link import Frame
@@ -20,6 +20,7 @@ from tidings.protocols.broker.messages import AnyAnswer, Delivery, Position
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
+    from tidings.client.record import Recorder
     from tidings.client.session import Call
 
 
@@ -85,6 +86,14 @@ class Stream:
         self.noted: dict[str, int] = {}
         self.acknowledged: dict[str, int] = {}
         self.acking: Pending[AnyAnswer] | None = None
+        self.began: dict[str, int] = {}
+        """Where each topic stood when this session began with it."""
+        self.record: Recorder | None = None
+        """Where deliveries of this subscription are written down, if that is not where the whole bus does."""
+        self.on_return: Callable[[str, range], None] | None = None
+        """Is told what has been handed out and comes again."""
+        self.marked: tuple[str, int] | None = None
+        """A message that is written down as handed out, and stays at the head until it is acknowledged."""
         self._parcels: deque[Parcel] = deque()
         self._batches: deque[Batch] = deque()
         self._index = 0
@@ -134,6 +143,7 @@ class Stream:
         for position in sent:
             if position.topic in self.topics:
                 self.received.setdefault(position.topic, position.offset)
+                self.began.setdefault(position.topic, position.offset)
         return self.started
 
     def stands(self, sent: Sequence[Position]) -> bool:
@@ -235,6 +245,12 @@ class Stream:
         """What was handed out since `keep` comes again, in the same order."""
         if self._kept is None:
             return
+        if self.on_return is not None:
+            for batch in self._kept:
+                self.on_return(batch.topic, range(batch.first_offset, batch.next_offset))
+            if self._index:
+                first = self._batches[0].first_offset
+                self.on_return(self._batches[0].topic, range(first, first + self._index))
         self.buffered_messages += sum(map(len, self._kept)) + self._index
         self._batches.extendleft(reversed(self._kept))
         self._index = 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tidings.client import operations
 from tidings.client.operations import Core, Operation, topics_of
 from tidings.client.parcels import Together
-from tidings.client.reading import claim, fill, make_ready
+from tidings.client.reading import claim, fill, make_ready, write_down_head
 from tidings.client.rows import Row, Value, check_size
 from tidings.client.stream import Stream
 from tidings.errors import InvalidRequest
@@ -85,6 +85,8 @@ class Parts:
             return None
         message = stream.peek()
         assert message is not None
+        write_down_head(self._core, stream)
+        stream.marked = None
         stream.advance(1)
         self.ack(message, topics)
         return message

@@ -7,11 +7,13 @@ each message when the next one is asked for, without waiting for the confirmatio
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from tidings.client.member import Member
 from tidings.client.operations import Core, Operation, Until, ask, wait_for
 from tidings.client.reading import QUICK_MS, SLOW_MS, STRIDE_MAX
+from tidings.client.record import Subscriber
 from tidings.errors import Fenced, InvalidRequest
 from tidings.message import GroupInfo, Message, Share, check_name, check_topic
 from tidings.protocols.broker.messages import (
@@ -132,13 +134,24 @@ def get(core: Core, member: Member, deadline_ms: int | None) -> Operation[Messag
         raise InvalidRequest(f"The group {member.group!r} is being read by a loop: take the next message there.")
     if not (yield from fill(core, member, deadline_ms, True)):
         return None
-    return take(member)
+    return take(core, member)
 
 
-def take(member: Member) -> Message:
+def write_down(core: Core, member: Member, share: Share, start: int, end: int) -> None:
+    """Records, if the subscriber wants it, that rows of a share are about to be handed out."""
+    recorder = member.record or core.record
+    if recorder is not None:
+        who = Subscriber(member.group, True, member.lanes)
+        if member.on_return is None:
+            member.on_return = partial(recorder.returned, who, member.topic)
+        recorder.handed(who, share, start, end)
+
+
+def take(core: Core, member: Member) -> Message:
     """Hands out one message of those that are there."""
     share = member.head()
     assert share is not None
+    write_down(core, member, share, member.index, member.index + 1)
     message = share[member.index]
     member.take(1)
     return message
@@ -272,6 +285,7 @@ class Worker:
             self._share, self.changes = share, member.changes
             self._messages = islice(iter(share), member.index, None)
         self._start = member.index
+        write_down(self._core, member, share, member.index, min(member.index + self._stride, len(share.values)))
         member.given = member.take(self._stride)
         self._stepped_ms = self._core.now_ms()
         return islice(self._messages, len(member.given))
@@ -285,6 +299,7 @@ class Worker:
         if member.index:
             share = share.select(range(member.index, len(share.values)))
         self._share, self._start = share, 0
+        write_down(self._core, member, share, 0, len(share.values))
         member.given = member.take(len(share.values))
         return share
 
@@ -378,6 +393,7 @@ class Bench:
                 self._turn = (self._turn + step + 1) % len(self._claimed)
                 share, row = member.head(), member.index
                 assert share is not None
+                write_down(self._core, member, share, row, row + 1)
                 member.given = member.take(1)
                 self._in_hand = (member, share, row)
                 return member, share[row]

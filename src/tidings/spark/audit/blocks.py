@@ -10,17 +10,17 @@ which is exact, names the offending ones, and costs as much as the blocks that a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 FINGERPRINT = "fingerprint"
 BLOCK = "block"
 BLOCK_OFFSETS = 1 << 18
 """How many offsets a block spans. Small enough to look into quickly, large enough that the sums are few."""
 
-Key = tuple[str, int]
+Key = tuple[Any, int]
 """A block: its topic (or whatever else is compared), and its number."""
 Sums = Mapping[Key, tuple[int, int, int]]
 
@@ -44,14 +44,18 @@ def block_of_offset() -> Column:
     return f.floor(f.col("offset") / BLOCK_OFFSETS).cast("long").alias(BLOCK)
 
 
-def sums(frame: DataFrame, subject: str) -> Sums:
-    """The sums of each block of a frame that has the columns `subject`, block and fingerprint."""
+def sums(frame: DataFrame, subject: str, weight: str | None = None) -> Sums:
+    """The sums of each block of a frame that has the columns `subject`, block and fingerprint.
+
+    A row counts once, or as often as its weight says: one that was taken back counts against the one before.
+    """
     from pyspark.sql import functions as f
 
+    times = f.lit(1) if weight is None else f.col(weight)
     summed = frame.groupBy(subject, BLOCK).agg(
-        f.count(f.lit(1)),
-        f.sum(f.col(FINGERPRINT).bitwiseAND(f.lit(0xFFFF_FFFF))),
-        f.sum(f.shiftrightunsigned(FINGERPRINT, 32)),
+        f.sum(times),
+        f.sum(times * f.col(FINGERPRINT).bitwiseAND(f.lit(0xFFFF_FFFF))),
+        f.sum(times * f.shiftrightunsigned(FINGERPRINT, 32)),
     )
     return {(row[0], row[1]): (row[2], row[3], row[4]) for row in summed.collect()}
 
@@ -71,6 +75,15 @@ def only(frame: DataFrame, blocks: Iterable[Key], subject: str) -> DataFrame:
 
     chosen = frame.sparkSession.createDataFrame(list(blocks), f"`{subject}` string, {BLOCK} long")
     return frame.join(f.broadcast(chosen), [subject, BLOCK])
+
+
+def firsts(frame: DataFrame, subject: str, count: int) -> list[Row]:
+    """The first rows of each subject, by their offsets: one job, however many subjects there are."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    place = f.row_number().over(Window.partitionBy(subject).orderBy("offset"))
+    return frame.withColumn("place", place).where(f.col("place") <= count).orderBy(subject, "place").collect()
 
 
 def spans(blocks: Iterable[Key]) -> dict[str, tuple[int, int]]:

@@ -48,6 +48,8 @@ class Subject(msgspec.Struct, frozen=True):
     """Given out again and marked so: what at-least-once allows. No fault."""
     waiting: int = 0
     """Published and not due yet. No fault."""
+    unsure: int = 0
+    """Not in the records, which a power cut may have cut short: neither proven to be lost nor to have come."""
     faults: tuple[Fault, ...] = ()
     """The first offending rows."""
     notes: tuple[str, ...] = ()
@@ -60,8 +62,8 @@ class Subject(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong with it."""
-        return self.wrong == 0
+        """Whether it is proven that nothing is wrong with it."""
+        return self.wrong == self.unsure == 0
 
 
 class Tally:
@@ -83,9 +85,21 @@ class Tally:
         """So many of a kind more."""
         self._counts[kind] = self._counts.get(kind, 0) + count
 
+    def count(self, kind: str) -> int:
+        """How many of a kind there are so far."""
+        return self._counts.get(kind, 0)
+
     def name(self, faults: Iterable[Fault]) -> None:
         """The first offending rows, or more of them."""
         self._faults.extend(faults)
+
+    def excuse(self, kind: str, count_max: int) -> int:
+        """Takes up to so many of a kind away; how many there were."""
+        excused = min(self._counts.get(kind, 0), count_max)
+        self._counts[kind] = self._counts.get(kind, 0) - excused
+        if not self._counts[kind]:
+            self._faults = [fault for fault in self._faults if fault.kind != kind]
+        return excused
 
     def note(self, sentence: str) -> None:
         """Something that is no figure."""
