@@ -8,8 +8,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidings.cli.engines import engine_for, lake_folder
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
+from tidings.errors import InvalidRequest
 from tidings.experiments.catalogue import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -66,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tidings.cli.engines import engine_for
     from tidings.experiments import plot
     from tidings.experiments.experiment import Choice
 
@@ -93,18 +94,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _master(arguments: argparse.Namespace) -> str | None:
-    """Spark's, unless there is to be no Spark: InvalidRequest says what is missing and how to do without."""
-    from tidings.errors import InvalidRequest
+    """Spark's, unless there is to be no Spark. InvalidRequest says what is missing, and how to do without it."""
+    from tidings.spark import INSTALL
+    from tidings.spark.session import ATTEMPTS, check_java
 
     if arguments.no_spark:
         return None
+    master = arguments.master or f"local[{arguments.jobs},{ATTEMPTS}]"
     try:
         import pyspark as _  # noqa: F401
+
+        if not master.startswith("sc://"):
+            check_java()
     except ModuleNotFoundError as error:
-        raise InvalidRequest(
-            'PySpark is not installed: pip install "tidings[spark]", and Java 17 or newer; or add --no-spark.'
-        ) from error
-    return arguments.master or f"local[{arguments.jobs},4]"
+        raise InvalidRequest(f"{INSTALL} Or add --no-spark.") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error} Or add --no-spark.") from error
+    return master
 
 
 def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: argparse.Namespace) -> Outcome:
@@ -113,7 +119,7 @@ def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: 
     from tidings.experiments.report import plain_table, write_report
 
     lake = arguments.lake or (str(arguments.out / "tables") if arguments.out is not None else None)
-    folder = f"{lake.rstrip('/')}/experiments/{experiment.name}" if lake is not None else None
+    folder = lake_folder(lake, "experiments", experiment.name) if lake is not None else None
     with progress_bar(experiment.name, len(experiment.points(choice))) as tell:
         outcome = run_experiment(experiment, choice, engine, folder, tell)
     for sentence in outcome.broken:
@@ -122,7 +128,7 @@ def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: 
         rows = outcome.answers[question.name]
         for row in rows if arguments.json else ():
             print_json({"experiment": experiment.name, "table": question.name, **row})
-        if not arguments.json:
+        if not arguments.json and not question.is_for_figures:
             print(f"{question.title}\n")
             print("\n".join(plain_table(question, rows)) + "\n")
     if arguments.plot is not None:

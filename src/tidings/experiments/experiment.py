@@ -42,6 +42,8 @@ class Question(msgspec.Struct, frozen=True):
     sql: str
     columns: tuple[tuple[str, str], ...]
     """(heading, format of a row): ("reached", "{reached:.2%}")"""
+    is_for_figures: bool = False
+    """Whether it is only drawn: many rows that nobody wants to read."""
 
 
 class Line(msgspec.Struct, frozen=True):

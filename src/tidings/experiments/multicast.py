@@ -134,7 +134,7 @@ def multicast(
 
 
 BROKEN = """
-select nodes || ' nodes, seed ' || seed as what, rule || ': ' || text as text
+select nodes || ' nodes, seed ' || seed as what, text
 from {runs} where rule is not null order by point
 """
 

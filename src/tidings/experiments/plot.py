@@ -113,7 +113,7 @@ def _set_scales(axes: Any, figure: Figure, rows: Sequence[dict[str, Value]]) -> 
     else:
         low, high = axes.get_ylim()
         least, most = figure.y_range or (0, 0)
-        axes.set_ylim(least if least <= low else 0, max(high, most))
+        axes.set_ylim(least if least <= low else min(low, 0), max(high, most))
     axes.yaxis.set_major_formatter(plain)
 
 

@@ -137,6 +137,7 @@ PLUMTREE = Experiment(
                 ("last hop", "{hops_max:.1f}"),
                 ("last delivery", "{last_ms:.0f} ms"),
             ),
+            is_for_figures=True,
         ),
     ),
     figures=(

@@ -10,9 +10,6 @@ from tidings.experiments.experiment import Experiment, Figure, Outcome, Question
 from tidings.experiments.plot import FORMATS, draw
 from tidings.experiments.sweep import Value
 
-ROWS_MAX = 60
-"""A page shows so many of each table; the CSV has all."""
-
 
 def write_report(experiment: Experiment, outcome: Outcome, folder: Path, command: str, tables: str | None) -> Path:
     """Writes `NAME.md` and what it shows into the folder, and returns the page."""
@@ -33,15 +30,12 @@ def _page(experiment: Experiment, outcome: Outcome, command: str, tables: str | 
         lines += ["", "**Some runs broke a rule:**", "", *(f"- {sentence}" for sentence in outcome.broken)]
     for question in experiment.questions:
         rows = outcome.answers[question.name]
-        lines += ["", f"## {question.title}", "", *markdown_table(question, rows[:ROWS_MAX])]
-        if len(rows) > ROWS_MAX:
-            lines += [
-                "",
-                f"{len(rows) - ROWS_MAX} more are in [{question.name}]({experiment.name}-{question.name}.csv).",
-            ]
+        lines += ["", f"## {question.title}", ""]
+        lines += markdown_table(question, rows) if not question.is_for_figures else []
         for figure in _drawn(experiment, outcome):
             if figure.question == question.name:
                 lines += ["", f"![{figure.title}]({experiment.name}-{figure.name}.svg)"]
+        lines += ["", f"As [CSV]({experiment.name}-{question.name}.csv)."]
     lines += ["", "## Elsewhere", "", experiment.elsewhere]
     if tables is not None:
         names = ", ".join(f"`{name}`" for name in experiment.tables)

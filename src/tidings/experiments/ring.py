@@ -190,6 +190,7 @@ LOOKUPS_EXPERIMENT = Experiment(
             from {lookups} join sizes using (nodes) group by nodes, hops order by nodes, hops
             """,
             (("nodes", "{nodes:,}"), ("hops", "{hops}"), ("share", "{share:.1f} %")),
+            is_for_figures=True,
         ),
     ),
     figures=(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +15,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+import tidings
 from tests.unit.experiments.small import SMALL
 from tidings.cli import main
 from tidings.experiments import hyparview, multicast, plumtree
@@ -151,6 +155,14 @@ def test_a_run_that_breaks_a_rule_is_named(tmp_path: Path, capsys: pytest.Captur
     rule = "20 nodes, seed 1: every subscriber gets each message once and in order: "
     assert f"Broken: {rule}" in capsys.readouterr().out
     assert f"**Some runs broke a rule:**\n\n- {rule}" in (tmp_path / "reliability.md").read_text(encoding="utf-8")
+
+
+def test_what_the_documentation_shows_is_what_happens() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    environment = os.environ | {"PYTHONPATH": str(Path(tidings.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert re.fullmatch(r"\[\{'loss': 0.0, 'p90': \d+\.\d+\}, \{'loss': 0.02, 'p90': \d+\.\d+\}\]\n", done.stdout)
 
 
 # The command.
