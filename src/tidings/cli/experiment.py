@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,14 +117,14 @@ def _master(arguments: argparse.Namespace) -> str | None:
 def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: argparse.Namespace) -> Outcome:
     from tidings.experiments import plot
     from tidings.experiments.experiment import run_experiment
-    from tidings.experiments.report import plain_table, write_report
+    from tidings.experiments.report import drawn, plain_table, write_report
 
     lake = arguments.lake or (str(arguments.out / "tables") if arguments.out is not None else None)
     folder = lake_folder(lake, "experiments", experiment.name) if lake is not None else None
     with progress_bar(experiment.name, len(experiment.points(choice))) as tell:
         outcome = run_experiment(experiment, choice, engine, folder, tell)
     for sentence in outcome.broken:
-        print(f"Broken: {sentence}")
+        print(f"Broken: {sentence}", file=sys.stderr)
     for question in experiment.questions:
         rows = outcome.answers[question.name]
         for row in rows if arguments.json else ():
@@ -132,8 +133,10 @@ def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: 
             print(f"{question.title}\n")
             print("\n".join(plain_table(question, rows)) + "\n")
     if arguments.plot is not None:
-        figure = experiment.figures[0]
-        plot.draw(figure, outcome.answers[figure.question], [arguments.plot])
+        figures = drawn(experiment, outcome)
+        if not figures:
+            raise InvalidRequest("There is nothing to draw: all runs failed, as said above.")
+        plot.draw(figures[0], outcome.answers[figures[0].question], [arguments.plot])
     if arguments.out is not None:
         page = write_report(experiment, outcome, arguments.out, _command(experiment, arguments), folder)
         if not arguments.json:

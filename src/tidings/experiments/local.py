@@ -34,6 +34,8 @@ class LocalEngine:
     def run(self, sweep: Sweep, folder: str | None, watch: Watch) -> LocalTables:
         if folder is not None:
             check_arrow()
+            if "://" in folder:
+                raise InvalidRequest(f"{folder} is not a folder of this machine: name one, or run it on Spark.")
         rows: Rows = {name: [] for name in sweep.columns}
         for done, found in enumerate(self._run_points(sweep), 1):
             for each in found:

@@ -118,5 +118,5 @@ def _set_scales(axes: Any, figure: Figure, rows: Sequence[dict[str, Value]]) -> 
 
 
 def _number(value: Value) -> float:
-    assert isinstance(value, int | float)
-    return value
+    """What was not measured leaves a gap."""
+    return float("nan") if value is None else float(value)

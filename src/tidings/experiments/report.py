@@ -16,7 +16,7 @@ def write_report(experiment: Experiment, outcome: Outcome, folder: Path, command
     folder.mkdir(parents=True, exist_ok=True)
     for question in experiment.questions:
         _write_csv(outcome.answers[question.name], folder / f"{experiment.name}-{question.name}.csv")
-    for figure in _drawn(experiment, outcome):
+    for figure in drawn(experiment, outcome):
         paths = [folder / f"{experiment.name}-{figure.name}{suffix}" for suffix in FORMATS]
         draw(figure, outcome.answers[figure.question], paths)
     page = folder / f"{experiment.name}.md"
@@ -32,7 +32,7 @@ def _page(experiment: Experiment, outcome: Outcome, command: str, tables: str | 
         rows = outcome.answers[question.name]
         lines += ["", f"## {question.title}", ""]
         lines += markdown_table(question, rows) if not question.is_for_figures else []
-        for figure in _drawn(experiment, outcome):
+        for figure in drawn(experiment, outcome):
             if figure.question == question.name:
                 lines += ["", f"![{figure.title}]({experiment.name}-{figure.name}.svg)"]
         lines += ["", f"As [CSV]({experiment.name}-{question.name}.csv)."]
@@ -43,7 +43,8 @@ def _page(experiment: Experiment, outcome: Outcome, command: str, tables: str | 
     return [*lines, ""]
 
 
-def _drawn(experiment: Experiment, outcome: Outcome) -> list[Figure]:
+def drawn(experiment: Experiment, outcome: Outcome) -> list[Figure]:
+    """The figures for which there are rows."""
     return [figure for figure in experiment.figures if figure.rows(outcome.answers[figure.question])]
 
 
@@ -80,7 +81,15 @@ def _folded(heading: str, cells: list[str]) -> list[str]:
 
 
 def _cells(question: Question, rows: Sequence[dict[str, Value]]) -> list[list[str]]:
-    return [[form.format(**row) for _, form in question.columns] for row in rows]
+    shown = [{name: Nothing() if value is None else value for name, value in row.items()} for row in rows]
+    return [[form.format(**row) for _, form in question.columns] for row in shown]
+
+
+class Nothing:
+    """An empty cell, whatever the format: a run that broke early has not measured everything."""
+
+    def __format__(self, _: str) -> str:
+        return "-"
 
 
 def _write_csv(rows: Sequence[dict[str, Value]], path: Path) -> None:

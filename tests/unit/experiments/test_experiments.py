@@ -23,6 +23,7 @@ from tidings.experiments.catalogue import EXPERIMENTS
 from tidings.experiments.experiment import Choice, Outcome, run_experiment
 from tidings.experiments.local import LocalEngine
 from tidings.experiments.report import plain_table, write_report
+from tidings.experiments.sweep import Value
 from tidings.simulator.ring.balance import measure_hops, measure_topics
 from tidings.simulator.ring.experiments import DOCUMENT_LOADS
 from tidings.simulator.ring.multicast import MulticastPlan, run_multicast
@@ -153,8 +154,36 @@ def test_a_run_that_breaks_a_rule_is_named(tmp_path: Path, capsys: pytest.Captur
     with RING_MUTANTS["no-dedup-at-the-reader"].plant():
         assert main([*command, "--seeds", "1", "--out", str(tmp_path)]) == 1
     rule = "20 nodes, seed 1: every subscriber gets each message once and in order: "
-    assert f"Broken: {rule}" in capsys.readouterr().out
+    assert f"Broken: {rule}" in capsys.readouterr().err
     assert f"**Some runs broke a rule:**\n\n- {rule}" in (tmp_path / "reliability.md").read_text(encoding="utf-8")
+
+
+def test_what_was_not_measured_is_an_empty_cell_and_a_gap(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["reliability"]
+    rows: list[dict[str, Value]] = [
+        {field: (20 if field == "nodes" else 0.0) for field in FIELDS},
+        {field: (100 if field == "nodes" else 0.0 if field in ("failed_share", "loss") else None) for field in FIELDS},
+    ]
+    assert plain_table(experiment.questions[0], rows)[-1].split()[3:] == ["-"] * 4 + ["-", "%", "-", "s", "-", "s", "-"]
+    outcome = Outcome({"reliability": rows}, ["20 nodes: broken"])
+    write_report(experiment, outcome, tmp_path, "tidings experiment reliability", None)
+    assert (tmp_path / "reliability-repair.svg").exists()
+
+
+FIELDS = [
+    "nodes",
+    "failed_share",
+    "loss",
+    "runs",
+    "failed",
+    "published",
+    "owed",
+    "delivered",
+    "reliability",
+    "repair_s",
+    "repair_max_s",
+    "fetches",
+]
 
 
 def test_what_the_documentation_shows_is_what_happens() -> None:
