@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.spark import commands
-from tests.spark.standalone import StandaloneCluster, kill_session, session_of
+from tests.spark.standalone import PYTHON_WORKER, StandaloneCluster, kill_session, session_of
 
 ROUND_S_MAX = 900.0
 BATCHES_A_ROUND = 10
@@ -126,7 +126,7 @@ class LakeRoad(Road):
     def __init__(self, bus: tidings.Bus, address: str, flow: Flow) -> None:
         limit = flow.messages // BATCHES_A_ROUND
         command = ["-m", "tidings", "pipeline", "run", "--bus", address, "--lake", str(flow.lake), "--topic", "in"]
-        command += ["--master", flow.master, "--every", "1s", "--batch-rows", str(limit), "--language", "none"]
+        command += ["--master", flow.master, "--every", "500ms", "--batch-rows", str(limit), "--language", "none"]
         super().__init__(command, flow.environment, flow.folder / "pipeline.log")
         self._table = flow.lake / "bronze"
 
@@ -234,7 +234,7 @@ class Flow:
     def _workers(self, victim: str, road: Road) -> list[int]:
         if self._cluster is not None:
             return self._cluster.executors() if victim == "executor" else self._cluster.python_workers()
-        return sorted(pid for pid, arguments in session_of(road.pid).items() if "pyspark.daemon" in arguments)
+        return sorted(pid for pid, arguments in session_of(road.pid).items() if PYTHON_WORKER in arguments)
 
     def _wait(self, road: Road, count: int) -> None:
         deadline = time.monotonic() + ROUND_S_MAX
