@@ -26,11 +26,12 @@ from deltalake import DeltaTable
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.spark import commands
-from tests.spark.standalone import StandaloneCluster, kill_session, session_of
+from tests.spark.standalone import PYTHON_WORKER, StandaloneCluster, kill_session, session_of
 
 ROUND_S_MAX = 900.0
 BATCHES_A_ROUND = 10
 PUT_MESSAGES = 20_000
+POLL_S = 0.1
 TOO_SLOW = "Python worker failed to connect back"
 """Spark gives a Python process ten seconds to start. A machine may be too busy for that; whoever looks after the driver
 starts it again, as after any crash."""
@@ -125,7 +126,7 @@ class LakeRoad(Road):
     def __init__(self, bus: tidings.Bus, address: str, flow: Flow) -> None:
         limit = flow.messages // BATCHES_A_ROUND
         command = ["-m", "tidings", "pipeline", "run", "--bus", address, "--lake", str(flow.lake), "--topic", "in"]
-        command += ["--master", flow.master, "--every", "1s", "--batch-rows", str(limit), "--language", "none"]
+        command += ["--master", flow.master, "--every", "500ms", "--batch-rows", str(limit), "--language", "none"]
         super().__init__(command, flow.environment, flow.folder / "pipeline.log")
         self._table = flow.lake / "bronze"
 
@@ -233,7 +234,7 @@ class Flow:
     def _workers(self, victim: str, road: Road) -> list[int]:
         if self._cluster is not None:
             return self._cluster.executors() if victim == "executor" else self._cluster.python_workers()
-        return sorted(pid for pid, arguments in session_of(road.pid).items() if "pyspark.daemon" in arguments)
+        return sorted(pid for pid, arguments in session_of(road.pid).items() if PYTHON_WORKER in arguments)
 
     def _wait(self, road: Road, count: int) -> None:
         deadline = time.monotonic() + ROUND_S_MAX
@@ -241,7 +242,7 @@ class Flow:
             for each in self.roads:
                 each.check()
             assert time.monotonic() < deadline, f"{road.name}, {road.arrived()} of {count}: {road.tail()}"
-            time.sleep(0.02)
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         for road in self.roads:

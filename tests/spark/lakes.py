@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.broker_process import ROOT
+from tidings.pipeline import bronze
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.run import LAYERS, Pipeline, Step, prepare
@@ -46,7 +47,8 @@ def append_bronze(spark: Any, lake: Lake, batch: int, rows: list[dict[str, Any]]
     frame = spark.createDataFrame(
         [tuple(row.get(name) for name in names) for row in rows], from_arrow_schema(table.schema)
     )
-    table.append(frame.coalesce(1), "bronze/by-hand", batch)
+    written = table.write(frame.coalesce(1), batch)
+    table.commit(written, "bronze/by-hand", batch, bronze.marks(table.open(), written))
 
 
 def message(offset: int, value: bytes, published: float, stored: float | None = None, **more: Any) -> dict[str, Any]:

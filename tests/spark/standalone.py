@@ -23,6 +23,8 @@ WORKERS = 2
 EXECUTOR_MEMORY = "512m"
 WORKER_MEMORY = "640m"
 START_S_MAX = 120.0
+PYTHON_WORKER = "pyspark.daemon pyspark.worker"
+"""How the processes that run tasks are called; a driver has others, with which it plans."""
 
 SETTINGS = {
     "spark.executor.memory": EXECUTOR_MEMORY,
@@ -144,7 +146,7 @@ class StandaloneCluster:
 
     def python_workers(self) -> list[int]:
         """The Python processes in which an executor runs our code."""
-        return self._below("pyspark.daemon")
+        return self._below(PYTHON_WORKER)
 
     def _below(self, word: str) -> list[int]:
         found = [each for server in self._servers[1:] for each in session_of(server.pid).items()]

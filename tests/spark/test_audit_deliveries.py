@@ -81,6 +81,10 @@ def swapped(handing: Handing) -> None:
     handing[AT], handing[AT + 3] = handing[AT + 3], handing[AT]
 
 
+def doubled_late(handing: Handing) -> None:
+    handing.append(handing[AT])
+
+
 def unknown(handing: Handing) -> None:
     handing.append((5_000, 1))
 
@@ -97,6 +101,7 @@ def cancelled_out(handing: Handing) -> None:
 EXCLUSIVE: dict[Callable[[Handing], None], tuple[dict[str, int], list[tuple[str, int]]]] = {
     dropped: ({"lost": 1}, [("lost", AT)]),
     doubled: ({"doubled": 1}, [("doubled", AT)]),
+    doubled_late: ({"doubled": 1}, [("doubled", AT)]),
     swapped: ({"reordered": 2}, [("reordered", AT + 1), ("reordered", AT + 3)]),
     unknown: ({"unknown": 1}, [("unknown", 5_000)]),
     lost_tail: ({"lost": 5}, [("lost", offset) for offset in range(COUNT - 5, COUNT)]),
@@ -265,6 +270,28 @@ def test_blocks_are_looked_into_one_by_one(place: Place, scribe: Scribe, monkeyp
     assert faults(subjects["across"]) == [("reordered", 24)]
     assert figures(subjects["edge"]) == {"lost": 2, "doubled": 2}
     assert [offset for _, offset in faults(subjects["edge"])] == [15, 16, 39, 40]
+
+
+@pytest.mark.soak
+def test_millions_of_deliveries(place: Place, tmp_path: Path) -> None:
+    """D4: one dropped and one doubled among two million deliveries, to a client and to a group of two."""
+    count = 2_000_000
+    with tidings.connect(place.broker.address, "writer") as writer:
+        writer.put_many("news", [b"x"] * count)
+    folder = tmp_path / "deliveries"
+    alice = Recorder(folder, "alice", lambda: 1, lambda: 1)
+    members = [Recorder(folder, name, lambda: 1, lambda: 1) for name in ("ada", "bob")]
+    for number, batch in enumerate(place.bus.read("news")):
+        alice.handed(Subscriber("alice"), batch, 0, len(batch))
+        offsets = list(range(batch.first_offset, batch.next_offset))
+        if batch.first_offset <= count // 2 < batch.next_offset:
+            offsets[count // 2 - batch.first_offset] -= 1
+        share = Share("news", offsets, batch.columns)
+        members[number % 2].handed(Subscriber("workers", group=True), share, 0, len(share))
+    subjects = found(place, Scribe(place, folder))
+    assert subjects["alice"].clean, subjects["alice"]
+    assert subjects["alice"].checked == count
+    assert faults(subjects["group workers"]) == [("doubled and changed", count // 2 - 1), ("lost", count // 2)]
 
 
 def test_the_order_of_sessions_and_files() -> None:

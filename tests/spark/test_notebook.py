@@ -14,6 +14,8 @@ import pytest
 from tests.integration.broker_process import ROOT
 from tests.spark.conftest import needs_java
 
+CELL_S_MAX = 900
+"""Only a machine that hangs takes so long."""
 NOTEBOOK = ROOT / "examples" / "spark.ipynb"
 
 
@@ -35,6 +37,7 @@ def printed(book: Any) -> str:
 
 
 @needs_java
+@pytest.mark.timeout(2 * CELL_S_MAX)
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream misses nothing and doubles nothing, and no file is left."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "src"), str(ROOT))))
@@ -46,7 +49,9 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from nbclient import NotebookClient
 
         book = read()
-        client = NotebookClient(book, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+        client = NotebookClient(
+            book, timeout=CELL_S_MAX, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        )
         client.execute()
     shown = printed(book)
     assert "1362 of 1362" in shown

@@ -26,6 +26,7 @@ from tidings.pipeline.run import Pipeline, prepare
 from tidings.pipeline.status import status
 from tidings.pipeline.upkeep import compact, retain
 from tidings.spark import lake_table
+from tidings.spark.planning import DataLoss
 
 RESULTS = "figures"
 FAILURES = (
@@ -229,12 +230,13 @@ def test_what_the_bus_removed_is_counted(build: Callable[..., Place], spark: Any
     for number in range(1, 200):
         place.bus.put("in", str(number))
     until(lambda: place.bus.topic("in").first_offset > 1)
-    low = place.bus.topic("in").first_offset
-    with pytest.raises(TidingsError, match=f"{low - 1} messages of 'in' from 1 to 200 are not there"):
+    with pytest.raises(DataLoss, match=r"\d+ messages of 'in' from 1 to 200 are not there"):
         run_once(spark, lake, Plan(place.broker.address), ("bronze",))
     run_once(spark, lake, Plan(place.broker.address, fail_on_data_loss=False), ("bronze",))
-    assert [row["offset"] for row in rows_of(lake, "bronze")] == [0, *range(low, 200)]
-    assert status(lake, place.bus).topics[0].skipped == low - 1
+    offsets = [row["offset"] for row in rows_of(lake, "bronze")]
+    low = offsets[1]
+    assert offsets == [0, *range(low, 200)]
+    assert status(lake, place.bus).topics[0].skipped == low - 1 > 0
 
 
 def kill_commands(place: Place, folder: Path, traps: list[str]) -> None:

@@ -37,6 +37,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "gateways": (*NOUNS, "client", "spelling"),
     "spark": (*NOUNS, "client", "protocols.broker.bulk", "spelling", ""),
     "pipeline": (*NOUNS, "client", "spark", "spelling", ""),
+    # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
+    "exchange": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
     "experiments": (*NOUNS, "client", "simulator", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
@@ -58,7 +60,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling", "pipeline"),
+        *("gateways", "spelling", "pipeline", "exchange"),
         "",
     ),
     "__main__": ("cli",),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,8 @@ COMMANDS = {
     "pipeline": "take every message into a lake, by Spark",
     "simulate": "run the whole system in made-up worlds",
     "experiment": "run overlays in made-up worlds, and measure",
+    "export": "write a topic to a file",
+    "import": "publish the rows of a file, each once",
     "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
 
@@ -96,7 +99,7 @@ def _run(argv: list[str]) -> int:
         advice = f"did you mean {close[0]!r}?" if close else "tidings --help lists them."
         print(f"There is no command {name!r}: {advice}", file=sys.stderr)
         return 2
-    module_name = f"tidings.cli.{name}"
+    module_name = f"tidings.cli.{name}{'_' if keyword.iskeyword(name) else ''}"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -120,9 +120,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> Report:
+    from tidings.spark.session import check_ready, spark_session
+
+    check_ready(arguments.master)
     from tidings.spark.audit.run import Request, audit
     from tidings.spark.options import Door
-    from tidings.spark.session import spark_session
 
     door = None
     if arguments.bus is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from tidings.experiments.sweep import Engine
 
@@ -21,3 +22,13 @@ def engine_for(master: str | None, jobs: int, tasks: int | None = None) -> Itera
 
     with spark_session("tidings sweep", master) as session:
         yield SparkEngine(session, tasks)
+
+
+def lake_folder(lake: str, *names: str) -> str:
+    """A folder of the lake, for whoever works in another folder too; an address such as hdfs://... stays as it is.
+
+    >>> lake_folder("hdfs://lake/", "experiments", "load")
+    'hdfs://lake/experiments/load'
+    """
+    root = lake.rstrip("/") if "://" in lake else str(Path(lake).absolute())
+    return "/".join((root, *names))

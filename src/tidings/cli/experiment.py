@@ -1,102 +1,171 @@
-"""`tidings experiment NAME`: simulations with parameters, and their figures as a table, JSON or a picture."""
+"""`tidings experiment NAME`: simulations with parameters; their figures as tables, pictures and a page."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from tidings.cli.engines import engine_for, lake_folder
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
+from tidings.errors import InvalidRequest
+from tidings.experiments.catalogue import EXPERIMENTS
 
 if TYPE_CHECKING:
-    from tidings.experiments.hyparview import FailureRow
+    from tidings.experiments.experiment import Choice, Experiment, Outcome
+    from tidings.experiments.sweep import Engine
 
-HELP = """\
-Runs an experiment in the simulator.
-
-  hyparview   a share of the nodes fails at once: whom do messages reach, before and after the views have healed?
-"""
+ALL = "all"
+HELP = (
+    "Runs an experiment in the simulator: its runs are Spark tasks, and Spark SQL makes the figures of their rows.\n\n"
+)
+HELP += "".join(f"  {experiment.name:<12}{experiment.about}\n" for experiment in EXPERIMENTS.values())
+HELP += f"  {ALL:<12}all of them\n"
 
 EXAMPLES = """\
   tidings experiment hyparview                                  # 1,000 nodes, 10 to 90 % of them fail
   tidings experiment hyparview --nodes 10000 --share 0.8        # a minute or so
-  tidings experiment hyparview --json
-  tidings experiment hyparview --plot failures.svg
+  tidings experiment all --out report/                          # pages, pictures and the rows of every run
+  tidings experiment load --no-spark --json                     # in processes of this machine
+  tidings experiment lookups --plot hops.svg
+  tidings experiment reliability --seeds 100 --master spark://10.0.0.1:7077 --lake /mnt/lake --out report/
 """
-
-NAMES = ("hyparview",)
-COLUMNS = (
-    ("failed", "{0.failed_share:.0%}"),
-    ("live", "{0.live}"),
-    ("parts", "{0.parts}"),
-    ("at once", "{0.reached_at_once:.2%}"),
-    ("healed", "{0.reached_healed:.2%}"),
-    ("at last", "{0.reached_at_last:.2%}"),
-    ("hops", "{0.hops_mean:.1f}"),
-    ("max", "{0.hops_max}"),
-    ("last ms", "{0.last_ms_mean:.0f}"),
-    ("redundancy", "{0.redundancy:.3f}"),
-    ("messages/node", "{0.messages_per_node:.2f}"),
-    ("simulated/s", "{0.speed:,.0f}"),
-)
-LEGEND = """\
-failed: nodes that fail at once; parts: groups that do not reach each other afterwards; at once, healed, at last: live
-nodes reached by messages published just after the failure, once the views have healed, and by all after recovery;
-hops and last: of the healed overlay; messages/node: sent by a node for each message published, of all kinds;
-simulated: messages that the simulator delivered in a second of one core."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", choices=NAMES, help=f"the experiment: {', '.join(NAMES)}")
-    parser.add_argument("--nodes", metavar="N", type=_nodes, default=1_000, help="how many nodes (default: 1000)")
+    names = (*EXPERIMENTS, ALL)
+    parser.add_argument("name", metavar="NAME", choices=names, help=f"the experiment: {', '.join(names)}")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        type=_nodes,
+        action="append",
+        help="how many nodes, instead of the usual sizes; repeatable",
+    )
     parser.add_argument(
         "--share", metavar="S", type=_share, action="append", help="nodes that fail, 0 to 0.95 (default: 0.1 to 0.9)"
     )
-    parser.add_argument("--seed", metavar="S", type=int, default=1, help="decides everything (default: 1)")
+    parser.add_argument("--seed", metavar="S", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument(
-        "--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)"
+        "--seeds", metavar="N", type=_count, help="runs of each kind, with other seeds (default: 1 to 3)"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each simulation")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw a picture, .png or .svg")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each row of figures")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write a page, pictures and CSV there")
+    parser.add_argument(
+        "--lake", metavar="DIR", help="write the rows of every run to DIR/experiments as Parquet (default: OUT/tables)"
+    )
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the first picture to FILE, .png or .svg")
+    parser.add_argument("--no-spark", action="store_true", help="run in processes of this machine, without Spark")
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark's master (default: local[*,4]): spark://HOST:PORT, sc://HOST ..."
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="cores to use here (default: all)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from tidings.experiments import plot
-    from tidings.experiments.hyparview import SHARES, FailureRow, failures_sweep
-    from tidings.experiments.local import LocalEngine
+    from tidings.experiments.experiment import Choice
 
+    if arguments.no_spark and arguments.master is not None:
+        arguments.usage_error("--master is Spark's: leave out --no-spark")
     if arguments.plot is not None:
+        if arguments.name == ALL:
+            arguments.usage_error("--plot is for one experiment: say --out")
         plot.check_target(arguments.plot)
-    sweep = failures_sweep(arguments.nodes, arguments.share or SHARES, arguments.seed)
-    with progress_bar("simulations", len(sweep.points)) as tell:
-        tables = LocalEngine(arguments.jobs).run(sweep, None, tell)
-    names = ", ".join(FailureRow.__struct_fields__)
-    rows = msgspec.convert(tables.query(f"select {names} from {{runs}} order by point"), list[FailureRow])
-    for row in rows if arguments.json else ():
-        print_json(msgspec.to_builtins(row))
-    if not arguments.json:
-        _print_table(rows)
+    if arguments.out is not None:
+        plot.check_matplotlib()
+    experiments = list(EXPERIMENTS.values()) if arguments.name == ALL else [EXPERIMENTS[arguments.name]]
+    choice = Choice(
+        nodes=tuple(arguments.nodes) if arguments.nodes else None,
+        shares=tuple(arguments.share) if arguments.share else None,
+        first_seed=arguments.seed,
+        seeds=arguments.seeds,
+    )
+    broken = 0
+    with engine_for(_master(arguments), arguments.jobs) as engine:
+        for experiment in experiments:
+            broken += len(_run_one(experiment, choice, engine, arguments).broken)
+    return 1 if broken else 0
+
+
+def _master(arguments: argparse.Namespace) -> str | None:
+    """Spark's, unless there is to be no Spark. InvalidRequest says what is missing, and how to do without it."""
+    from tidings.spark import INSTALL
+    from tidings.spark.session import ATTEMPTS, check_java
+
+    if arguments.no_spark:
+        return None
+    master = arguments.master or f"local[{arguments.jobs},{ATTEMPTS}]"
+    try:
+        import pyspark as _  # noqa: F401
+
+        if not master.startswith("sc://"):
+            check_java()
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(f"{INSTALL} Or add --no-spark.") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error} Or add --no-spark.") from error
+    return master
+
+
+def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: argparse.Namespace) -> Outcome:
+    from tidings.experiments import plot
+    from tidings.experiments.experiment import run_experiment
+    from tidings.experiments.report import drawn, plain_table, write_report
+
+    lake = arguments.lake or (str(arguments.out / "tables") if arguments.out is not None else None)
+    folder = lake_folder(lake, "experiments", experiment.name) if lake is not None else None
+    with progress_bar(experiment.name, len(experiment.points(choice))) as tell:
+        outcome = run_experiment(experiment, choice, engine, folder, tell)
+    for sentence in outcome.broken:
+        print(f"Broken: {sentence}", file=sys.stderr)
+    for question in experiment.questions:
+        rows = outcome.answers[question.name]
+        for row in rows if arguments.json else ():
+            print_json({"experiment": experiment.name, "table": question.name, **row})
+        if not arguments.json and not question.is_for_figures:
+            print(f"{question.title}\n")
+            print("\n".join(plain_table(question, rows)) + "\n")
     if arguments.plot is not None:
-        plot.draw_failures(rows, arguments.plot)
-    return 0
+        figures = drawn(experiment, outcome)
+        if not figures:
+            raise InvalidRequest("There is nothing to draw: all runs failed, as said above.")
+        plot.draw(figures[0], outcome.answers[figures[0].question], [arguments.plot])
+    if arguments.out is not None:
+        page = write_report(experiment, outcome, arguments.out, _command(experiment, arguments), folder)
+        if not arguments.json:
+            print(f"The page is {page}\n")
+    return outcome
 
 
-def _print_table(rows: list[FailureRow]) -> None:
-    lines = [[title for title, _ in COLUMNS], *([form.format(row) for _, form in COLUMNS] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    for line in lines:
-        print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
-    print(f"\n{LEGEND}")
+def _command(experiment: Experiment, arguments: argparse.Namespace) -> str:
+    """The command that makes the same figures again."""
+    words = ["tidings", "experiment", experiment.name, "--seed", str(arguments.seed)]
+    for name, values in (("--nodes", arguments.nodes), ("--share", arguments.share)):
+        for value in values or ():
+            words += [name, str(value)]
+    if arguments.seeds is not None:
+        words += ["--seeds", str(arguments.seeds)]
+    return shlex.join(words)
 
 
 def _nodes(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if not 10 <= number <= 100_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 10 to 100000")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from tidings.cli import connection
 from tidings.cli.connection import open_bus
+from tidings.cli.counting import counting
 from tidings.cli.output import print_json, receipt_fields, receipt_line
 from tidings.errors import MessageTooLarge
 from tidings.message import Receipt, Receipts
@@ -97,7 +97,7 @@ def _put_lines(bus: Bus, topic: str, key: str | None) -> Receipts:
     """Puts what is there whenever something is there: a slow pipe is not kept waiting for company."""
     first_offset: int | None = None
     count = duplicates = 0
-    with _progress() as advance:
+    with counting() as advance:
         for lines in _lines():
             stored = bus.put_many(topic, lines, keys=None if key is None else [key] * len(lines))
             first_offset = stored.first_offset if first_offset is None else first_offset
@@ -119,29 +119,3 @@ def _lines() -> Iterator[list[bytes]]:
             raise MessageTooLarge(f"A line of the input is above {LINE_BYTES_MAX} bytes: is it text?")
     if rest:
         yield [rest]
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], object]]:
-    """Counts on a terminal; elsewhere says nothing."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} messages"),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("put", total=None, rate="")
-
-        def advance(count: int) -> None:
-            progress.update(task, advance=count)
-            speed = progress.tasks[0].speed
-            progress.update(task, rate=f"{speed:,.0f}/s" if speed else "")
-
-        yield advance

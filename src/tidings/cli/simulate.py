@@ -136,11 +136,11 @@ def _run_all(arguments: argparse.Namespace) -> int:
 
 
 def _run_sweep(arguments: argparse.Namespace) -> int:
-    from tidings.cli.engines import engine_for
+    from tidings.cli.engines import engine_for, lake_folder
     from tidings.experiments.simulations import seeds_sweep, sum_up
 
     sweep = seeds_sweep(arguments.first_seed, arguments.seeds, arguments.world, arguments.mutant)
-    folder = None if arguments.lake is None else f"{arguments.lake.rstrip('/')}/simulations/{sweep.name}"
+    folder = None if arguments.lake is None else lake_folder(arguments.lake, "simulations", sweep.name)
     with engine_for(arguments.master, arguments.jobs, arguments.tasks) as engine:
         began = time.monotonic()  # Spark takes some seconds to start, whatever it is to do.
         with progress_bar("seeds", arguments.seeds) as tell:

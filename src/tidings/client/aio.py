@@ -260,9 +260,11 @@ class AsyncBus:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages in one topic, in order, in batches."""
-        return await self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
+        return await self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
     def publisher(self, name: str) -> AsyncPublisher:
         """A publisher with a name and sequence numbers of its own."""

@@ -174,19 +174,22 @@ class Bus:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages in one topic, in order, in batches.
 
         An error's `receipts` says how much of it had been stored by then; an Unavailable has `resend()`, which
-        goes on with all of it. With `wait`, what the broker refuses as Overloaded is tried again, until nothing of
-        it was taken for so many seconds (the setting overload_wait_ms).
+        goes on with all of it. `keys`, `headers` and `ids` have an entry for each value, None where it has none. With
+        `wait`, what the broker refuses as Overloaded is tried again, until nothing of it was taken for so many seconds
+        (the setting overload_wait_ms).
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
         ...     bus.put_many("numbers", (str(number) for number in range(1000)))
         Receipts(topic='numbers', first_offset=0, count=1000, duplicates=0)
         """
-        return self.perform(filling.put_many(self._core, topic, values, keys, wait=wait))
+        return self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
     def put_soon(
         self,

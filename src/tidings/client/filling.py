@@ -7,9 +7,10 @@ again after a pause. What was stored of a piece is always its beginning, so noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from tidings.client import operations
 from tidings.client.operations import OVERLOAD_PAUSE_MS, OVERLOAD_PAUSE_MS_MAX, Core, Operation, Until
@@ -33,17 +34,20 @@ class Filling:
         keys: Iterable[Value | None] | None,
         identity: Identity | None,
         wait: float,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> None:
-        Source(values, keys, core.now_us)  # Refuses one value that was given for many.
+        Source(values, keys, core.now_us, headers, ids)  # Refuses one value that was given for many.
         self._core = core
         self._topic = check_topic(topic)
         self._values = iter(values)
-        self._keys = None if keys is None else iter(keys)
+        self._beside = [None if column is None else iter(column) for column in (keys, headers, ids)]
+        """The columns of keys, headers and ids, where they are given."""
         self._identity = identity
         self._wait = wait
         self._size = PIECE_MESSAGES_MAX
         self._next_values: list[Value] = []
-        self._next_keys: list[Value | None] = []
+        self._next_beside: list[list[Any]] = [[], [], []]
         self._total = Receipts(self._topic, None, 0)
 
     def steps(self, unanswered: Bulk | None = None) -> Operation[Receipts]:
@@ -93,14 +97,17 @@ class Filling:
         """Hands the next piece to the outbox; None at the end."""
         self._next_values += islice(self._values, max(0, self._size - len(self._next_values)))
         values = self._next_values[: self._size]
-        keys: list[Value | None] | None = None
-        if self._keys is not None:
-            self._next_keys += islice(self._keys, max(0, max(1, len(values)) - len(self._next_keys)))
-            keys = self._next_keys[: max(1, len(values))]
-        if not values and not keys:
+        wanted = max(1, len(values))  # One more than there are values would be noticed.
+        for column, waiting in zip(self._beside, self._next_beside, strict=True):
+            waiting += islice(column or (), max(0, wanted - len(waiting)))
+        if not values and not any(self._next_beside):
             return None
+        keys, headers, ids = (
+            None if column is None else waiting[:wanted]
+            for column, waiting in zip(self._beside, self._next_beside, strict=True)
+        )
         core = self._core
-        entry = Bulk(self._topic, Source(values, keys, core.now_us))
+        entry = Bulk(self._topic, Source(values, keys, core.now_us, headers, ids))
         core.session.now_ms = core.now_ms()
         (self._identity or core.session.main).outbox.give(entry)
         return entry
@@ -110,7 +117,8 @@ class Filling:
         if stored is not None:
             self._total = self._total_with(stored)
             del self._next_values[: stored.count]
-            del self._next_keys[: stored.count]
+            for waiting in self._next_beside:
+                del waiting[: stored.count]
 
     def _total_with(self, stored: Receipts | None) -> Receipts:
         total = self._total
@@ -128,9 +136,11 @@ def put_many(
     keys: Iterable[Value | None] | None = None,
     identity: Identity | None = None,
     wait: float | None = None,
+    headers: Iterable[Mapping[str, Value] | None] | None = None,
+    ids: Iterable[str | None] | None = None,
 ) -> Operation[Receipts]:
     """Stores many messages, batch by batch; what is Overloaded is tried again for `wait` seconds."""
     seconds = core.session.settings.overload_wait_ms / 1000 if wait is None else wait
     if seconds <= 0:
-        return (yield from operations.put_many(core, topic, values, keys, identity))
-    return (yield from Filling(core, topic, values, keys, identity, seconds).steps())
+        return (yield from operations.put_many(core, topic, values, keys, identity, headers, ids))
+    return (yield from Filling(core, topic, values, keys, identity, seconds, headers, ids).steps())

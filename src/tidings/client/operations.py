@@ -325,9 +325,11 @@ def put_many(
     values: Iterable[Value],
     keys: Iterable[Value | None] | None = None,
     identity: Identity | None = None,
+    headers: Iterable[Mapping[str, Value] | None] | None = None,
+    ids: Iterable[str | None] | None = None,
 ) -> Operation[Receipts]:
     """Stores many messages, batch by batch."""
-    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us))
+    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us, headers, ids))
     core.session.now_ms = core.now_ms()
     (identity or core.session.main).outbox.give(entry)
     stored: Receipts = yield from receipts(core, entry, identity)

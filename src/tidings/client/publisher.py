@@ -69,10 +69,12 @@ class Publisher:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages."""
         self._check_open()
-        return self._bus.perform(filling.put_many(self._core, topic, values, keys, self._identity, wait))
+        return self._bus.perform(filling.put_many(self._core, topic, values, keys, self._identity, wait, headers, ids))
 
     def last_sequence(self, topic: str) -> int:
         """How many messages the topic has taken from this name; 0 when there was none."""
@@ -130,9 +132,13 @@ class AsyncPublisher:
         values: Iterable[Value],
         keys: Iterable[Value | None] | None = None,
         wait: float | None = None,
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
     ) -> Receipts:
         """Stores many messages."""
-        return await self._bus.perform(filling.put_many(self._core, topic, values, keys, self._identity, wait))
+        return await self._bus.perform(
+            filling.put_many(self._core, topic, values, keys, self._identity, wait, headers, ids)
+        )
 
     async def last_sequence(self, topic: str) -> int:
         """How many messages the topic has taken from this name; 0 when there was none."""

@@ -9,9 +9,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from operator import countOf
+from typing import Any
 
 from tidings.errors import InvalidRequest, MessageTooLarge
-from tidings.message import Columns, Headers
+from tidings.message import Columns, Headers, cut
 from tidings.wire.codec import encode
 
 Value = bytes | bytearray | memoryview | str
@@ -99,11 +100,20 @@ def columns_of(publisher: str, rows: Sequence[Row]) -> Columns:
 class Source:
     """The values of one put_many, cut into batches as they are asked for, so that few are in memory at once."""
 
-    def __init__(self, values: Iterable[Value], keys: Iterable[Value | None] | None, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        values: Iterable[Value],
+        keys: Iterable[Value | None] | None,
+        now_us: Callable[[], int],
+        headers: Iterable[Mapping[str, Value] | None] | None = None,
+        ids: Iterable[str | None] | None = None,
+    ) -> None:
         if isinstance(values, (str, bytes, bytearray, memoryview)):
             raise InvalidRequest("put_many takes many values, and this is one: use put, or give a list.")
         self._values = _Slices(values)
         self._keys = None if keys is None else _Slices(keys)
+        self._headers = None if headers is None else _Slices(headers)
+        self._ids = None if ids is None else _Slices(ids)
         self._now_us = now_us
         self._likely_count = LIKELY_COUNT
         """How many messages fill a batch, judged by the last one."""
@@ -117,38 +127,70 @@ class Source:
         """
         given = self._values.peek(min(messages_max, self._likely_count))
         if not given:
-            if self._keys is not None and self._keys.peek(1):
-                raise InvalidRequest("put_many was given more keys than values: give one key for each value.")
+            for name, column in self._beside():
+                if column.peek(1):
+                    raise InvalidRequest(f"put_many was given more {name} than values: give one for each value.")
             return None
         values = _all_bytes(given, "value")
         count = len(values)
-        keys = None if self._keys is None else self._keys_for(count)
-        now_us = self._now_us()
-        body = encode(Columns(1, publisher, values, keys, None, None, now_us))
+        keys = None if self._keys is None else _keys_of(_as_many(self._keys, "keys", count))
+        headers = None if self._headers is None else _headers_of(_as_many(self._headers, "headers", count))
+        ids = None if self._ids is None else _ids_of(_as_many(self._ids, "ids", count))
+        columns = Columns(1, publisher, values, keys, headers, ids, self._now_us())
+        body = encode(columns)
         self._likely_count = max(1, bytes_max * LIKELY_SHARE // 100 * count // len(body))
         if len(body) > message_bytes_max:  # Only a batch above the limit can hold a message above it.
             check_size(max(map(len, values)), message_bytes_max)
         if len(body) > bytes_max:
-            ends = list(accumulate(_sizes(values, keys)))
+            ends = list(accumulate(_sizes(columns)))
             count = max(1, bisect_right(ends, bytes_max))
-            body = encode(Columns(1, publisher, values[:count], keys and keys[:count], None, None, now_us))
+            body = encode(cut(columns, slice(0, count)))
         self._values.skip(count)
-        if self._keys is not None:
-            self._keys.skip(count)
+        for _, column in self._beside():
+            column.skip(count)
         return count, body
 
-    def _keys_for(self, count: int) -> list[bytes | None]:
-        assert self._keys is not None
-        given = self._keys.peek(count)
-        if len(given) < count:
-            raise InvalidRequest("put_many was given fewer keys than values: give one key for each value.")
-        return [None if key is None else to_bytes(key, "key") for key in given]
+    def _beside(self) -> Iterator[tuple[str, _Slices]]:
+        for name, column in (("keys", self._keys), ("headers", self._headers), ("ids", self._ids)):
+            if column is not None:
+                yield name, column
 
 
-def _sizes(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> Iterator[int]:
-    if keys is None:
-        return (len(value) + ROW_OVERHEAD_BYTES for value in values)
-    return (len(value) + len(key or b"") + ROW_OVERHEAD_BYTES for value, key in zip(values, keys, strict=True))
+def _as_many(column: _Slices, name: str, count: int) -> list[Any]:
+    given = column.peek(count)
+    if len(given) < count:
+        raise InvalidRequest(f"put_many was given fewer {name} than values: give one for each value, or None.")
+    return given
+
+
+def _keys_of(given: list[Value | None]) -> list[bytes | None]:
+    return [None if key is None else to_bytes(key, "key") for key in given]
+
+
+def _headers_of(given: list[Mapping[str, Value] | None]) -> list[Headers | None] | None:
+    headers = [
+        {name: to_bytes(value, f"header {name!r}") for name, value in each.items()} if each else None for each in given
+    ]
+    return headers if any(headers) else None
+
+
+def _ids_of(given: list[str | None]) -> list[str | None] | None:
+    for each in given:
+        if each is not None and (not isinstance(each, str) or not each):
+            raise InvalidRequest(f"A message's id is a text of at least one character, and this is {each!r}.")
+    return given if any(given) else None
+
+
+def _sizes(columns: Columns) -> Iterator[int]:
+    """About how large each row is; estimates err on the safe side."""
+    sizes = [len(value) + ROW_OVERHEAD_BYTES for value in columns.values]
+    for row, key in enumerate(columns.keys or ()):
+        sizes[row] += len(key or b"")
+    for row, headers in enumerate(columns.headers or ()):
+        sizes[row] += sum(4 * len(name) + len(value) + 8 for name, value in (headers or {}).items())
+    for row, each in enumerate(columns.ids or ()):
+        sizes[row] += 4 * len(each or "")
+    return iter(sizes)
 
 
 def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:
@@ -160,11 +202,11 @@ def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:
 class _Slices:
     """Reads a sequence or any other iterable piece by piece."""
 
-    def __init__(self, given: Iterable[Value | None]) -> None:
+    def __init__(self, given: Iterable[Any]) -> None:
         self._sequence = given if isinstance(given, (list, tuple)) else None
         self._at = 0
-        self._iterator: Iterator[Value | None] = iter(()) if self._sequence is not None else iter(given)
-        self._read: list[Value | None] = []
+        self._iterator: Iterator[Any] = iter(()) if self._sequence is not None else iter(given)
+        self._read: list[Any] = []
 
     def peek(self, count: int) -> list:  # type: ignore[type-arg]
         """The next `count` items, fewer at the end."""

@@ -15,8 +15,10 @@ from tidings.errors import InvalidRequest
 from tidings.experiments.sweep import Found, Sweep, Value, Watch, points_of_task, run_point
 from tidings.experiments.table import SQLITE, arrow_batch, arrow_schema
 
+TASKS_FOR_EACH_JOB = 16
+"""Some points take longer than others: who is done early takes another task."""
 POINTS_AT_A_TIME = 10
-"""A process takes so many at most: one seed takes little more time than handing it over."""
+"""A task has so many at most, so that progress is seen."""
 AHEAD = 2
 """Tasks that are waiting for each process."""
 
@@ -32,6 +34,8 @@ class LocalEngine:
     def run(self, sweep: Sweep, folder: str | None, watch: Watch) -> LocalTables:
         if folder is not None:
             check_arrow()
+            if "://" in folder:
+                raise InvalidRequest(f"{folder} is not a folder of this machine: name one, or run it on Spark.")
         rows: Rows = {name: [] for name in sweep.columns}
         for done, found in enumerate(self._run_points(sweep), 1):
             for each in found:
@@ -45,7 +49,7 @@ class LocalEngine:
 
     def _run_points(self, sweep: Sweep) -> Iterator[list[Found]]:
         count = len(sweep.points)
-        tasks = max(min(count, AHEAD * self._jobs), math.ceil(count / POINTS_AT_A_TIME))
+        tasks = max(min(count, TASKS_FOR_EACH_JOB * self._jobs), math.ceil(count / POINTS_AT_A_TIME))
         if self._jobs <= 1 or count <= 1:
             for index in range(count):
                 yield run_point(sweep, index)

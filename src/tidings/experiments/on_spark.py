@@ -92,7 +92,8 @@ def tasks_for(session: SparkSession) -> int:
     if context is None:
         return TASKS_ON_A_CLUSTER
     wanted = int(context.defaultParallelism) * TASKS_FOR_EACH_CORE
-    return wanted if context.master.startswith("local[") else max(wanted, TASKS_ON_A_CLUSTER)
+    is_here = context.master.partition("[")[0] == "local"
+    return wanted if is_here else max(wanted, TASKS_ON_A_CLUSTER)
 
 
 @contextlib.contextmanager

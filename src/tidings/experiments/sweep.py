@@ -127,7 +127,7 @@ class Tables(Protocol):
 
     def query(self, text: str) -> list[dict[str, Value]]:
         """The rows of a query in SQL, in which `{name}` stands for a table. `percentile(x, share)`, `stddev_pop(x)` and
-        `if(condition, x, y)` may be used.
+        `if(condition, x, y)` may be used. Write 100e0, not 100.0, which is a decimal to Spark.
         """
 
     def close(self) -> None:

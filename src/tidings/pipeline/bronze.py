@@ -7,12 +7,13 @@ and how many messages of the topic retention had removed before they were read: 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from tidings.pipeline.delta import Written
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.spark.options import read_options
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 NAME = "bronze"
+IDS = "ids"
+"""Noted once a message had an id: before that nobody needs to look for duplicates."""
 
 
 def query(spark: SparkSession, lake: Lake, plan: Plan, topics: Iterable[str]) -> DataStreamWriter:
@@ -42,13 +45,13 @@ def store(lake: Lake, rows: DataFrame, batch: int) -> None:
     table, app = lake.table(NAME), lake.app(NAME)
     if not table.has_done(app, batch):
         written = table.write(rows, batch)
-        table.commit(written, app, batch, marks(table.open(), written.ranges))
+        table.commit(written, app, batch, marks(table.open(), written))
 
 
-def marks(table: DeltaTable, ranges: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
+def marks(table: DeltaTable, written: Written) -> dict[str, int]:
     """What the commit says of each topic, from its first and last offset and the number of rows between them."""
-    found: dict[str, int] = {}
-    for topic, (first, last, rows) in ranges.items():
+    found: dict[str, int] = {IDS: 1} if written.ids else {}
+    for topic, (first, last, rows) in written.ranges.items():
         begun = table.transaction_version(f"next:{topic}")
         skipped = last + 1 - (first if begun is None else begun) - rows
         found[f"next:{topic}"] = last + 1

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 
 from tidings.errors import StorageError
 from tidings.pipeline.parts import WRITTEN, PartWriter
-from tidings.pipeline.schema import TABLES
+from tidings.pipeline.schema import TABLES, measured
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger
@@ -52,6 +52,8 @@ class Written:
     rows: int
     ranges: Mapping[str, tuple[int, int, int]]
     """For each topic: its first offset, its last one, and how many rows."""
+    ids: int
+    """How many rows have an id."""
 
 
 class Table:
@@ -66,7 +68,12 @@ class Table:
         """Makes it if it is not there yet."""
         if not self.exists():
             DeltaTable.create(
-                self.folder, self.schema, mode="ignore", name=self.name, description=TABLES[self.name].about
+                self.folder,
+                self.schema,
+                mode="ignore",
+                name=self.name,
+                description=TABLES[self.name].about,
+                configuration={"delta.dataSkippingStatsColumns": ",".join(measured(self.schema))},
             )
 
     def exists(self) -> bool:
@@ -85,17 +92,18 @@ class Table:
         """Has the executors write the rows; nobody sees them before they are committed."""
         writer = PartWriter(str(self.folder), batch, self.schema)
         now_ms = time.time_ns() // 1_000_000
-        actions, count = [], 0
+        actions, count, ids = [], 0, 0
         ranges: dict[str, tuple[int, int, int]] = {}
         with without_pandas_warning():
             written = rows.select(*self.schema.names).mapInArrow(writer, WRITTEN)
         for part in written.collect():
             actions.append(AddAction(part.path, part.size_bytes, {}, now_ms, True, part.stats))
             count += part.rows
+            ids += part.ids
             for topic, (first, last, number) in json.loads(part.ranges).items():
                 old = ranges.get(topic, (first, last, 0))
                 ranges[topic] = (min(first, old[0]), max(last, old[1]), number + old[2])
-        return Written(actions, count, ranges)
+        return Written(actions, count, ranges, ids)
 
     def commit(self, written: Written, app: str, batch: int, marks: Mapping[str, int] | None = None) -> None:
         """Makes what was written part of the table, with the note of its batch, unless it is. No rows need no commit.

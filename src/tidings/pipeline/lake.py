@@ -14,10 +14,11 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -28,6 +29,9 @@ from tidings.pipeline.schema import TABLES
 FORMAT = 1
 MANIFEST = "lake.json"
 CHECKPOINTS = "_checkpoints"
+LOCK = "_lock"
+LOCK_WAIT_S, LOCK_POLL_S = 0.5, 0.05
+"""Whoever only looks whether somebody has the lock has it for a moment."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ class Lake:
     def create(self, manifest: Manifest) -> None:
         """Makes the lake if the folder is empty or not there; the tables that it lacks in any case."""
         if not (self.folder / MANIFEST).exists():
-            if self.folder.is_dir() and any(name != "_lock" for name in os.listdir(self.folder)):
+            if self.folder.is_dir() and any(name != LOCK for name in os.listdir(self.folder)):
                 raise InvalidRequest(
                     f"{self.folder} is not a lake, and it is not empty: name another folder with --lake."
                 )
@@ -102,22 +106,20 @@ class Lake:
     def locked(self) -> Iterator[None]:
         """For whoever runs the pipeline; a second one is refused. The lock ends with the process."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "_lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InvalidRequest(
-                    f"Another pipeline runs on {self.folder}: stop it first, or name another folder with --lake."
-                ) from error
+        with (self.folder / LOCK).open("w") as file:
+            deadline = time.monotonic() + LOCK_WAIT_S
+            while not _lock(file):
+                if time.monotonic() > deadline:
+                    raise InvalidRequest(
+                        f"Another pipeline runs on {self.folder}: stop it first, or name another folder with --lake."
+                    )
+                time.sleep(LOCK_POLL_S)
             yield
 
     def is_running(self) -> bool:
         """Whether a pipeline holds the lock."""
-        try:
-            with self.locked():
-                return False
-        except InvalidRequest:
-            return True
+        with (self.folder / LOCK).open("w") as file:
+            return not _lock(file)
 
     def checkpoint(self, query: str) -> Path:
         """Where Spark keeps the progress of a query."""
@@ -137,3 +139,12 @@ class Lake:
         # A version, Spark's own notes, and then the offset of the only source, each on a line.
         offsets = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()[2]
         return max(done), json.loads(offsets)
+
+
+def _lock(file: IO[str]) -> bool:
+    """Takes the lock until the file is closed, if nobody else has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

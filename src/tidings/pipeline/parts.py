@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,18 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidings.pipeline.schema import measured
+
 ROW_GROUP_ROWS = 131_072
 PART_BYTES_MAX = 256 * 1024 * 1024
 """A file is closed once it has about this many bytes."""
 COMPRESSION = "zstd"
 
-WRITTEN = "path string, size_bytes long, rows long, stats string, ranges string"
-"""What a task reports of each file, as Spark's DDL; `ranges` is {topic: [first offset, last offset, rows]}."""
+WRITTEN = "path string, size_bytes long, rows long, ids long, stats string, ranges string"
+"""What a task reports of each file, as Spark's DDL: `ids` is how many messages have one, `ranges` is
+{topic: [first offset, last offset, rows]}."""
 _WRITTEN = pa.schema(
     [
         ("path", pa.string()),
         ("size_bytes", pa.int64()),
         ("rows", pa.int64()),
+        ("ids", pa.int64()),
         ("stats", pa.string()),
         ("ranges", pa.string()),
     ]
@@ -74,9 +78,10 @@ class _Part:
         self._path = Path(writer.folder) / f"batch-{writer.batch:08d}-{uuid.uuid4().hex}.parquet"
         self._file = self._path.open("xb")
         self._parquet = pq.ParquetWriter(self._file, writer.schema, compression=COMPRESSION)
-        self._statistics = Statistics()
+        self._statistics = Statistics(measured(writer.schema))
         self._ranges: dict[str, tuple[int, int, int]] = {}
         self._rows = 0
+        self._ids = 0
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +91,8 @@ class _Part:
         self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         self._rows += rows.num_rows
         self._statistics.add(rows)
+        if "id" in rows.schema.names:
+            self._ids += rows.num_rows - rows.column("id").null_count
         if "offset" in rows.schema.names:
             for topic, first, last, count in _ranges(rows):
                 old = self._ranges.get(topic, (first, last, 0))
@@ -102,6 +109,7 @@ class _Part:
             "path": self._path.name,
             "size_bytes": size_bytes,
             "rows": self._rows,
+            "ids": self._ids,
             "stats": self._statistics.text(self._rows),
             "ranges": json.dumps(self._ranges),
         }
@@ -117,17 +125,18 @@ def _ranges(rows: pa.Table) -> Iterator[tuple[str, int, int, int]]:
 class Statistics:
     """Least and greatest values and counts of nulls, as Delta writes them; readers pass over files by them."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
         self._least: dict[str, Any] = {}
         self._greatest: dict[str, Any] = {}
         self._nulls: dict[str, int] = {}
 
     def add(self, rows: pa.Table) -> None:
         """Takes some rows into account."""
-        for name in rows.schema.names:
+        for name in self._names:
             column = rows.column(name)
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
-            if not _is_ordered(column.type) or column.null_count == len(column):
+            if column.null_count == len(column):
                 continue
             ends = pc.min_max(column).as_py()
             self._least[name] = min(ends["min"], self._least.get(name, ends["min"]))
@@ -143,11 +152,6 @@ class Statistics:
                 "nullCount": self._nulls,
             }
         )
-
-
-def _is_ordered(kind: pa.DataType) -> bool:
-    """Texts of messages are left out: their extremes would be as long as they are."""
-    return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
 
 
 def _plain(value: Any, upwards: bool = False) -> Any:

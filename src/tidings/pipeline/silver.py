@@ -19,17 +19,18 @@ same rows, whichever of the three it had got to.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.table import TableMerger
 
+from tidings.pipeline.bronze import IDS
 from tidings.pipeline.delta import without_pandas_warning
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.source import FORMAT
-from tidings.spark.lake import lake_table, read_files
+from tidings.spark.lake import lake_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -76,24 +77,16 @@ def find_duplicates(lake: Lake, rows: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    bronze, silver = lake.table("bronze").open(), lake.table(NAME)
-    if not any(_has_ids(part) for part in pa.table(bronze.get_add_actions(flatten=True)).to_pylist()):
+    if lake.table("bronze").open().transaction_version(IDS) is None:
         return rows
-    seen = read_files(rows.sparkSession, silver.open(), silver.folder, _has_ids).where("id is not null")
+    seen = lake_table(rows.sparkSession, lake.folder, NAME).where("id is not null")
     seen = seen.select("topic", "id", F.lit(True).alias("seen")).distinct()
-    # Messages without an id are each alone: they are spread evenly, and first of their kind.
-    alike = F.coalesce("id", F.concat(F.lit("offset "), F.col("offset").cast("string")))
-    place = F.row_number().over(Window.partitionBy("topic", alike, "reason").orderBy("offset"))
-    judged = rows.withColumn("place", F.when(F.col("id").isNull(), 1).otherwise(place)).join(
-        seen, ["topic", "id"], "left"
-    )
+    # A message without an id is alone, and so the first of its kind; the offset spreads them evenly.
+    alone = F.when(F.col("id").isNull(), F.col("offset"))
+    place = F.row_number().over(Window.partitionBy("topic", "id", alone, "reason").orderBy("offset"))
+    judged = rows.withColumn("place", place).join(seen, ["topic", "id"], "left")
     again = F.col("reason").isNull() & ((F.col("place") > 1) | F.col("seen").isNotNull())
     return judged.withColumn("reason", F.when(again, DUPLICATE).otherwise(F.col("reason")))
-
-
-def _has_ids(part: dict[str, Any]) -> bool:
-    """Whether some message in a file has an id, by the file's statistics."""
-    return bool(part["null_count.id"] != part["num_records"])
 
 
 def check_order(lake: Lake, rows: DataFrame) -> DataFrame:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 MISSING = 'A lake is read with deltalake, which is not installed: pip install "tidings[spark]".'
@@ -33,22 +31,15 @@ def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:
         raise InvalidRequest(
             f"There is no table {name!r} in {lake}: `tidings pipeline status --lake {lake}` lists them."
         )
-    return read_files(spark, DeltaTable(folder), folder)
-
-
-def read_files(
-    spark: SparkSession, table: DeltaTable, folder: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
-) -> DataFrame:
-    """The files of a table whose statistics, by Delta's names (`null_count.id`), are `wanted`."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    table = DeltaTable(folder)
     schema = StructType.fromJson(json.loads(table.schema().to_json()))  # Delta writes schemas as Spark does.
-    parts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    files = [_literal(folder.absolute() / unquote(part["path"])) for part in parts if wanted(part)]
-    if not files:
+    paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
+    if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*files)
+    return spark.read.schema(schema).parquet(*(_literal(folder.absolute() / unquote(path)) for path in paths))
 
 
 def _literal(path: Path) -> str:

@@ -61,7 +61,7 @@ def check_ready(master: str | None) -> str:
     answers there.
     """
     master = check_master(master or local_master())
-    if importlib.util.find_spec("pyspark") is None:
+    if any(importlib.util.find_spec(package) is None for package in ("pyspark", "pyarrow")):
         raise InvalidRequest(INSTALL)
     if not master.startswith("sc://"):
         check_java()

@@ -87,6 +87,11 @@ def test_what_other_processes_could_not_import_is_refused() -> None:
         Sweep("lambda", lambda number: [], {}, [])
 
 
+def test_only_spark_writes_to_other_places() -> None:
+    with pytest.raises(InvalidRequest, match="name one, or run it on Spark"):
+        LocalEngine().run(sweep_of(1), "hdfs://lake/squares", lambda done: None)
+
+
 class Nested(msgspec.Struct):
     rows: list[int]
 

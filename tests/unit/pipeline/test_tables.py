@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
@@ -23,16 +24,10 @@ NOON = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
 
 
 def rows(topic: str, first: int, count: int) -> pa.RecordBatch:
+    offsets = range(first, first + count)
+    same = {"topic": topic, "publisher": "p"}
     return pa.RecordBatch.from_pylist(
-        [
-            {
-                "topic": topic,
-                "offset": offset,
-                "value": b"%d" % offset,
-                "published_at": NOON + timedelta(seconds=offset),
-            }
-            for offset in range(first, first + count)
-        ],
+        [same | {"offset": n, "value": b"%d" % n, "published_at": NOON + timedelta(seconds=n)} for n in offsets],
         schema=BRONZE,
     )
 
@@ -42,7 +37,8 @@ def write(table: Table, batch: int, *given: pa.RecordBatch) -> Written:
     found = [row for part in PartWriter(str(table.folder), batch, table.schema)(given) for row in part.to_pylist()]
     actions = [AddAction(row["path"], row["size_bytes"], {}, 0, True, row["stats"]) for row in found]
     ranges = {topic: tuple(each) for row in found for topic, each in json.loads(row["ranges"]).items()}
-    return Written(actions, sum(row["rows"] for row in found), ranges)  # type: ignore[arg-type]
+    ids = sum(row["ids"] for row in found)
+    return Written(actions, sum(row["rows"] for row in found), ranges, ids)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -60,8 +56,8 @@ def test_what_a_task_says_of_its_file(table: Table) -> None:
     stats = json.loads(action.stats)
     assert stats["numRecords"] == 4
     assert (stats["minValues"]["offset"], stats["maxValues"]["offset"]) == (0, 7)
-    assert stats["nullCount"]["id"] == 4
-    assert stats["nullCount"]["topic"] == 0
+    assert stats["nullCount"] == {"offset": 0, "published_at": 0, "stored_at": 4}
+    assert written.ids == 0
     bounds = stats["minValues"]["published_at"], stats["maxValues"]["published_at"]
     assert bounds == ("2026-03-01T12:00:00.000Z", "2026-03-01T12:00:07.001Z"), "rounded outwards, to milliseconds"
     assert pq.read_table(table.folder / action.path).column("offset").to_pylist() == [5, 6, 0, 7]
@@ -107,11 +103,31 @@ def test_a_batch_is_committed_once(table: Table, monkeypatch: pytest.MonkeyPatch
     assert table.open().count() == 4
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_readers_may_filter_by_text(table: Table, compacted: bool) -> None:
+    """Statistics must not mislead a reader: deltalake hands them to PyArrow, DuckDB and Polars as facts."""
+    import duckdb
+    import polars
+
+    for batch in range(2):
+        table.commit(write(table, batch, rows("a", batch * 3, 3), rows("b", batch, 1)), "bronze/q", batch)
+    if compacted:
+        table.open().optimize.compact()
+    opened = table.open()
+    wanted = (ds.field("topic") == "a") & (ds.field("publisher") == "p") & (ds.field("offset") > 3)
+    assert sorted(opened.to_pyarrow_table(columns=["offset"], filters=wanted).column("offset").to_pylist()) == [4, 5]
+    dataset = opened.to_pyarrow_dataset()
+    assert duckdb.sql("select count(*) from dataset where topic = 'a' and publisher = 'p'").fetchall() == [(6,)]
+    found = polars.scan_pyarrow_dataset(dataset).filter(polars.col("topic") == "b").collect()
+    assert sorted(found["offset"]) == [0, 1]
+    assert polars.read_delta(str(table.folder)).filter(polars.col("publisher") == "p").height == 8
+
+
 def test_gaps_are_counted(table: Table) -> None:
     """From where bronze had got to, and within a batch; not before the first message that it ever saw."""
     for batch, given in enumerate([[rows("a", 10, 2)], [rows("a", 15, 1), rows("a", 18, 2)], [rows("a", 20, 1)]]):
         written = write(table, batch, *given)
-        table.commit(written, "bronze/q", batch, bronze.marks(table.open(), written.ranges))
+        table.commit(written, "bronze/q", batch, bronze.marks(table.open(), written))
     assert bronze.positions(table.open(), ["a"]) == {"a": 21}
     assert bronze.skipped(table.open(), ["a"]) == {"a": 5}
 

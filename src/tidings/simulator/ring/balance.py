@@ -32,12 +32,21 @@ class HopsRow(msgspec.Struct, frozen=True):
     ratio: float
 
 
-def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max: int = 8) -> HopsRow:
+class Lookup(msgspec.Struct, frozen=True):
+    """One lookup that was answered."""
+
+    key: str
+    hops: int
+    is_right: bool
+    """Whether the answer named the true owner."""
+
+
+def look_up(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max: int = 8) -> list[Lookup]:
     """Asks for random keys from random nodes of a ring that is at rest.
 
-    >>> row = measure_hops(64, lookups=200)
-    >>> row.answered == row.right == 200 and row.hops_mean < 6
-    True
+    >>> answers = look_up(64, lookups=200)
+    >>> len(answers), all(answer.is_right for answer in answers)
+    (200, True)
     """
     chance = Random(seed)
     # At rest nothing changes, so that nothing has to be kept up.
@@ -55,6 +64,17 @@ def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max
             world.run_for(1_000)
     world.run_for(30_000)
     owners = owners_of(list(keys.values()), names)
+    return [Lookup(keys[answer.key], answer.hops, owners[keys[answer.key]] == answer.root) for answer in found]
+
+
+def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max: int = 8) -> HopsRow:
+    """The figures of many lookups.
+
+    >>> row = measure_hops(64, lookups=200)
+    >>> row.answered == row.right == 200 and row.hops_mean < 6
+    True
+    """
+    found = look_up(nodes, lookups, seed, successors_max)
     hops = sorted(answer.hops for answer in found)
     half_log2 = math.log2(nodes) / 2
     mean = sum(hops) / len(hops)
@@ -62,7 +82,7 @@ def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max
         nodes=nodes,
         lookups=lookups,
         answered=len(found),
-        right=sum(owners[keys[answer.key]] == answer.root for answer in found),
+        right=sum(answer.is_right for answer in found),
         hops_mean=round(mean, 3),
         hops_p50=hops[len(hops) // 2],
         hops_p99=hops[len(hops) * 99 // 100],
@@ -95,13 +115,7 @@ def measure_topics(nodes: int, topics: int, virtual: int = 1) -> TopicsRow:
     >>> measure_topics(10, 30).expected
     3.0
     """
-    names = [f"node-{index}" for index in range(nodes)]
-    points = [f"{name}#{index}" for name in names for index in range(virtual)] if virtual > 1 else names
-    owners = owners_of([f"topic-{index}" for index in range(topics)], points)
-    counts = dict.fromkeys(names, 0)
-    for owner in owners.values():
-        counts[owner.partition("#")[0]] += 1
-    owned = sorted(counts.values())
+    owned = sorted(count_topics(nodes, topics, virtual).values())
     expected = topics / nodes
     return TopicsRow(
         nodes=nodes,
@@ -114,6 +128,21 @@ def measure_topics(nodes: int, topics: int, virtual: int = 1) -> TopicsRow:
         deviation=round(math.sqrt(sum((count - expected) ** 2 for count in owned) / nodes), 3),
         without=owned.count(0),
     )
+
+
+def count_topics(nodes: int, topics: int, virtual: int = 1, ring: str = "") -> dict[NodeId, int]:
+    """How many topics each node owns. Rings of other names have nodes at other places.
+
+    >>> sum(count_topics(10, 30).values())
+    30
+    """
+    names = [f"{ring}node-{index}" for index in range(nodes)]
+    points = [f"{name}#{index}" for name in names for index in range(virtual)] if virtual > 1 else names
+    owners = owners_of([f"topic-{index}" for index in range(topics)], points)
+    counts = dict.fromkeys(names, 0)
+    for owner in owners.values():
+        counts[owner.partition("#")[0]] += 1
+    return counts
 
 
 def owners_of(names: list[str], nodes: list[NodeId]) -> dict[str, NodeId]:

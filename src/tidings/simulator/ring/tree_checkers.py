@@ -81,6 +81,8 @@ class Deliveries:
         self.count = 0
         self.published: dict[str, dict[bytes, NodeId]] = {}
         """What has been published, and by whom."""
+        self.journeys: dict[bytes, tuple[int, int, int]] = {}
+        """Of each message when it was published, how often it was delivered, and when last, in microseconds."""
         self.accepted: dict[tuple[NodeId, int, str], int] = {}
         """How many of its messages each publisher knows to be taken."""
         self.sent: dict[tuple[NodeId, int, str], list[bytes]] = {}
@@ -89,6 +91,7 @@ class Deliveries:
 
     def note_publish(self, name: NodeId, topic: str, payload: bytes) -> None:
         self.published.setdefault(topic, {})[payload] = name
+        self.journeys[payload] = (self._world.now_us, 0, 0)
         self.sent.setdefault((name, self._life(name), topic), []).append(payload)
 
     def _life(self, name: NodeId) -> int:
@@ -98,6 +101,9 @@ class Deliveries:
         if isinstance(news, MessageDelivered) and self.violation is None:
             self.count += 1
             self.last_us = now_us
+            if news.payload in self.journeys:
+                at_us, count, _ = self.journeys[news.payload]
+                self.journeys[news.payload] = (at_us, count + 1, now_us)
             try:
                 self._check(name, news)
             except Violation as violation:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 FINGERPRINT = "fingerprint"
 BLOCK = "block"
@@ -75,6 +75,15 @@ def only(frame: DataFrame, blocks: Iterable[Key], subject: str) -> DataFrame:
 
     chosen = frame.sparkSession.createDataFrame(list(blocks), f"`{subject}` string, {BLOCK} long")
     return frame.join(f.broadcast(chosen), [subject, BLOCK])
+
+
+def firsts(frame: DataFrame, subject: str, count: int) -> list[Row]:
+    """The first rows of each subject, by their offsets: one job, however many subjects there are."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    place = f.row_number().over(Window.partitionBy(subject).orderBy("offset"))
+    return frame.withColumn("place", place).where(f.col("place") <= count).orderBy(subject, "place").collect()
 
 
 def spans(blocks: Iterable[Key]) -> dict[str, tuple[int, int]]:

@@ -4,9 +4,6 @@ Deliveries are compared with what was published by sums of blocks, as `blocks` e
 blocks whose sums differ, and in those that a subscription covers only in part. A message that is given out again
 because its subscriber had crashed, or did not settle it, carries a higher attempt: it is counted as *repeated*, which
 is no fault. One that was given out twice without that, and without having come back in between, is *doubled*.
-
-Order is a matter of first deliveries: along the offsets of an exclusive subscription, or of each lane of a group, every
-message has to have been handed out after the one before it.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from tidings.spark.audit import blocks, records
 from tidings.spark.audit.blocks import BLOCK, BLOCK_OFFSETS, FINGERPRINT
 from tidings.spark.audit.coverage import Covered, coverage, spans
 from tidings.spark.audit.frames import Messages, Ranges
+from tidings.spark.audit.order import check_order
 from tidings.spark.audit.report import FAULTS_MAX, Fault, Subject, Tally
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def audit_deliveries(
     _compare(spark, published, files, subscriptions, held, tallies)
     unordered = [each for each in subscriptions if not each.in_order]
     if unordered:
-        _check_order(spark, files, unordered, held, tallies)
+        check_order(spark, files, unordered, tallies)
     return [_subject(each, tallies[each.number], held, lags or {}) for each in subscriptions]
 
 
@@ -66,9 +64,6 @@ def _subject(each: Covered, tally: Tally, held: Ranges, lags: Mapping[tuple[str,
     if each.unended:
         tally.note(f"{each.unended} of {each.sessions} sessions did not end in good order.")
     return tally.subject(each.shown, each.topic, checked=each.end - each.start, waiting=waiting)
-
-
-# What is there, and how often.
 
 
 def _compare(
@@ -206,9 +201,8 @@ def _count_rows(
             tally = tallies[row.subject]
             for kind in KINDS:
                 tally.add(kind, row[kind])
-            faulty = wrong.where((f.col("subject") == row.subject) & f.expr("lost + doubled + unknown + changed > 0"))
-            listed = faulty.orderBy("offset").limit(FAULTS_MAX).collect()
-            tally.name([_fault(each, by_number[row.subject].topic) for each in listed])
+        for row in blocks.firsts(wrong.where("lost + doubled + unknown + changed > 0"), "subject", FAULTS_MAX):
+            tallies[row.subject].name([_fault(row, by_number[row.subject].topic)])
     finally:
         wrong.unpersist()
 
@@ -227,70 +221,3 @@ def _doubtful(subscriptions: Iterable[Covered]) -> Column:
 def _fault(row: Row, topic: str) -> Fault:
     wrong = [kind for kind in ("lost", "doubled", "unknown", "changed") if row[kind]]
     return Fault(" and ".join(wrong), topic, row.offset, f"handed out {row['count']} times" if row.doubled else "")
-
-
-# In which order.
-
-
-def _check_order(
-    spark: SparkSession,
-    files: Sequence[Path],
-    subscriptions: Sequence[Covered],
-    held: Ranges,
-    tallies: Mapping[int, Tally],
-) -> None:
-    """Looks at every first delivery of these subscriptions.
-
-    Along the offsets of a lane the moments must rise. They are compared with their neighbours in pieces, a lane of a
-    group or a block of an exclusive subscription; what meets where two blocks do is compared at the end.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    names = {each.name: each.number for each in subscriptions}
-    groups = [each.number for each in subscriptions if each.name[1]]
-    columns = ("subject", "epoch", "offset", "lane", "weight", "handed_us", "sequence")
-    group = f.col("subject").isin(groups)
-    moment = f.struct(f.when(group, f.col("handed_us")).otherwise(f.col("epoch")).alias("when"), "sequence")
-    rows = records.rows(spark, files, names, columns).where(
-        (f.col("weight") > 0) & (~group | (f.col("lane") != 0)) & (f.col("offset") >= 0)
-    )
-    piece = f.when(group, f.col("lane")).otherwise(f.floor(f.col("offset") / BLOCK_OFFSETS))
-    placed = rows.select("subject", piece.alias("piece"), "offset", moment.alias("moment"))
-    if not all(each.plain for each in subscriptions):
-        placed = placed.groupBy("subject", "piece", "offset").agg(f.min("moment").alias("moment"))
-    window = Window.partitionBy("subject", "piece").orderBy("offset")
-    beside = placed.select(
-        "subject",
-        "offset",
-        f.lag("offset").over(window).alias("before"),
-        (f.col("moment") < f.lag("moment").over(window)).alias("early"),
-    )
-    found: dict[int, list[tuple[int, int]]] = {}
-    early = beside.where("early").cache()
-    try:
-        counts = {row[0]: row[1] for row in early.groupBy("subject").count().collect()}
-        for number in counts:
-            first = early.where(f.col("subject") == number).orderBy("offset").limit(FAULTS_MAX).collect()
-            found[number] = [(row.offset, row.before) for row in first]
-    finally:
-        early.unpersist()
-    ends = (
-        placed.where(~group)
-        .groupBy("subject", "piece")
-        .agg(f.min_by(f.struct("offset", "moment"), "offset"), f.max_by(f.struct("offset", "moment"), "offset"))
-    )
-    previous: tuple[int, Row] | None = None
-    for number, _, low, high in sorted(ends.collect(), key=lambda row: (row[0], row[1])):
-        if previous is not None and previous[0] == number and tuple(low.moment) < tuple(previous[1].moment):
-            counts[number] = counts.get(number, 0) + 1
-            found.setdefault(number, []).append((low.offset, previous[1].offset))
-        previous = (number, high)
-    by_number = {each.number: each for each in subscriptions}
-    for number, count in counts.items():
-        each = by_number[number]
-        tallies[number].add("reordered", count)
-        tallies[number].name(
-            Fault("reordered", each.topic, offset, f"handed out before {before}")
-            for offset, before in sorted(found[number])[:FAULTS_MAX]
-        )

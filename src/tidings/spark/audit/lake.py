@@ -147,8 +147,8 @@ def _name_faults(left: DataFrame, right: DataFrame, found: dict[str, Tally]) -> 
             tally = found.setdefault(row.topic, Tally())
             for kind in kinds:
                 tally.add(kind, row[kind])
-            first = rows.where(f.col("topic") == row.topic).orderBy("offset").limit(FAULTS_MAX).collect()
-            tally.name([_fault(each, kinds) for each in first])
+        for row in blocks.firsts(rows, "topic", FAULTS_MAX):
+            found[row.topic].name([_fault(row, kinds)])
     finally:
         rows.unpersist()
 

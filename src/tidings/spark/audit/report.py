@@ -85,6 +85,10 @@ class Tally:
         """So many of a kind more."""
         self._counts[kind] = self._counts.get(kind, 0) + count
 
+    def count(self, kind: str) -> int:
+        """How many of a kind there are so far."""
+        return self._counts.get(kind, 0)
+
     def name(self, faults: Iterable[Fault]) -> None:
         """The first offending rows, or more of them."""
         self._faults.extend(faults)
