@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.broker_process import ROOT
 from tests.spark.conftest import Place, needs_java
 from tests.spark.lakes import command, rows_of, run_once
 from tests.spark.test_stream import until
@@ -28,6 +30,7 @@ from tidings.pipeline.upkeep import compact, retain
 from tidings.spark import lake_table
 from tidings.spark.planning import DataLoss
 
+PAGE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
 RESULTS = "figures"
 FAILURES = (
     *("before bronze", "after bronze", "after rejected", "after silver"),
@@ -166,6 +169,10 @@ def what_readers_see(spark: Any, lake: Lake) -> None:
     assert set(table.to_pyarrow_table(columns=["words"]).to_pandas()["words"]) == expected
     gold = lake_table(spark, lake.folder, "gold").selectExpr("sum(messages)").first()
     assert gold is not None and gold[0] == len(rows_of(lake, "silver"))
+    programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(programs) == 3
+    for program in programs:
+        exec(compile(program.replace('"lake/', f'"{lake.folder}/'), "pipeline.md", "exec"), {"spark": spark})  # noqa: S102 - our own page
 
 
 def upkeep(place: Place, spark: Any, lake: Lake) -> None:
