@@ -18,10 +18,10 @@ from tidings.settings import PeerSettings
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidings.peer.caller import NodeView
     from tidings.peer.drive import NodeAccount
     from tidings.peer.survey import Survey
     from tidings.transport.curve import ClientOptions
-    from tidings.wire.door import NodeView
 
 HELP = """\
 Speaks to the nodes of an overlay (see tidings node).

@@ -10,6 +10,9 @@ from tidings.transport.curve import ClientOptions
 from tidings.transport.zeromq import DealerLink
 from tidings.wire import door
 from tidings.wire.codec import encode
+from tidings.wire.door import NodeView
+
+__all__ = ["NodeCaller", "NodeView"]
 
 TIMEOUT_SECONDS = 5.0
 TAKE_COUNT = 1_000
@@ -37,7 +40,7 @@ class NodeCaller:
         """Hands a message to the node, which brings it to the topic's subscribers as long as it runs."""
         self._call(door.Publish(self._number(), topic, text), door.Done)
 
-    def look(self) -> door.NodeView:
+    def look(self) -> NodeView:
         """What the node sees."""
         return self._call(door.Look(self._number()), door.Seen).view
 
