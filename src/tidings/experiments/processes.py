@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from tidings.errors import InvalidRequest, Unavailable
-from tidings.peer.caller import NodeCaller, NodeView
+from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import Driver, wait_until
 from tidings.peer.survey import Survey, walk
 
@@ -134,16 +134,10 @@ class Cluster:
                 raise Unavailable(f"A node did not start: {ready.with_suffix('.log').read_text().strip()}")
         return not waiting
 
-    def look(self) -> list[NodeView]:
-        """What every node sees."""
-        views = []
+    def wait_until_joined(self) -> None:
         for address in self.processes:
             with NodeCaller(address, timeout=30.0) as caller:
-                views.append(caller.look())
-        return views
-
-    def wait_until_joined(self) -> None:
-        wait_until(lambda: all(view.joined for view in self.look()), "every node has joined")
+                wait_until(lambda node=caller: node.look().joined, f"{address} has joined")  # type: ignore[misc]
 
     def wait_until_whole(self) -> Survey:
         """Waits until exactly the nodes that are up are one whole overlay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from tidings.transport.zeromq import DealerLink
 from tidings.wire import door
 from tidings.wire.codec import encode
 from tidings.wire.door import NodeView
+from tidings.wire.peers import check_address
 
 __all__ = ["NodeCaller", "NodeView"]
 
@@ -20,10 +22,20 @@ TAKE_COUNT = 1_000
 Kind = TypeVar("Kind", bound=door.Answer)
 
 
+def check_listening(address: str, timeout: float) -> None:
+    """Unavailable if nobody listens at an address: ZeroMQ would try again for ever, and say nothing."""
+    host, _, port = check_address(address).removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+    except OSError as error:
+        raise Unavailable(f"The node at {address} does not answer ({error}): is it running there?") from error
+
+
 class NodeCaller:
     """Speaks to one node, from one thread. A command that is not answered is not sent again: it may have been done."""
 
     def __init__(self, address: str, curve: ClientOptions | None = None, timeout: float = TIMEOUT_SECONDS) -> None:
+        check_listening(address, timeout)
         self.address = address
         self._timeout = timeout
         self._link = DealerLink(address, curve)

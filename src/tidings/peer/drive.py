@@ -126,10 +126,13 @@ class Driver:
     def settle(self) -> None:
         """Waits until every subscription is in effect."""
 
-        def is_settled() -> bool:
-            return all(all(caller.look().subscriptions.values()) for caller in self.callers.values())
+        waiting = list(self.callers.values())
 
-        wait_until(is_settled, "a subscription is in effect")
+        def is_settled() -> bool:
+            waiting[:] = [caller for caller in waiting if not all(caller.look().subscriptions.values())]
+            return not waiting
+
+        wait_until(is_settled, "every subscription is in effect")
 
     def collect(self) -> None:
         """Takes what has come."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import zmq
 
-from tidings.errors import InvalidTopic, NotSubscribed, Unavailable
+from tidings.errors import InvalidTopic, NotSubscribed, ProtocolError, Unavailable
 from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import Driver, wait_until
 from tidings.peer.node import PeerNode
@@ -204,5 +204,15 @@ def test_a_node_that_leaves_hands_over_what_it_published(ring: Host) -> None:
 
 
 def test_a_node_that_is_not_there_is_said() -> None:
-    with NodeCaller("tcp://127.0.0.1:9", timeout=0.1) as caller, pytest.raises(Unavailable, match="does not answer"):
-        caller.look()
+    with pytest.raises(Unavailable, match="does not answer"):
+        NodeCaller("tcp://127.0.0.1:9")
+    with pytest.raises(ProtocolError, match="write tcp://HOST:PORT"):
+        NodeCaller("tcp://nowhere")
+
+
+def test_a_door_that_does_not_answer_is_said() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        silent = f"tcp://127.0.0.1:{port}"
+        with NodeCaller(silent, timeout=0.1) as caller, pytest.raises(Unavailable, match="does not answer"):
+            caller.look()
