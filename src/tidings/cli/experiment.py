@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tidings.cli import processes
 from tidings.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ HELP = """\
 Runs an experiment in the simulator.
 
   hyparview   a share of the nodes fails at once: whom do messages reach, before and after the views have healed?
+  processes   no simulation: nodes as processes on this machine, over ZeroMQ, some of which are killed
 """
 
 EXAMPLES = """\
@@ -29,9 +31,10 @@ EXAMPLES = """\
   tidings experiment hyparview --nodes 10000 --share 0.8        # a minute or so
   tidings experiment hyparview --json
   tidings experiment hyparview --plot failures.svg
+  tidings experiment processes --overlay chord --nodes 20 --messages 10 --kill 5
 """
 
-NAMES = ("hyparview",)
+NAMES = ("hyparview", "processes")
 COLUMNS = (
     ("failed", "{0.failed_share:.0%}"),
     ("live", "{0.live}"),
@@ -55,7 +58,7 @@ simulated: messages that the simulator delivered in a second of one core."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", choices=NAMES, help=f"the experiment: {', '.join(NAMES)}")
-    parser.add_argument("--nodes", metavar="N", type=_nodes, default=1_000, help="how many nodes (default: 1000)")
+    parser.add_argument("--nodes", metavar="N", type=_nodes, help="how many nodes (default: 1000, or 20 processes)")
     parser.add_argument(
         "--share", metavar="S", type=_share, action="append", help="nodes that fail, 0 to 0.95 (default: 0.1 to 0.9)"
     )
@@ -65,9 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each simulation")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw a picture, .png or .svg")
+    processes.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.name == "processes":
+        return processes.run(arguments)
     from tidings.experiments import plot, sweep
     from tidings.experiments.hyparview import SHARES
 
@@ -75,7 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
         plot.check_target(arguments.plot)
     shares = arguments.share or SHARES
     rows = []
-    for row in _with_progress(sweep.failures(arguments.nodes, shares, arguments.seed, arguments.jobs), len(shares)):
+    for row in _with_progress(
+        sweep.failures(arguments.nodes or 1_000, shares, arguments.seed, arguments.jobs), len(shares)
+    ):
         rows.append(row)
         if arguments.json:
             print_json(msgspec.to_builtins(row))

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 from tidings.cli.output import harmless
 from tidings.cli.shell import Quit, Usage, history_file, word
-from tidings.errors import TidingsError
+from tidings.errors import TidingsError, Unavailable
 from tidings.peer.caller import NodeCaller
+from tidings.peer.drive import wait_until
 
 if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
+
+EFFECT_SECONDS_MAX = 10.0
+"""How long the prompt waits until a subscription is in effect, so that the next message will come."""
 
 COMMANDS = {
     "subscribe": ("TOPIC", "deliver a topic here from now on"),
@@ -90,7 +94,13 @@ class NodeShell:
     def _subscribe(self, rest: str) -> None:
         topic = _topic("subscribe", rest)
         self._caller.subscribe(topic)
-        print(f"subscribed to {harmless(topic)}", flush=True)
+        try:
+            wait_until(
+                lambda: self._caller.look().subscriptions.get(topic, True), "it is in effect", EFFECT_SECONDS_MAX
+            )
+            print(f"subscribed to {harmless(topic)}", flush=True)
+        except Unavailable:
+            print(f"subscribed to {harmless(topic)}, once its owner has been found", flush=True)
 
     def _unsubscribe(self, rest: str) -> None:
         topic = _topic("unsubscribe", rest)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidings.cli import quantities, watching
+from tidings.cli import quantities
+from tidings.cli.columns import Cell, aligned
 from tidings.cli.output import harmless, print_json
 from tidings.errors import InvalidRequest
 from tidings.settings import PeerSettings
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tidings.peer.caller import NodeView
     from tidings.peer.drive import NodeAccount
     from tidings.peer.survey import Survey
@@ -145,35 +144,35 @@ def _look_at_all(arguments: argparse.Namespace, address: str, keys: ClientOption
         fields = msgspec.to_builtins(survey)
         print_json({"overlay": survey.nodes[0].overlay, "whole": survey.whole, **fields})
     else:
-        watching.show(lambda: survey_table(survey), False, "There are no nodes.")
+        print(survey_table(survey))
         _print_verdict(survey)
     return 0 if survey.whole else 1
 
 
-def survey_table(survey: Survey) -> Table:
-    """The nodes of an overlay as an aligned table, a ring in its order."""
-    if survey.nodes[0].ring is None:
-        table = watching.plain_table(("node",), ("active", "passive", "topics", "published", "arrived", "sent"))
-    else:
-        table = watching.plain_table(
-            ("node", "successor"), ("fingers", "topics", "owns", "children", "published", "arrived", "sent")
-        )
-    for view in survey.nodes:
-        counts = (view.published, view.arrived, sum(sum(kinds.values()) for kinds in view.sent.values()))
-        if view.ring is None:
-            places = (len(view.views.active), len(view.views.passive)) if view.views is not None else (0, 0)
-            _add_row(table, (view.address,), (*places, len(view.subscriptions), *counts))
-        else:
-            owns = sum(tree.is_root for tree in view.trees)
-            children = sum(len(tree.children) for tree in view.trees)
-            successor = view.ring.successors[0] if view.ring.successors else "none"
-            places = (len(view.ring.fingers), len(view.subscriptions))
-            _add_row(table, (view.address, successor), (*places, owns, children, *counts))
-    return table
+def survey_table(survey: Survey) -> str:
+    """The nodes of an overlay, a ring in its order."""
+    return aligned([*_place(survey.nodes[0]), *COUNTS], [_row(view) for view in survey.nodes])
 
 
-def _add_row(table: Table, texts: tuple[str, ...], numbers: tuple[int, ...]) -> None:
-    table.add_row(*map(harmless, texts), *(f"{number:,}" for number in numbers))
+COUNTS = ("topics", "published", "arrived", "sent")
+
+
+def _row(view: NodeView) -> list[Cell]:
+    sent = sum(sum(kinds.values()) for kinds in view.sent.values())
+    return [*_place(view).values(), len(view.subscriptions), view.published, view.arrived, sent]
+
+
+def _place(view: NodeView) -> dict[str, Cell]:
+    """What is special about a node of its overlay, with titles."""
+    place: dict[str, Cell] = {"node": view.address}
+    if view.ring is not None:
+        place["successor"] = view.ring.successors[0] if view.ring.successors else "none"
+        place["fingers"] = len(view.ring.fingers)
+        place["owns"] = sum(tree.is_root for tree in view.trees)
+        place["children"] = sum(len(tree.children) for tree in view.trees)
+    if view.views is not None:
+        place["active"], place["passive"] = len(view.views.active), len(view.views.passive)
+    return place
 
 
 def _print_verdict(survey: Survey) -> None:
@@ -202,15 +201,13 @@ def _drive(arguments: argparse.Namespace, address: str, keys: ClientOptions | No
         for account in accounts:
             print_json(msgspec.to_builtins(account))
     else:
-        watching.show(lambda: account_table(accounts), False, "There are no nodes.")
+        print(account_table(accounts))
     return 1 if any(account.missing or account.doubled or account.strange for account in accounts) else 0
 
 
-def account_table(accounts: list[NodeAccount]) -> Table:
+def account_table(accounts: list[NodeAccount]) -> str:
     """The accounts of a drive, and their sum."""
     columns = ("subscribed", "unsubscribed", "published", "received", "owed", "missing", "doubled", "strange")
-    table = watching.plain_table(("node",), columns)
-    for account in accounts:
-        _add_row(table, (account.node,), tuple(getattr(account, column) for column in columns))
-    _add_row(table, ("all",), tuple(sum(getattr(account, column) for account in accounts) for column in columns))
-    return table
+    rows: list[list[Cell]] = [[account.node, *(getattr(account, name) for name in columns)] for account in accounts]
+    rows.append(["all", *(sum(getattr(account, name) for account in accounts) for name in columns)])
+    return aligned(["node", *columns], rows)
