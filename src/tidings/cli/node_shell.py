@@ -95,12 +95,13 @@ class NodeShell:
         topic = _topic("subscribe", rest)
         self._caller.subscribe(topic)
         try:
-            wait_until(
-                lambda: self._caller.look().subscriptions.get(topic, True), "it is in effect", EFFECT_SECONDS_MAX
-            )
+            wait_until(lambda: self._is_in_effect(topic), "it is in effect", EFFECT_SECONDS_MAX)
             print(f"subscribed to {harmless(topic)}", flush=True)
         except Unavailable:
             print(f"subscribed to {harmless(topic)}, once its owner has been found", flush=True)
+
+    def _is_in_effect(self, topic: str) -> bool:
+        return self._caller.look().subscriptions.get(topic, True)
 
     def _unsubscribe(self, rest: str) -> None:
         topic = _topic("unsubscribe", rest)
