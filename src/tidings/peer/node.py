@@ -116,11 +116,14 @@ class PeerNode:
     def _on_lost(self, now_ms: int) -> None:
         while lost := self._sockets.lost():  # What the layers send then may find others lost.
             for peer in lost:
-                if peer in self._settings.join and not is_joined(self.stack):
-                    _log.warning("nobody answers at %s, by which this node should join: trying again", peer)
-                else:
-                    _log.info("%s is gone", peer)
+                self._say_gone(peer)
                 self._handle(PeerDown(now_ms, peer))
+
+    def _say_gone(self, peer: str) -> None:
+        if peer not in self._settings.join or is_joined(self.stack):
+            _log.info("%s is gone", peer)
+        elif self._is_worth_a_line("a contact that is not there"):
+            _log.warning("nobody answers at %s, by which this node should join: trying again", peer)
 
     def _on_message(self, now_ms: int, arrival: FromPeer) -> None:
         if arrival.is_reborn:
@@ -142,11 +145,13 @@ class PeerNode:
         self._sockets.answer(arrival.client, encode(answer))
 
     def _complain(self, reason: str, sender: str, error: TidingsError) -> None:
-        """Counts it, and says so the first, the tenth, the hundredth time: a flood must not fill the log."""
+        if self._is_worth_a_line(reason):
+            _log.warning("%s from %s was dropped (%d so far): %s", reason, sender, self._complaints[reason], error)
+
+    def _is_worth_a_line(self, reason: str) -> bool:
+        """Counts it; it is said the first, the tenth, the hundredth time, so that a flood does not fill the log."""
         self._complaints[reason] += 1
-        count = self._complaints[reason]
-        if str(count).strip("0") == "1":
-            _log.warning("%s from %s was dropped (%d so far): %s", reason, sender, count, error)
+        return str(self._complaints[reason]).strip("0") == "1"
 
     # What the stack wants.
 

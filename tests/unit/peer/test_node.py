@@ -124,6 +124,24 @@ def test_only_subscribers_deliver(host: Host) -> None:
         first.publish("", "hello")
 
 
+def test_many_large_messages_at_once_are_cut_into_what_a_frame_holds(host: Host) -> None:
+    """Those of a node that is still alone pile up, and leave together."""
+    first = host.start()
+    text = "x" * 40_000
+    first.subscribe("news")
+    for _ in range(60):
+        first.publish("news", text)
+    second = host.start(first.address)
+    wait_until(lambda: knows(first, 1) and knows(second, 1), "both have met")
+    wait_until(lambda: first.look().subscriptions == {"news": True}, "it is subscribed")
+    for _ in range(60):
+        second.publish("news", text)
+    wait_until(lambda: first.look().waiting == second.look().waiting == 0, "the owner has taken all of it")
+    wait_until(lambda: first.look().arrived >= 60, "it has arrived")
+    assert {arrived.text for arrived in first.take()} == {text}
+    assert first.look().refused == {}
+
+
 def shouts(message: bytes, address: str, sender: str = "tcp://127.0.0.1:9") -> Callable[[], None]:
     """Says something to a node as if a node had said it."""
 

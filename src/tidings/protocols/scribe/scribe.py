@@ -14,6 +14,7 @@ from __future__ import annotations
 from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed, ProtocolError
 from tidings.protocols.chord import Delivered, NeighboursChanged, Route, Stepped, identifier, key_of
 from tidings.protocols.chord.identifiers import within
+from tidings.protocols.scribe.log import chunks, size_of
 from tidings.protocols.scribe.messages import (
     Accepted,
     Entry,
@@ -212,7 +213,8 @@ class Scribe:
     # Publishing.
 
     def _submit(self, topic: str, outbox: Outbox) -> list[Effect]:
-        submit = outbox.submit(self._now_ms, self._settings.chunk_messages_max)
+        settings = self._settings
+        submit = outbox.submit(self._now_ms, settings.chunk_messages_max, settings.chunk_bytes_max)
         return self._to_root(topic, submit)
 
     def _to_root(self, topic: str, message: Submit | Fetch) -> list[Effect]:
@@ -355,11 +357,11 @@ class Scribe:
         """Messages that count go down the tree, and to our own subscriber."""
         tree = self.trees.trees[topic]
         effects: list[Effect] = []
-        step = self._settings.chunk_messages_max
-        for index in range(0, len(entries), step):
-            payloads = tuple(entry.payload for entry in entries[index : index + step])
-            spread = Spread(topic, self.node, first_offset + index, payloads)
+        settings = self._settings
+        for chunk in chunks(entries, size_of, settings.chunk_messages_max, settings.chunk_bytes_max):
+            spread = Spread(topic, self.node, first_offset, tuple(entry.payload for entry in chunk))
             effects += [*self.trees.pass_on(tree, spread), *self._read(spread)]
+            first_offset += len(chunk)
         return effects
 
     def _on_inherit(self, peer: NodeId, inherit: Inherit) -> list[Effect]:
