@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,34 @@ def test_a_node_that_is_killed_comes_back_under_its_address(overlay: Overlay) ->
         ]
         assert texts[0].life < texts[1].life
         assert cluster.wait_until_whole().problems == ()
+
+
+@both
+def test_a_node_that_hangs_is_left_out_and_comes_back(overlay: Overlay) -> None:
+    """Its connections stay open, so only the protocols' own beats and questions can tell."""
+    hasty = {"TIDINGS_BEAT_MS": "200", "TIDINGS_SILENCE_MS_MAX": "2000", "TIDINGS_REPAIR_MS": "500"}
+    with Cluster(overlay, settings=hasty) as cluster:
+        cluster.start(4)
+        cluster.wait_until_joined()
+        assert cluster.wait_until_whole().problems == ()
+        hanging = cluster.processes.pop(cluster.addresses[-1])
+        others = cluster.addresses
+        try:
+            hanging.send_signal(signal.SIGSTOP)
+            wait_until(lambda: not any(count_neighbours(node) > 2 for node in others), "it is left out")
+        finally:
+            hanging.send_signal(signal.SIGCONT)
+        try:
+            wait_until(lambda: all(count_neighbours(node) == 3 for node in others), "it is back")
+        finally:
+            hanging.kill()
+            hanging.wait()
+
+
+def count_neighbours(address: str) -> int:
+    with NodeCaller(address, timeout=30.0) as caller:
+        view = caller.look()
+    return len(view.ring.successors) if view.ring is not None else len(view.views.active) if view.views else 0
 
 
 @both

@@ -120,10 +120,10 @@ class PeerNode:
                 self._handle(PeerDown(now_ms, peer))
 
     def _say_gone(self, peer: str) -> None:
-        if peer not in self._settings.join or is_joined(self.stack):
+        if peer not in self._settings.join:
             _log.info("%s is gone", peer)
         elif self._is_worth_a_line("a contact that is not there"):
-            _log.warning("nobody answers at %s, by which this node should join: trying again", peer)
+            _log.warning("nobody answers at %s, by which this node joins: trying again", peer)
 
     def _on_message(self, now_ms: int, arrival: FromPeer) -> None:
         if arrival.is_reborn:
