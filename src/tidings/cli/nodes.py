@@ -13,7 +13,7 @@ import msgspec
 from tidings.cli import quantities
 from tidings.cli.columns import Cell, aligned
 from tidings.cli.output import harmless, print_json
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, Unavailable
 from tidings.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -83,6 +83,10 @@ def _curve(arguments: argparse.Namespace) -> ClientOptions | None:
     return client_options(Path(arguments.keys), arguments.client)
 
 
+def _no_answer(address: str) -> Unavailable:
+    return Unavailable(f"The node at {address} does not answer: is it running, and is that its address?")
+
+
 # Looking.
 
 
@@ -137,9 +141,7 @@ def _look_at_all(arguments: argparse.Namespace, address: str, keys: ClientOption
 
     survey = walk(address, keys, arguments.timeout or LOOK_SECONDS)
     if not survey.nodes:
-        from tidings.errors import Unavailable
-
-        raise Unavailable(f"The node at {address} does not answer: is it running, and is that its address?")
+        raise _no_answer(address)
     if arguments.json:
         fields = msgspec.to_builtins(survey)
         print_json({"overlay": survey.nodes[0].overlay, "whole": survey.whole, **fields})
@@ -195,7 +197,7 @@ def _drive(arguments: argparse.Namespace, address: str, keys: ClientOptions | No
 
     addresses = [view.address for view in walk(address, keys).nodes] if arguments.all else [address]
     if not addresses:
-        raise InvalidRequest(f"The node at {address} does not answer: is it running, and is that its address?")
+        raise _no_answer(address)
     accounts = drive(addresses, arguments.commands, arguments.seed, arguments.topics, keys)
     if arguments.json:
         for account in accounts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from msgspec.structs import replace
 
 from tidings.protocols.chord import Chord
@@ -12,6 +14,9 @@ from tidings.protocols.pubsub import OverGossip
 from tidings.protocols.scribe import Scribe
 from tidings.protocols.stack import Stack
 from tidings.wire.door import NodeView, RingView, TreeView, ViewsView
+
+TREES_MAX = 1_000
+"""Trees in one view: an answer must not grow without end."""
 
 
 def is_ring(stack: Stack) -> bool:
@@ -44,7 +49,7 @@ def look(stack: Stack, view: NodeView) -> NodeView:
         views = stack.layer(HyParView)
         return replace(view, views=ViewsView(views.active, views.passive))
     ring, fingers = stack.layer(Chord).ring, stack.layer(Chord).fingers
-    trees = stack.layer(Scribe).trees.trees.values()
+    trees = islice(stack.layer(Scribe).trees.trees.values(), TREES_MAX)
     return replace(
         view,
         ring=RingView(

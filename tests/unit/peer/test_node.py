@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import msgspec
 import pytest
 import zmq
 
@@ -226,6 +227,22 @@ def test_a_node_that_is_not_there_is_said() -> None:
         NodeCaller("tcp://127.0.0.1:9")
     with pytest.raises(ProtocolError, match="write tcp://HOST:PORT"):
         NodeCaller("tcp://nowhere")
+
+
+def test_a_client_in_a_few_lines(host: Host) -> None:
+    """As docs/node.md shows it: plain msgpack over a REQ socket, for any language."""
+    address = host.start().address
+    with zmq.Context() as context, context.socket(zmq.REQ) as node:
+        node.linger = 0
+        node.connect(address)
+        for command, answer in (
+            (["publish", 1, "news", "hello"], ["done", 1]),
+            (["take", 2, 0, 100], ["taken", 2, 0, []]),
+            (["subscribe", 3, "x" * 200], ["failed", 3, 3]),
+        ):
+            node.send(msgspec.msgpack.encode(command))
+            assert node.poll(20_000)
+            assert msgspec.msgpack.decode(node.recv())[: len(answer)] == answer
 
 
 def test_a_door_that_does_not_answer_is_said() -> None:
