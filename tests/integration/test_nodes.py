@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -231,3 +232,43 @@ def test_a_node_that_is_not_there_is_one_sentence() -> None:
 def test_the_documents_sizes(overlay: Overlay, messages_each: int, kill: int) -> None:
     """P11: 20 nodes, 25, 50 and 75 messages each, with and without failures."""
     check(run_processes(overlay, nodes=20, messages_each=messages_each, kill=kill, seed=messages_each), overlay)
+
+
+@both
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_come_and_go_while_everybody_publishes(overlay: Overlay, seed: int) -> None:
+    """P12: up to three of twelve are dead at a time, and come back as new lives under their old addresses."""
+    chance = random.Random(seed)
+    dead: list[str] = []
+    with Cluster(overlay, founders=9) as cluster:
+        cluster.start(12)
+        cluster.wait_until_joined()
+        with Driver(cluster.addresses) as driver:
+            for node in cluster.addresses:
+                for topic in TOPICS:
+                    driver.subscribe(node, topic)
+            driver.settle()
+            for _ in range(30):
+                fate = chance.random()
+                if fate < 0.4 and len(dead) < 3:
+                    dead.append(chance.choice(cluster.addresses))
+                    cluster.kill(dead[-1])
+                    driver.forget(dead[-1])
+                elif fate < 0.8 and dead:
+                    node = dead.pop(chance.randrange(len(dead)))
+                    cluster.restart(node)
+                    cluster.wait_until_joined()
+                    driver.add(node)
+                    for topic in TOPICS:
+                        driver.subscribe(node, topic)
+                    driver.settle()
+                for _ in range(10):
+                    driver.publish(chance.choice(cluster.addresses), chance.choice(TOPICS))
+                driver.drain()
+            cluster.wait_until_whole()
+            driver.collect()
+            accounts = driver.account()
+        assert sum(account.owed for account in accounts) > 500
+        assert not any(account.missing or account.doubled or account.strange for account in accounts)
+        assert cluster.wait_until_whole().problems == ()

@@ -23,6 +23,8 @@ POLL_SECONDS = 0.05
 SETTLE_SECONDS_MAX = 120.0
 """How long a condition is waited for: nodes share their machine with others, and may be slow."""
 
+CALL_SECONDS_MAX = 30.0
+
 SUBSCRIBE, UNSUBSCRIBE, PUBLISH = range(3)
 WEIGHTS = (3, 1, 10)
 """How often each command is drawn, in this order."""
@@ -57,16 +59,26 @@ class Driver:
     """Drives some nodes from one thread, and keeps account."""
 
     def __init__(self, addresses: Iterable[str], curve: ClientOptions | None = None) -> None:
-        self.callers = {address: NodeCaller(address, curve, timeout=30.0) for address in addresses}
-        self.accounts = {address: NodeAccount(address) for address in self.callers}
-        self.subscriptions: dict[str, dict[str, None]] = {address: {} for address in self.callers}
-        self._ever: dict[str, dict[str, None]] = {address: {} for address in self.callers}
+        self._curve = curve
+        self.callers: dict[str, NodeCaller] = {}
+        self.accounts: dict[str, NodeAccount] = {}
+        self.subscriptions: dict[str, dict[str, None]] = {}
+        self._ever: dict[str, dict[str, None]] = {}
+        """What each node has ever been subscribed to."""
         self._posts: dict[str, _Post] = {}
-        self._had: dict[str, Counter[str]] = {address: Counter() for address in self.callers}
+        self._had: dict[str, Counter[str]] = {}
         self._token = f"{time.time_ns():x}"
         """Tells the messages of this driver from those of others."""
         self.last_at = time.monotonic()
         """When something last came."""
+        for address in addresses:
+            self.add(address)
+
+    def add(self, node: str) -> None:
+        """One more node to drive."""
+        self.callers[node] = NodeCaller(node, self._curve, CALL_SECONDS_MAX)
+        self.accounts[node] = NodeAccount(node)
+        self.subscriptions[node], self._ever[node], self._had[node] = {}, {}, Counter()
 
     def close(self) -> None:
         for caller in self.callers.values():

@@ -75,6 +75,8 @@ class PeerNode:
         self.sent: Counter[type[Message]] = Counter()
         self.received: Counter[type[Message]] = Counter()
         self._complaints: Counter[str] = Counter()
+        self._absences: Counter[str] = Counter()
+        """How often each contact was not there."""
 
     def stop(self) -> None:
         """Asks the node to leave; may be called from any thread or signal handler."""
@@ -122,7 +124,7 @@ class PeerNode:
     def _say_gone(self, peer: str) -> None:
         if peer not in self._settings.join:
             _log.info("%s is gone", peer)
-        elif self._is_worth_a_line("a contact that is not there"):
+        elif self._is_worth_a_line(self._absences, peer):
             _log.warning("nobody answers at %s, by which this node joins: trying again", peer)
 
     def _on_message(self, now_ms: int, arrival: FromPeer) -> None:
@@ -145,13 +147,14 @@ class PeerNode:
         self._sockets.answer(arrival.client, encode(answer))
 
     def _complain(self, reason: str, sender: str, error: TidingsError) -> None:
-        if self._is_worth_a_line(reason):
+        if self._is_worth_a_line(self._complaints, reason):
             _log.warning("%s from %s was dropped (%d so far): %s", reason, sender, self._complaints[reason], error)
 
-    def _is_worth_a_line(self, reason: str) -> bool:
+    @staticmethod
+    def _is_worth_a_line(counts: Counter[str], what: str) -> bool:
         """Counts it; it is said the first, the tenth, the hundredth time, so that a flood does not fill the log."""
-        self._complaints[reason] += 1
-        return str(self._complaints[reason]).strip("0") == "1"
+        counts[what] += 1
+        return str(counts[what]).strip("0") == "1"
 
     # What the stack wants.
 
