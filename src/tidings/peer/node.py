@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 
-from tidings.errors import ProtocolError, TidingsError
+from tidings.errors import InvalidRequest, ProtocolError, TidingsError
 from tidings.node.clock import Clock
 from tidings.peer.desk import Desk
 from tidings.peer.stacks import LayerSettings, build_stack, layer_of
@@ -47,10 +47,11 @@ from tidings.protocols.stack import (
     TimerFired,
 )
 from tidings.settings import PeerSettings
+from tidings.transport.curve import is_loopback
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets
 from tidings.wire.codec import encode
 from tidings.wire.door import NodeView
-from tidings.wire.peers import MessageDecoder
+from tidings.wire.peers import MessageDecoder, check_address
 
 IDLE_MS = 1_000
 """The longest wait: how late an unused connection is noticed."""
@@ -58,10 +59,25 @@ IDLE_MS = 1_000
 _log = logging.getLogger("tidings.peer")
 
 
+def check_contacts(settings: PeerSettings) -> None:
+    """InvalidRequest for a contact that could never be joined."""
+    for contact in settings.join:
+        try:
+            check_address(contact)
+        except ProtocolError as error:
+            raise InvalidRequest(f"This node cannot join by {contact!r}: {error}") from error
+        if settings.keys is None and not is_loopback(contact):
+            raise InvalidRequest(
+                f"{contact} is not on this machine, and without keys no other is spoken to: make keys with "
+                "`tidings keys DIR` and give --keys DIR."
+            )
+
+
 class PeerNode:
     """A node of an overlay. All of it belongs to the thread that calls `run`, except `stop`."""
 
     def __init__(self, settings: PeerSettings, layers: LayerSettings, clock: Callable[[], int] | None = None) -> None:
+        check_contacts(settings)
         self._settings = settings
         self._clock = clock or Clock()
         self.life = self._clock()
