@@ -22,6 +22,7 @@ MIB = 1024 * KIB
 
 TopicPolicy = Literal["auto", "on-subscribe", "on-publish"]
 Durability = Literal["fsync", "os"]
+Overlay = Literal["chord", "hyparview"]
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -365,13 +366,66 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or everybody looks dead.")
 
 
+class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a node of an overlay meets its peers and its clients."""
+
+    bind: str = "tcp://127.0.0.1:7500"
+    address: str | None = None
+    """What the others call this node; None is where it is bound."""
+    overlay: Overlay = "chord"
+    """chord: a ring with a tree for each topic (Scribe); hyparview: views of a few neighbours, and gossip."""
+    join: tuple[str, ...] = ()
+    """Nodes of the overlay to join by; none is the first node."""
+    founders: int = 2
+    """How many nodes begin a ring together, for the first node of one."""
+    keys: str | None = None
+    """A folder made by `tidings keys`, with a key named after each node's address; needed beyond loopback."""
+    links_max: int = 256
+    """Peers to which connections are kept open; beyond, the one that was not used for longest is closed."""
+    idle_ms: int = 60_000
+    """A connection that was not used for this long is closed."""
+    connect_ms: int = 5_000
+    """A peer to which no connection can be made in this time is gone."""
+    link_beat_ms: int = 2_000
+    link_silence_ms_max: int = 10_000
+    """A connection over which nothing comes back for this long is broken."""
+    frame_bytes_max: int = 4 * MIB
+    queued_messages_max: int = 10_000
+    """ZeroMQ's high-water mark for each peer; what does not fit is lost, and the protocols send it again."""
+    drained_messages_max: int = 256
+    """Messages taken from the socket before timers are looked at."""
+    senders_max: int = 4_096
+    """Connections and senders that are remembered, to tell lives and liars apart."""
+    text_bytes_max: int = 48 * KIB
+    """The largest message that a client may publish."""
+    inbox_messages_max: int = 10_000
+    """Messages that arrived and are kept for clients; the oldest go first."""
+    inbox_bytes_max: int = 16 * MIB
+    kept_max: int = 10_000
+    """Messages of its own that a node keeps for those who missed them."""
+    subscriptions_max: int = 1_000
+    stop_ms: int = 5_000
+    """How long a node that is told to stop waits until what it published is safe with others."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int):
+                _require(value > 0, f"The setting {name} must be above 0, and it is {value}.")
+        _require(2 <= self.founders <= 256, f"founders is 2 to 256, and it is {self.founders}.")
+        _require(
+            self.link_beat_ms < self.link_silence_ms_max,
+            f"link_beat_ms ({self.link_beat_ms}) must be below link_silence_ms_max ({self.link_silence_ms_max}).",
+        )
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
 def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str | Path = "tidings.toml") -> Settings:
     """Settings of a kind: from `given`, then TIDINGS_* variables, then the file, then the defaults.
 
-    The table of the file is the kind's name: [broker], [journal], [node], [sockets], [client].
+    The table of the file is the kind's name: [broker], [journal], [node], [sockets], [client], [peer] and so on.
 
     >>> load(BrokerSettings, {"topics": "on-publish"}, file="/nonexistent").topics
     'on-publish'

@@ -18,10 +18,15 @@ from tidings.client.inbox import Inbox
 from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged, TidingsError
 from tidings.journal import record, segment
 from tidings.message import Columns
-from tidings.protocols import storage
+from tidings.protocols import gossip, hyparview, storage
 from tidings.protocols.broker import bulk, messages
+from tidings.protocols.chord import messages as chord
+from tidings.protocols.pubsub.messages import Letter
+from tidings.protocols.pubsub.messages import decode as decode_letter
+from tidings.protocols.scribe import messages as scribe
+from tidings.protocols.stack import Message
 from tidings.settings import BrokerSettings, load
-from tidings.wire import codec
+from tidings.wire import codec, door, peers
 from tidings.wire.storage import decode_call, decode_storage_answer
 
 ROUNDS = int(os.environ.get("TIDINGS_FUZZ", "4000"))
@@ -84,6 +89,33 @@ STORAGE_ANSWERS: list[storage.AnyStorageAnswer] = [
 ]
 
 
+NODE = "tcp://127.0.0.1:7500"
+PEER_MESSAGES: list[Message] = [
+    chord.TellLinks(3, None, (NODE, NODE)),
+    chord.Hop(1, chord.STEP, bytes(32), NODE, 0, 2, True, b"payload"),
+    scribe.Spread("news", NODE, 7, (b"one", b"two")),
+    scribe.TreeBeat((("news", NODE, 3), ("sport", None, 0))),
+    scribe.Replicate("news", 1, 2, 3, (scribe.Entry(1, NODE, 5, 6, b"body"),), 4, 0, (("a", 1),)),
+    gossip.Payload("news", 1, 2, b"body"),
+    gossip.Digest((("news", 1, 2),)),
+    hyparview.Shuffle(NODE, 3, (NODE,)),
+]
+COMMANDS: list[door.AnyCommand] = [
+    door.Subscribe(1, "news"),
+    door.Publish(2, "news", "hello"),
+    door.Take(3, 0, 100),
+    door.Look(4),
+]
+VIEW = door.NodeView(NODE, 1, "chord", True, 1, {"news": True}, 0, 0, 0, 0, 0, {"chord": {"Hop": 1}}, {}, {})
+DOOR_ANSWERS: list[door.AnyAnswer] = [
+    door.Done(1),
+    door.Failed(2, 9, "no"),
+    door.Taken(3, 0, (door.Text("news", NODE, 1, 0, "hello"),)),
+    door.Seen(4, VIEW),
+]
+PEER_DECODER = peers.MessageDecoder({type(message) for message in PEER_MESSAGES})
+
+
 def a_record() -> bytes:
     append = record.Append(1, b"command", (b"body" * 5,), 99)
     described = record.Record(7, 1, 99, 0, 0, b"command", BASE + record.HEADER_SIZE + 7, 20)
@@ -105,6 +137,12 @@ DECODERS = [
     Decoder(
         "storage answer", [codec.encode(each) for each in STORAGE_ANSWERS], decode_storage_answer, (ProtocolError,)
     ),
+    Decoder("node header", [peers.encode_header(NODE, 99)], peers.decode_header, (ProtocolError,)),
+    Decoder("node message", [codec.encode(each) for each in PEER_MESSAGES], PEER_DECODER.decode, (ProtocolError,)),
+    Decoder("node command", [codec.encode(each) for each in COMMANDS], door.decode_command, (ProtocolError,)),
+    Decoder("node answer", [codec.encode(each) for each in DOOR_ANSWERS], door.decode_answer, (ProtocolError,)),
+    Decoder("routed", [codec.encode(scribe.JoinTree("news"))], scribe.decode, (ProtocolError,)),
+    Decoder("letter", [codec.encode(Letter("news", NODE, 1, 2, b"body"))], decode_letter, (ProtocolError,)),
     Decoder("guess", [codec.encode(each) for each in REQUESTS], codec.guess_request, ()),
     Decoder("record", [a_record()], lambda data: record.decode(memoryview(data), 0, BASE), ()),
     Decoder(

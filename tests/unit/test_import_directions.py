@@ -29,6 +29,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A storage server keeps the files of a journal; a broker may use one as its disk.
     "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
     "node": (*NOUNS, "transport", "journal", "wire", "protocols", "storage.remote"),
+    # A node of an overlay: it runs the stacks over ZeroMQ, and knows no journal.
+    "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # The engine does no input or output of its own, and the session is pure: the simulator drives both.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
@@ -40,7 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
     "exchange": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
-    "experiments": (*NOUNS, "client", "simulator", ""),
+    "experiments": (*NOUNS, "client", "simulator", "peer", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
     "bench": (
         *NOUNS,
@@ -60,7 +62,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling", "pipeline", "exchange"),
+        *("gateways", "spelling", "pipeline", "exchange", "peer"),
         "",
     ),
     "__main__": ("cli",),

@@ -8,9 +8,17 @@ import msgspec
 import pytest
 
 from tidings.errors import InvalidRequest
-from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, NodeSettings, SocketsSettings, load
+from tidings.settings import (
+    BrokerSettings,
+    ClientSettings,
+    JournalSettings,
+    NodeSettings,
+    PeerSettings,
+    SocketsSettings,
+    load,
+)
 
-KINDS = [BrokerSettings, JournalSettings, NodeSettings, SocketsSettings, ClientSettings]
+KINDS = [BrokerSettings, JournalSettings, NodeSettings, SocketsSettings, ClientSettings, PeerSettings]
 
 
 @pytest.fixture
@@ -58,6 +66,10 @@ def test_variables_are_read_as_the_type_they_stand_for(file: Path, monkeypatch: 
         (BrokerSettings, {"topics_max": 0}, "topics_max"),
         (BrokerSettings, {"topics_max": "many"}, "int"),
         (BrokerSettings, {"retain_bytes": -1}, "retain_bytes"),
+        (PeerSettings, {"overlay": "star"}, "star"),
+        (PeerSettings, {"founders": 1}, "founders"),
+        (PeerSettings, {"links_max": 0}, "links_max"),
+        (PeerSettings, {"link_beat_ms": 10_000}, "link_beat_ms"),
         (BrokerSettings, {"message_bytes_max": 2, "batch_bytes_max": 1}, "batch_bytes_max"),
         (BrokerSettings, {"topic_max": 1}, "topic_max"),
         (JournalSettings, {"durability": "maybe"}, "maybe"),

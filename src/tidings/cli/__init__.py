@@ -34,6 +34,8 @@ COMMANDS = {
     "topics": "list the topics",
     "groups": "list the groups, their members and their lanes",
     "shell": "all of these at a prompt",
+    "node": "run a node of a peer-to-peer overlay",
+    "nodes": "look at the nodes of an overlay, and speak to them",
     "spell": "put the numbers of a text into words",
     "editor": "publish a text through the door for sockets",
     "subscriber": "subscribe at a prompt through the door for sockets",

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidings.cli import processes
 from tidings.cli.engines import engine_for, lake_folder
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from tidings.experiments.sweep import Engine
 
 ALL = "all"
+PROCESSES = "processes"
 HELP = (
     "Runs an experiment in the simulator: its runs are Spark tasks, and Spark SQL makes the figures of their rows.\n\n"
 )
 HELP += "".join(f"  {experiment.name:<12}{experiment.about}\n" for experiment in EXPERIMENTS.values())
 HELP += f"  {ALL:<12}all of them\n"
+HELP += f"  {PROCESSES:<12}no simulation: nodes as processes on this machine, over ZeroMQ, some of which are killed\n"
 
 EXAMPLES = """\
   tidings experiment hyparview                                  # 1,000 nodes, 10 to 90 % of them fail
@@ -33,11 +36,12 @@ EXAMPLES = """\
   tidings experiment load --no-spark --json                     # in processes of this machine
   tidings experiment lookups --plot hops.svg
   tidings experiment reliability --seeds 100 --master spark://10.0.0.1:7077 --lake /mnt/lake --out report/
+  tidings experiment processes --overlay chord --nodes 20 --messages 10 --kill 5
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = (*EXPERIMENTS, ALL)
+    names = (*EXPERIMENTS, ALL, PROCESSES)
     parser.add_argument("name", metavar="NAME", choices=names, help=f"the experiment: {', '.join(names)}")
     parser.add_argument(
         "--nodes",
@@ -66,9 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="cores to use here (default: all)"
     )
+    processes.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.name == PROCESSES:
+        return processes.run(arguments)
     from tidings.experiments import plot
     from tidings.experiments.experiment import Choice
 

@@ -107,7 +107,7 @@ class Shell:
 
     def run(self, line: str) -> None:
         """Runs one line; an empty one and one that begins with # do nothing."""
-        name, rest = _word(line)
+        name, rest = word(line)
         if name is None or name.startswith("#"):
             return
         command = self._commands.get(name.lower())
@@ -116,7 +116,7 @@ class Shell:
         command(rest)
 
     def _put(self, rest: str) -> None:
-        topic, text = _word(rest)
+        topic, text = word(rest)
         if topic is None or not text:
             raise _usage("put")
         answer = self._bus.put(topic, text[1:])
@@ -124,7 +124,7 @@ class Shell:
             print(receipt_line(receipt), flush=True)
 
     def _get(self, rest: str) -> None:
-        topic, rest = _word(rest)
+        topic, rest = word(rest)
         if rest.strip():
             raise _usage("get")
         if topic is not None:
@@ -138,8 +138,8 @@ class Shell:
             print("(nothing)", flush=True)
 
     def _subscribe(self, rest: str) -> None:
-        topic, rest = _word(rest)
-        given, rest = _word(rest)
+        topic, rest = word(rest)
+        given, rest = word(rest)
         if topic is None or rest.strip():
             raise _usage("subscribe")
         try:
@@ -150,7 +150,7 @@ class Shell:
         print(f"subscribed to {harmless(topic)}", flush=True)
 
     def _unsubscribe(self, rest: str) -> None:
-        topic, rest = _word(rest)
+        topic, rest = word(rest)
         if topic is None or rest.strip():
             raise _usage("unsubscribe")
         self._bus.unsubscribe(topic)
@@ -174,10 +174,10 @@ def _usage(name: str) -> Usage:
     return Usage(f"It is written: {name} {COMMANDS[name][0]}.")
 
 
-def _word(text: str) -> tuple[str | None, str]:
+def word(text: str) -> tuple[str | None, str]:
     """The first word, which may be quoted, and what follows it.
 
-    >>> _word('"my topic" it\\'s here')
+    >>> word('"my topic" it\\'s here')
     ('my topic', " it's here")
     """
     match = _WORD.match(text)
@@ -224,7 +224,7 @@ def completer(bus: Bus) -> Completer:
     class Words(Completer):
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
             before = document.text_before_cursor
-            name, rest = _word(before)
+            name, rest = word(before)
             if name is None or not rest:
                 typed = name or ""
                 yield from (Completion(word + " ", -len(typed)) for word in COMMANDS if word.startswith(typed))

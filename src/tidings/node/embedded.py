@@ -14,8 +14,9 @@ from pathlib import Path
 from tidings.errors import StorageError, Unavailable
 from tidings.journal.disk import DiskFull, RealDisk
 from tidings.journal.journal import Journal
+from tidings.node.clock import Clock
 from tidings.node.engine import Engine
-from tidings.node.loop import TICK_MS, Clock
+from tidings.node.loop import TICK_MS
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire.codec import Frame
 

@@ -28,6 +28,7 @@ from typing import NoReturn, Protocol
 from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk
 from tidings.journal.journal import Commit, Journal
+from tidings.node.clock import Clock
 from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.storage.remote import RemoteDisk
@@ -48,16 +49,6 @@ GARBAGE_MIN = 20_000
 """The collector of cycles, of which a broker makes few, runs this seldom: it walks through every batch in memory."""
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
-
-
-class Clock:
-    """Milliseconds since 1970 that never go back and never stand still, whatever is done to the machine's clock."""
-
-    def __init__(self) -> None:
-        self._began_ns = time.time_ns() - time.monotonic_ns()
-
-    def __call__(self) -> int:
-        return (self._began_ns + time.monotonic_ns()) // 1_000_000
 
 
 class Committer:

@@ -21,7 +21,8 @@ Differs from the paper:
 - Whoever had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high priority,
   though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
   otherwise stay a small world of their own.
-- A node that knows nobody any more joins again by its contacts.
+- A node that knows nobody any more joins again by its contacts, and so does one that has never met any of them.
+  Newcomers that only found each other, because their contacts were not up yet, would otherwise be content and apart.
 - Every `rotate_ms` a node asks in the same way, though it misses nobody. Two halves of a network that was cut would
   otherwise stay apart for ever, each content with its full views.
 """
@@ -140,6 +141,8 @@ class HyParView(Table):
         """Who refused since the last repair; asking again at once would lead to the same."""
         self._offered: tuple[NodeId, ...] = ()
         """The sample of the last shuffle: these may go first when its reply comes."""
+        self._has_met_contact = not self._contacts
+        """Whether this node has ever been the neighbour of a contact, and with it in the overlay."""
         self._was_full = True
         """Whether the active view has been full at some time since the last repair."""
 
@@ -265,6 +268,7 @@ class HyParView(Table):
             self._remember(unlucky)
         self._passive.pop(peer, None)
         self._active[peer] = None
+        self._has_met_contact = self._has_met_contact or peer in self._contacts
         self._was_full = self._was_full or len(self._active) >= self._settings.active_max
         return [*effects, Ask(Watch(peer)), Notify(NeighborUp(peer))]
 
@@ -292,7 +296,7 @@ class HyParView(Table):
             effects += self._ask_anybody()
         self._was_full = len(self._active) >= self._settings.active_max
         effects += self._fill()
-        if not self._active and not self._asked:
+        if (not self._active and not self._asked) or not self._has_met_contact:
             effects += self._join()
         return effects
 

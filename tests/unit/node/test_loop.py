@@ -12,8 +12,9 @@ import pytest
 import tidings
 from tidings.journal.disk import Buffer, RealDisk
 from tidings.journal.journal import Journal
+from tidings.node.clock import Clock
 from tidings.node.engine import Engine
-from tidings.node.loop import INLINE_NS_MAX, Clock, Loop
+from tidings.node.loop import INLINE_NS_MAX, Loop
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router
 

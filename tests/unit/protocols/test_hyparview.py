@@ -246,6 +246,17 @@ class TestBeyondThePaper:
             SetTimer(AnswerDue("c"), 50),
         ]
 
+    def test_one_that_has_never_met_a_contact_goes_on_asking_though_its_view_is_full(self) -> None:
+        layer = node(active="ab", contacts="c")
+        join: list[Effect] = [Send(("c",), Join()), SetTimer(AnswerDue("c"), 50)]
+        for _ in range(2):
+            assert fire(layer, RepairDue()) == [SetTimer(RepairDue(), 2_000), *join]
+            fire(layer, AnswerDue("c"))
+        fire(layer, RepairDue())
+        receive(layer, "c", NeighborAnswer(accepted=True))
+        assert "c" in layer.active
+        assert fire(layer, RepairDue()) == [SetTimer(RepairDue(), 2_000)]
+
     def test_a_content_node_exchanges_a_neighbour_now_and_then(self) -> None:
         layer = node(active="ab", passive="p")
         assert fire(layer, RotateDue()) == [SetTimer(RotateDue(), 300_000), *asks("p", urgent=True)]

@@ -359,7 +359,17 @@ def test_an_outbox_ignores_an_acknowledgement_that_is_no_news() -> None:
     assert outbox.on_accepted(1)
     assert not outbox.on_accepted(1)
     assert not outbox.on_accepted(9), "nobody can have what was never sent"
-    assert outbox.submit(0, 10).payloads == (b"b",)
+    assert outbox.submit(0, 10, 100).payloads == (b"b",)
+
+
+def test_an_outbox_sends_as_much_as_one_message_may_carry() -> None:
+    """Whatever piled up, it must fit into one routed message; a single message always does."""
+    outbox = Outbox(TOPIC, "p", 1, messages_max=10)
+    for payload in (b"three", b"four", b"five"):
+        outbox.put(payload)
+    assert outbox.submit(0, 10, 9).payloads == (b"three", b"four")
+    assert outbox.submit(0, 1, 100).payloads == (b"three",)
+    assert outbox.submit(0, 10, 1).payloads == (b"three",)
 
 
 @pytest.mark.parametrize("setting", [{"replicas": -1}, {"beat_ms": 0}, {"silence_ms_max": 1_000}])

@@ -24,6 +24,7 @@ from tidings.protocols.scribe.messages import (
     TreeBeat,
     TreeBeatTaken,
     TreesDue,
+    decode,
     encode,
 )
 from tidings.protocols.stack import (
@@ -398,6 +399,13 @@ def test_a_message_that_is_too_large_is_refused() -> None:
         Node(settings=ScribeSettings(payload_bytes_max=3)).ask(Publish(TOPIC, b"four"))
 
 
-def test_bytes_that_are_not_ours_are_refused() -> None:
+def test_bytes_that_are_not_ours_are_dropped_and_counted() -> None:
+    """Anybody may route them here, and a node must not end by them."""
+    node = Node()
+    assert node.news(Delivered(key_of(TOPIC), b"\xc1", "x", 1)) == []
+    assert node.news(Stepped(key_of(TOPIC), b"\xc1", "x", is_owner=True)) == []
+    assert node.scribe.malformed == 2
+    assert node.news(Delivered(key_of(TOPIC), encode(JoinTree(TOPIC)), "x", 1)) == []  # No step, though it is ours.
+    assert node.news(Stepped(key_of(TOPIC), encode(Fetch(TOPIC, "x", 0)), "x", is_owner=True)) == []
     with pytest.raises(ProtocolError, match="same version"):
-        Node().news(Delivered(key_of(TOPIC), b"\xc1", "x", 1))
+        decode(b"\xc1")

@@ -21,6 +21,7 @@ from tidings.protocols.chord.messages import (
     RootUnknown,
     Route,
     RouteStep,
+    Settle,
     Stepped,
 )
 from tidings.protocols.chord.ring import Links, stable_links
@@ -38,6 +39,7 @@ __all__ = [
     "RootUnknown",
     "Route",
     "RouteStep",
+    "Settle",
     "Stepped",
     "identifier",
     "key_of",

@@ -31,6 +31,7 @@ from tidings.protocols.chord.messages import (
     RootUnknown,
     Route,
     RouteStep,
+    Settle,
     StabiliseDue,
     Stepped,
     TellLinks,
@@ -54,11 +55,13 @@ from tidings.settings import ChordSettings
 
 
 class Chord:
-    """One node of the ring. It begins as a founding member with `links`, or joins by one of its `contacts`."""
+    """One node of the ring. It begins as a founding member with `links`, or joins by one of its `contacts`; without
+    either it waits to be told its neighbours (`Settle`).
+    """
 
     handles = (
         *(AskLinks, TellLinks, Precede, Place, Hop, HopTaken, Found),
-        *(Route, RouteStep, FindRoot),
+        *(Route, RouteStep, FindRoot, Settle),
         *(StabiliseDue, FixFingersDue, JoinDue, QueryDue, HopDue, LookupDue),
     )
     listens = (PeerDown,)
@@ -72,7 +75,6 @@ class Chord:
         contacts: tuple[NodeId, ...] = (),
         ring: type[Ring] = Ring,
     ) -> None:
-        assert links is not None or contacts, "A node either founds the ring or knows somebody in it."
         self.node = node
         self.ring = ring(node, settings)
         self.fingers = Fingers(self.ring.own)
@@ -116,6 +118,8 @@ class Chord:
                 return self._on_route(STEP, key, payload)
             case Requested(_, FindRoot(key)):
                 return self._lookups.find(key) if self.ring.is_member else [Notify(RootUnknown(key))]
+            case Requested(_, Settle(predecessor, successors)):
+                return self._on_settle(Links(predecessor, successors))
             case PeerDown(_, peer):
                 return self._on_down(peer)
         raise UnexpectedEvent(event)
@@ -164,6 +168,13 @@ class Chord:
         self._next_contact += 1
         hop = Hop(0, JOIN, to_key(self.ring.own), self.node, 0, 0, False, b"")
         return [Send((contact,), hop), SetTimer(JoinDue(), self._settings.join_ms)]
+
+    def _on_settle(self, links: Links) -> list[Effect]:
+        """The ring is being founded, and this node is one of the founding members."""
+        if not self.ring.is_member:
+            self.ring.settle(links)
+            self._contacts = self._contacts or links.successors
+        return []
 
     def _on_down(self, peer: NodeId) -> list[Effect]:
         self.fingers.forget(peer)

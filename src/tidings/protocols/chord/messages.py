@@ -90,6 +90,13 @@ class FindRoot(Request, frozen=True):
     key: Key
 
 
+class Settle(Request, frozen=True):
+    """Begin as a member that knows its neighbours; ignored by a node that is one already."""
+
+    predecessor: NodeId
+    successors: tuple[NodeId, ...]
+
+
 # Up.
 
 

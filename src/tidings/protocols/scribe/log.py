@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import TypeVar
 
 from tidings.protocols.scribe.messages import Entry
+
+Item = TypeVar("Item")
+
+
+def chunks(
+    items: Iterable[Item], size_of: Callable[[Item], int], count_max: int, bytes_max: int
+) -> Iterator[tuple[Item, ...]]:
+    """Cuts messages into as much as one message between nodes may carry, and at least one at a time.
+
+    >>> list(chunks([b"one", b"two", b"three", b"4"], len, count_max=2, bytes_max=6))
+    [(b'one', b'two'), (b'three', b'4')]
+    >>> list(chunks([b"one", b"two"], len, count_max=2, bytes_max=1))
+    [(b'one',), (b'two',)]
+    """
+    chunk: list[Item] = []
+    size_bytes = 0
+    for item in items:
+        size_bytes += size_of(item)
+        if chunk and (len(chunk) == count_max or size_bytes > bytes_max):
+            yield tuple(chunk)
+            chunk, size_bytes = [], size_of(item)
+        chunk.append(item)
+    if chunk:
+        yield tuple(chunk)
+
+
+def size_of(entry: Entry) -> int:
+    return len(entry.payload)
 
 
 def publisher_of(entry: Entry) -> str:

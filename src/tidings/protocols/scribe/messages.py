@@ -253,7 +253,7 @@ def decode(payload: bytes) -> Routed:
     """Reads a routed payload."""
     try:
         return _decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(
             f"A routed payload is not one of Scribe's: {error}. Do both sides run the same version?"
         ) from None

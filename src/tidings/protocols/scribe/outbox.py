@@ -6,6 +6,7 @@ from collections import deque
 from itertools import islice
 
 from tidings.errors import Overloaded
+from tidings.protocols.scribe.log import chunks
 from tidings.protocols.scribe.messages import Submit
 from tidings.protocols.stack import NodeId
 
@@ -33,12 +34,11 @@ class Outbox:
         self._waiting.append(payload)
         return self._first_sequence + len(self._waiting) - 1
 
-    def submit(self, now_ms: int, count_max: int) -> Submit:
+    def submit(self, now_ms: int, count_max: int, bytes_max: int) -> Submit:
         """What to send next. Only one such batch is under way at a time, so that none can overtake another."""
         self.sent_ms = now_ms
-        return Submit(
-            self._topic, self._publisher, self.life, self._first_sequence, tuple(islice(self._waiting, count_max))
-        )
+        payloads = next(chunks(islice(self._waiting, count_max), len, count_max, bytes_max), ())
+        return Submit(self._topic, self._publisher, self.life, self._first_sequence, payloads)
 
     def on_accepted(self, sequence_end: int) -> bool:
         """Forgets what the root has; says whether that was news."""

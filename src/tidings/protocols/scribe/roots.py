@@ -21,7 +21,7 @@ import msgspec
 
 from tidings.protocols.chord import identifier
 from tidings.protocols.chord.identifiers import distance
-from tidings.protocols.scribe.log import TopicLog
+from tidings.protocols.scribe.log import TopicLog, chunks, size_of
 from tidings.protocols.scribe.messages import (
     NOW,
     Accepted,
@@ -352,10 +352,6 @@ class Roots:
 
     def _chunk(self, log: TopicLog, first: int, end: int) -> tuple[Entry, ...]:
         """As many entries as one message may carry, and at least one if there is any."""
-        entries = log.slice(first, min(end, first + self._settings.chunk_messages_max))
-        size_bytes = 0
-        for count, entry in enumerate(entries):
-            size_bytes += len(entry.payload)
-            if size_bytes > self._settings.chunk_bytes_max and count:
-                return entries[:count]
-        return entries
+        settings = self._settings
+        entries = log.slice(first, min(end, first + settings.chunk_messages_max))
+        return next(chunks(entries, size_of, settings.chunk_messages_max, settings.chunk_bytes_max), ())

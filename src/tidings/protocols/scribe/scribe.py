@@ -11,9 +11,10 @@ its k successors must not all be gone at once, and the ring must hold.
 
 from __future__ import annotations
 
-from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed
+from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed, ProtocolError
 from tidings.protocols.chord import Delivered, NeighboursChanged, Route, Stepped, identifier, key_of
 from tidings.protocols.chord.identifiers import within
+from tidings.protocols.scribe.log import chunks, size_of
 from tidings.protocols.scribe.messages import (
     Accepted,
     Entry,
@@ -34,6 +35,7 @@ from tidings.protocols.scribe.messages import (
     Refused,
     Replicate,
     Replicated,
+    Routed,
     Spread,
     Submit,
     Subscribe,
@@ -95,6 +97,8 @@ class Scribe:
         """Where messages of a topic are sent directly; learnt from answers, forgotten when wrong."""
         self._heirs: dict[str, NodeId] = {}
         """Owners in front of this node that Chord has not told us about yet."""
+        self.malformed = 0
+        """Payloads that came by a route and could not be read."""
 
     def start(self, now_ms: int) -> list[Effect]:
         self._life = now_ms
@@ -114,9 +118,9 @@ class Scribe:
             case Requested(_, Unsubscribe(topic)):
                 return self._on_unsubscribe(topic)
             case Notified(_, Stepped(_, payload, sender, is_owner)):
-                return self._on_stepped(decode(payload), sender, is_owner)
+                return self._on_stepped(self._routed(payload), sender, is_owner)
             case Notified(_, Delivered(_, payload)):
-                return self._on_delivered(decode(payload))
+                return self._on_delivered(self._routed(payload))
             case Notified(_, NeighboursChanged(predecessor, successors)):
                 return self._on_neighbours(predecessor, successors)
             case PeerDown(_, peer):
@@ -209,7 +213,8 @@ class Scribe:
     # Publishing.
 
     def _submit(self, topic: str, outbox: Outbox) -> list[Effect]:
-        submit = outbox.submit(self._now_ms, self._settings.chunk_messages_max)
+        settings = self._settings
+        submit = outbox.submit(self._now_ms, settings.chunk_messages_max, settings.chunk_bytes_max)
         return self._to_root(topic, submit)
 
     def _to_root(self, topic: str, message: Submit | Fetch) -> list[Effect]:
@@ -311,8 +316,17 @@ class Scribe:
         tree = self.trees.get(topic)
         return [] if tree is None or not tree.is_root else self.trees.uncrown(self._now_ms, tree)
 
-    def _on_stepped(self, routed: object, sender: NodeId, is_owner: bool) -> list[Effect]:
-        assert isinstance(routed, JoinTree)
+    def _routed(self, payload: bytes) -> Routed | None:
+        """What came by a route. Anybody may have sent it, and it may arrive after a timer: bad bytes end here."""
+        try:
+            return decode(payload)
+        except ProtocolError:
+            self.malformed += 1
+            return None
+
+    def _on_stepped(self, routed: Routed | None, sender: NodeId, is_owner: bool) -> list[Effect]:
+        if not isinstance(routed, JoinTree):
+            return []
         if is_owner and routed.topic in self._heirs:
             return []  # Somebody in front of us is the root: only a root may have children that are before the topic.
         effects = self._reign(routed.topic) if is_owner else []
@@ -321,9 +335,10 @@ class Scribe:
             return effects
         return effects + self.trees.on_join(self._now_ms, sender, tree)
 
-    def _on_delivered(self, routed: object) -> list[Effect]:
+    def _on_delivered(self, routed: Routed | None) -> list[Effect]:
         """Chord says that this node owns the topic."""
-        assert isinstance(routed, Submit | Fetch)
+        if not isinstance(routed, Submit | Fetch):
+            return []
         return [] if routed.topic in self._heirs else [*self._reign(routed.topic), *self._serve(routed)]
 
     def _on_direct(self, peer: NodeId, message: Submit | Fetch) -> list[Effect]:
@@ -342,11 +357,11 @@ class Scribe:
         """Messages that count go down the tree, and to our own subscriber."""
         tree = self.trees.trees[topic]
         effects: list[Effect] = []
-        step = self._settings.chunk_messages_max
-        for index in range(0, len(entries), step):
-            payloads = tuple(entry.payload for entry in entries[index : index + step])
-            spread = Spread(topic, self.node, first_offset + index, payloads)
+        settings = self._settings
+        for chunk in chunks(entries, size_of, settings.chunk_messages_max, settings.chunk_bytes_max):
+            spread = Spread(topic, self.node, first_offset, tuple(entry.payload for entry in chunk))
             effects += [*self.trees.pass_on(tree, spread), *self._read(spread)]
+            first_offset += len(chunk)
         return effects
 
     def _on_inherit(self, peer: NodeId, inherit: Inherit) -> list[Effect]:
