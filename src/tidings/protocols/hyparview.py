@@ -124,6 +124,19 @@ class AnswerDue(Timer, frozen=True):
 class HyParView(Table):
     """The membership of one node. `contacts` are the nodes by which it joins; without any it waits to be joined."""
 
+    __slots__ = (
+        "_active",
+        "_asked",
+        "_chance",
+        "_contacts",
+        "_me",
+        "_offered",
+        "_passive",
+        "_refused",
+        "_settings",
+        "_was_full",
+    )
+
     def __init__(
         self, me: NodeId, contacts: Iterable[NodeId], settings: HyParViewSettings, chance: random.Random
     ) -> None:
