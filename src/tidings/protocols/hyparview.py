@@ -200,7 +200,7 @@ class HyParView(Table):
         if newcomer == self._me:
             return []
         walk_left = min(message.walk_left, self._settings.active_walk)
-        further = [other for other in self._active if other not in (peer, newcomer)]
+        further = [other for other in self._active if other != peer and other != newcomer]
         if walk_left <= 0 or len(self._active) <= 1 or not further:
             return self._ask(newcomer, urgent=True)
         if walk_left == self._settings.passive_walk:
@@ -336,7 +336,7 @@ class HyParView(Table):
     def _on_shuffle(self, peer: NodeId, message: Shuffle) -> list[Effect]:
         origin = message.origin
         walk_left = min(message.walk_left, self._settings.active_walk) - 1
-        further = [other for other in self._active if other not in (peer, origin)]
+        further = [other for other in self._active if other != peer and other != origin]
         if walk_left > 0 and len(self._active) > 1 and further:
             return [Send((self._chance.choice(further),), Shuffle(origin, walk_left, message.nodes))]
         if origin == self._me:

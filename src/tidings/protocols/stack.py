@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -124,6 +124,9 @@ class Suspect(Effect, frozen=True):
 
     peer: NodeId
 
+
+_INSIDE = frozenset({Ask, Notify, Suspect})
+"""Effects that may be for a layer of the stack. All others are for the runtime."""
 
 _CONTENT: dict[type[Event], str] = {TimerFired: "timer", Requested: "request", Notified: "notification"}
 
@@ -248,7 +251,7 @@ class Stack:
             return self.fire(event.now_ms, event.timer)  # type: ignore[attr-defined]
         if kind is PeerDown:
             effects = [effect for layer in self._listening(PeerDown) for effect in layer.handle(event)]
-        elif kind is Requested and type(event.request) in self._routes:  # type: ignore[attr-defined]
+        elif kind is Requested:
             place, _ = self._routes[type(event.request)]  # type: ignore[attr-defined]
             effects = self.layers[place].handle(event)
         else:
@@ -257,38 +260,33 @@ class Stack:
 
     def receive(self, now_ms: int, peer: NodeId, message: Message) -> list[Effect]:
         """Does what `handle` does with `Received`; a table needs no event to be made for it."""
-        route = self._routes.get(type(message))
-        if route is None:
-            raise UnexpectedEvent(Received(now_ms, peer, message))
-        place, handler = route
+        place, handler = self._routes[type(message)]
         if handler is not None:
             effects = handler(self.layers[place], peer, message)
         else:
             effects = self.layers[place].handle(Received(now_ms, peer, message))
-        return self._finish(now_ms, effects) if effects else effects
+        if not effects or _INSIDE.isdisjoint(map(type, effects)):
+            return effects
+        return self._settle(now_ms, effects)
 
     def fire(self, now_ms: int, timer: Timer) -> list[Effect]:
         """Does what `handle` does with `TimerFired`; a table needs no event to be made for it."""
-        route = self._routes.get(type(timer))
-        if route is None:
-            raise UnexpectedEvent(TimerFired(now_ms, timer))
-        place, handler = route
+        place, handler = self._routes[type(timer)]
         if handler is not None:
             effects = handler(self.layers[place], timer)
         else:
             effects = self.layers[place].handle(TimerFired(now_ms, timer))
-        return self._finish(now_ms, effects) if effects else effects
+        if not effects or _INSIDE.isdisjoint(map(type, effects)):
+            return effects
+        return self._settle(now_ms, effects)
 
-    def _finish(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
-        """Carries effects inside the stack if any of them is for a layer; most are for the runtime."""
+    def _settle(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
+        """Carries effects, unless all are for the runtime; so is a notification that no layer listens to."""
         for effect in effects:
             kind = type(effect)
-            if kind is Send or kind is SetTimer:
-                continue
-            if kind is Notify:
-                if type(effect.notification) in self._listeners:  # type: ignore[attr-defined]
-                    return self._carry(now_ms, effects)
-            elif kind is Ask or kind is Suspect:
+            if kind is Ask or kind is Suspect:
+                return self._carry(now_ms, effects)
+            if kind is Notify and type(effect.notification) in self._listeners:  # type: ignore[attr-defined]
                 return self._carry(now_ms, effects)
         return effects
 
@@ -332,14 +330,20 @@ Handler = Callable[..., list[Effect]]
 Declared = tuple[tuple[type, tuple[type, ...], tuple[type, ...], tuple[tuple[type, Handler], ...]], ...]
 """The layers of a stack: the class of each, what it handles, what it listens to, and the handlers of a table."""
 
-Routes = dict[type, tuple[int, Handler | None]]
-"""For each type, the place of the layer that handles it, and the handler of a table."""
+
+class Routes(dict[type, tuple[int, Handler | None]]):
+    """For each type, the place of the layer that handles it, and the handler of a table."""
+
+    __slots__ = ()
+
+    def __missing__(self, kind: type) -> NoReturn:
+        raise UnexpectedEvent(kind)
 
 
 @cache
 def _wire(layers: Declared, outside: tuple[type, ...]) -> tuple[Routes, dict[type, tuple[int, ...]]]:
     """The routes, and the places of the layers that listen to each type. Stacks alike share them."""
-    routes: Routes = {}
+    routes = Routes()
     listeners: dict[type, tuple[int, ...]] = {}
     for place, (layer, handles, listens, table) in enumerate(layers):
         handlers = dict(table)

@@ -136,14 +136,31 @@ class Deliveries:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._lives = 0
+        """How many lives of nodes there were when somebody last looked."""
+        self._settled: list[Node] = []
+        """The live nodes that take part: they know where the topics are, and never forget it."""
+        self._unsettled: list[Node] = []
         self.posts: dict[tuple[str, int], Post] = {}
         world.observe(Delivered, self.on_delivered)
 
     def on_published(self, topic: str, offset: int, body: bytes) -> None:
         """Must be told just before the message is handed to its publisher."""
-        nodes = self._world.nodes.values()
-        owed = [node for node in nodes if node.alive and node.stack.layer(Gossip).knows_beginning]
-        self.posts[topic, offset] = Post(self._world.now_us, body, owed)
+        self.posts[topic, offset] = Post(self._world.now_us, body, self._taking_part())
+
+    def _taking_part(self) -> list[Node]:
+        """The live nodes that know where the topics are; only those that did not at the last look are asked."""
+        world, unsettled = self._world, self._unsettled
+        if world.lives > self._lives:
+            unsettled += [node for node in world.nodes.values() if node.number > self._lives]
+            self._lives = world.lives
+        self._settled = [node for node in self._settled if node.alive]
+        self._unsettled = []
+        for node in unsettled:
+            if node.alive:
+                knows = node.stack.layer(Gossip).knows_beginning
+                (self._settled if knows else self._unsettled).append(node)
+        return self._settled
 
     def on_delivered(self, now_us: int, node: Node, news: Delivered) -> None:
         post = self.posts.get((news.topic, news.offset))

@@ -17,10 +17,10 @@ the connections of a process that died.
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
-from random import Random
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ from tidings.protocols.stack import (
     TimerFired,
 )
 from tidings.simulator.overlay.agenda import Agenda, Entry
+from tidings.simulator.overlay.chance import Chance
 from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
 from tidings.simulator.trace import Trace
 
@@ -97,7 +98,7 @@ class World:
 
     def __init__(self, seed: int, network: NetworkModel | None = None, trace: bool = False) -> None:
         self.network = network or NetworkModel()
-        self.random = Random(seed)
+        self.random = Chance(seed)
         self.now_us = 0
         self.nodes: dict[NodeId, Node] = {}
         """The current or last life of each node."""
@@ -105,9 +106,11 @@ class World:
         self.lives = 0
         self.delivered = 0
         """Messages that reached a live node."""
-        self.sent: dict[type[Message], int] = {}
+        self.sent: defaultdict[type[Message], int] = defaultdict(int)
         """Messages sent, by type; a message to three peers is three."""
         self._live: list[NodeId] = []
+        self._places: dict[NodeId, int] = {}
+        """Where each live node stands in that list."""
         self._observers: dict[type[Notification], list[Callable[..., None]]] = {}
         self._agenda = Agenda()
         self._lines_us = [delay_us // 2 for delay_us in self.network.latency.table_us()]
@@ -126,7 +129,7 @@ class World:
 
     @property
     def live(self) -> list[NodeId]:
-        """The nodes that are up, in the order in which they came."""
+        """The nodes that are up, in the order in which they came, but for who took the place of one that crashed."""
         return list(self._live)
 
     def draw_live(self, count: int) -> list[NodeId]:
@@ -155,6 +158,7 @@ class World:
         self.lives += 1
         line_us = self._lines_us[self.random.getrandbits(TABLE_BITS)]
         node = self.nodes[name] = Node(self.lives, name, stack, self.now_us, line_us)
+        self._places[name] = len(self._live)
         self._live.append(name)
         self._note(name, "starts")
         self._apply(node, stack.start(self.now_ms))
@@ -164,7 +168,11 @@ class World:
         node = self.nodes[name]
         assert node.alive, f"{name} is down already."
         node.alive = False
-        self._live.remove(name)
+        last = self._live.pop()
+        place = self._places.pop(name)
+        if last != name:
+            self._live[place] = last
+            self._places[last] = place
         self._note(name, "crashes")
         for peer in node.watches:
             other = self.nodes.get(peer)
@@ -275,8 +283,7 @@ class World:
                 raise AssertionError(f"A stack must not hand out {effect!r}.")
 
     def _send(self, node: Node, peers: tuple[NodeId, ...], message: Message) -> None:
-        kind = type(message)
-        self.sent[kind] = self.sent.get(kind, 0) + len(peers)
+        self.sent[type(message)] += len(peers)
         if self._rough:
             peers = self._survivors(node.name, peers)
         if self._decoder is not None:

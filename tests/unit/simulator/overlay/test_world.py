@@ -46,6 +46,10 @@ class Seen(Notification, frozen=True):
     what: str
 
 
+class Other(Notification, frozen=True):
+    pass
+
+
 class Alarm(Timer, frozen=True):
     name: str
 
@@ -189,6 +193,29 @@ def test_messages_can_be_sent_through_their_bytes() -> None:
     do(world, "a", Send(("b",), Note("hello")))
     world.run_until(100)
     assert seen == [(10, "b", "hello from a")]
+
+
+def test_an_observer_hears_only_of_what_it_asked_for() -> None:
+    world, seen = stage()
+    world.observe(Other, lambda *_: pytest.fail("nobody notified of that"))
+    do(world, "b", Notify(Seen("news")))
+    assert seen == [(0, "b", "news")]
+
+
+def test_who_is_up_is_known_in_any_order_of_crashes_and_starts() -> None:
+    chance = random.Random(8)
+    world, _ = stage("abcdefgh")
+    up = set("abcdefgh")
+    for _ in range(200):
+        name = chance.choice("abcdefgh")
+        if name in up:
+            world.crash(name)
+            up.remove(name)
+        else:
+            world.start(name, Stack([Puppet()], outside=WATCHING))
+            up.add(name)
+        assert sorted(world.live) == sorted(up)
+        assert set(world.draw_live(3)) <= up and len(world.draw_live(3)) == min(3, len(up))
 
 
 def test_what_is_planned_happens_in_the_order_of_time_and_of_planning() -> None:
