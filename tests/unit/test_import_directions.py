@@ -50,6 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "protocols",
         "transport",
         "simulator",
+        "experiments",
         "spark",
         "",
     ),
