@@ -55,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "protocols",
         "transport",
         "simulator",
+        "experiments",
         "spark",
         "",
     ),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours, sockets, spark, spark_rows, storage
+from tidings.bench import backlog, groups, neighbours, overlay, sockets, spark, spark_rows, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -310,10 +310,11 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 ON_REQUEST: dict[str, Scenario] = {
+    "overlay": Scenario("messages that the simulator of overlays delivers", overlay.steps, overlay.run),
     "spark": Scenario("topics as tables and streams in Spark", spark.steps, spark.run),
     "spark-rows": Scenario("the cost of a row in Spark with many rows", spark_rows.steps, spark_rows.run),
 }
-"""What is measured only when it is named: it needs more than tidings itself."""
+"""What is measured only when it is named: it takes minutes, or needs more than tidings itself."""
 
 
 class Results(msgspec.Struct):
