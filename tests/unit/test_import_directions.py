@@ -30,8 +30,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
     "node": (*NOUNS, "transport", "journal", "wire", "protocols", "storage.remote"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
-    # The engine does no input or output of its own, and the session is pure: the simulator drives both.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
+    # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", "node.replica"),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),

@@ -30,6 +30,7 @@ EXAMPLES = """\
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
   tidings simulate --world stages --seeds 1000      # queries that write in stages, and readers of ranges
+  tidings simulate --world paxos --seeds 1000       # replicas that agree on one log
   tidings simulate --mutants                        # the planted bugs
 """
 
@@ -38,7 +39,7 @@ FAILURES_SHOWN_MAX = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), groups, or stages"
+        "--world", choices=WORLDS, help="publishers and subscribers (topics, the default), groups, stages, or paxos"
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument("--first-seed", metavar="K", type=int, default=0, help="the first of them (default: 0)")
@@ -80,9 +81,10 @@ def _run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_fields(result))
     elif result.invariant is None:
+        who = "replicas" if result.world == "paxos" else "broker"
         print(
             f"Seed {result.seed} holds: {result.events} events in {result.virtual_ms / 1000:.1f} s of virtual time, "
-            f"{result.lives} lives of the broker, trace {result.trace_hash}"
+            f"{result.lives} lives of the {who}, trace {result.trace_hash}"
         )
     else:
         _tell_failure(result, arguments.mutant)
