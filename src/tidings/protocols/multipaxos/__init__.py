@@ -36,8 +36,8 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
    the leader still leads, and only by a leader that has decided all that its promises reported (`reads`).
 10. *Progress.* While a majority of voters and the network between them work for long enough, some node leads, and what
     is proposed is decided. Timers see to that, and nothing else depends on them.
-11. *Old voters may go* once the membership after them is known to be in force on the disks of the new ones: each node
-    writes that down when it happens. Until then only the old voters could say again what they had decided.
+11. *Old voters may go* once a majority of the new ones has on disk that their membership is in force, which the leader
+    tells (`MembershipSettled`). Until then what the old ones have decided may be forgotten by everybody else.
 
 Where the document's pseudo-code is unsafe
 ------------------------------------------

@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 
 from tidings.protocols.multipaxos.log import Log
-from tidings.protocols.multipaxos.membership import Membership
+from tidings.protocols.multipaxos.membership import Membership, Term
 from tidings.protocols.multipaxos.messages import Accepted, Promise
 from tidings.protocols.multipaxos.values import Ballot, Entry, Noop, Value, size_of
 from tidings.settings import ReplicaSettings
@@ -53,6 +53,7 @@ class Leader:
         self.queue: deque[Value] = deque()
         self.decided_by: dict[int, int] = {}
         """How far each node had learned when it was last heard."""
+        self._settled_slot = 0
         self._batch_ends: deque[int] = deque()
 
     # Phase 1.
@@ -123,6 +124,17 @@ class Leader:
             proposal = self.proposals.get(slot)
             if proposal is not None:
                 proposal.accepted[node] = None
+
+    def newly_settled(self) -> Term | None:
+        """The newest membership, once, when a majority of its voters is known to have on disk that it is in force."""
+        newest = self._log.history.newest
+        if newest.first_slot <= self._settled_slot or not newest.membership.has_quorum(self._who_knows(newest)):
+            return None
+        self._settled_slot = newest.first_slot
+        return newest
+
+    def _who_knows(self, term: Term) -> list[int]:
+        return [node for node, decided in self.decided_by.items() if decided >= term.first_slot]
 
     def next_is_chosen(self) -> bool:
         """Whether the first undecided slot is chosen by now; it is then no longer a proposal."""

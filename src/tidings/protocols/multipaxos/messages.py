@@ -163,6 +163,13 @@ class MembershipChanged(Notification, frozen=True):
     membership: Membership
 
 
+class MembershipSettled(Notification, frozen=True):
+    """A majority of these voters has on its disk that they decide: whoever is not among them may be switched off."""
+
+    first_slot: int
+    membership: Membership
+
+
 class SnapshotInstalled(Notification, frozen=True):
     """The state was replaced by one that another replica sent; the slots below `next_slot` were never `Applied`."""
 

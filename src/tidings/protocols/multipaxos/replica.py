@@ -27,6 +27,7 @@ from tidings.protocols.multipaxos.messages import (
     FetchPart,
     LeaderChanged,
     MembershipChanged,
+    MembershipSettled,
     Part,
     Persist,
     Prepare,
@@ -315,6 +316,9 @@ class Replica:
             for token in tokens:
                 self._effects.append(Notify(ReadReady(token, index)))
         self._go_on()
+        settled = ballot.newly_settled()
+        if settled is not None:
+            self._effects.append(Notify(MembershipSettled(settled.first_slot, settled.membership)))
 
     # Reads.
 

@@ -166,6 +166,14 @@ class OneOrder(PaxosChecker):
         wanted = self.ledger.row[: self.ledger.row_sizes.get(next_slot, 0)]
         if node.row.bodies != wanted:
             self.broken(f"{node.name} holds {node.row.bodies} before slot {next_slot}, and it should be {wanted}")
+        if next_slot:
+            self._check_voters(node, next_slot)
+
+    def _check_voters(self, node: Node, slot: int) -> None:
+        assert node.engine is not None
+        voters, wanted = node.engine.replica.log.history.at(slot).voters, self.ledger.voters_of(slot)
+        if sorted(voters) != sorted(wanted):
+            self.broken(f"{node.name} lets {voters} decide on slot {slot}, and it is up to {wanted}")
 
 
 class AcknowledgedStays(PaxosChecker):

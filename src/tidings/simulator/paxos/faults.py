@@ -122,13 +122,23 @@ def draw_plan(random: Random) -> PaxosPlan:
         ends=tuple(_draw_end(random, at_ms) for at_ms in times(6)),
         outages=tuple(Outage(at_ms, random.randint(1, 500)) for at_ms in times(1)),
         pauses=tuple(NodePause(at_ms, victim(), random.choice((200, 900, 2_000))) for at_ms in times(2)),
-        partitions=tuple(_draw_partition(random, at_ms, calm_ms, victim()) for at_ms in times(5)),
+        partitions=tuple(
+            _draw_partition(random, at_ms, calm_ms, victim) for at_ms, victim in _draw_cuts(random, times(5), calm_ms)
+        ),
         clock_jumps=tuple(
             ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
             for at_ms in times(2)
         ),
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
     )
+
+
+def _draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:
+    """When something is cut off, and whom: now one, now another, or for the whole time whoever leads."""
+    hunt_ms = random.choice((0, 0, random.randint(300, 1_000)))
+    if hunt_ms:
+        return [(at_ms, -1) for at_ms in range(hunt_ms, calm_ms, hunt_ms)]
+    return [(at_ms, random.choice((-1, random.randrange(16)))) for at_ms in times]
 
 
 def _draw_end(random: Random, at_ms: int) -> NodeEnd:
@@ -138,5 +148,5 @@ def _draw_end(random: Random, at_ms: int) -> NodeEnd:
 
 
 def _draw_partition(random: Random, at_ms: int, calm_ms: int, victim: int) -> Partition:
-    until_ms = min(calm_ms, at_ms + random.randint(100, 3_000))
+    until_ms = min(calm_ms, at_ms + random.randint(100, 2_000))
     return Partition(at_ms, until_ms, random.choice(SHAPES), victim, random.randrange(16), random.getrandbits(16))

@@ -18,6 +18,7 @@ from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.messages import (
     Applied,
     ChangeMembership,
+    MembershipSettled,
     Propose,
     Read,
     ReadReady,
@@ -298,6 +299,9 @@ class Node:
                 self._world.answer_read(token, False, None)
             case ReadRefused(token, leader):
                 self._world.answer_read(token, True, leader)
+            case MembershipSettled(_, membership):
+                self._world.note(self.name, repr(notification))
+                self._world.operator.on_settled(membership)
             case SnapshotInstalled(next_slot):
                 self._world.note(self.name, f"takes a snapshot up to {next_slot}")
                 watch.on_installed(self, next_slot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.values import Add, Change, Promote, Remove
 from tidings.simulator.paxos.faults import Work
 
@@ -27,6 +28,8 @@ class Operator:
         self._tasks: deque[Work] = deque()
         self._wanted: list[list[Change]] = []
         """Rows of changes: each row in its order, the rows beside each other."""
+        self._removed: list[int] = []
+        """Nodes that were taken out and still run."""
         self._busy = False
         """From the beginning of a task until everybody knows that its last change is in force."""
 
@@ -38,6 +41,14 @@ class Operator:
         self._tasks.append(work)
         if not self._busy:
             self._begin()
+
+    def on_settled(self, membership: Membership) -> None:
+        """Switches off some of those who were removed and are needed no more; others go on and do not know."""
+        world = self._world
+        for number in [number for number in self._removed if number not in membership.nodes]:
+            self._removed.remove(number)
+            if not world.nodes[number].retired and world.random.random() < 0.7:
+                world.after(world.random.randint(1, 50), world.nodes[number].retire)
 
     def _begin(self) -> None:
         world, ledger = self._world, self._world.ledger
@@ -72,7 +83,9 @@ class Operator:
         world = self._world
         for row in self._wanted:
             while row and self._has_happened(row[0]):
-                row.pop(0)
+                change = row.pop(0)
+                if isinstance(change, Remove):
+                    self._removed.append(change.node)
             if row and isinstance(row[0], Add) and row[0].node < world.ledger.newest:
                 new = world.add_node()  # Another one came first, and numbers only rise: this one will never do.
                 row[:2] = [Add(new), Promote(new)]

@@ -29,6 +29,8 @@ PATIENCE_MS = 30_000
 PROBE_MS_MAX = 5_000
 """How long one more command may take then, and how long until everybody has it."""
 EVENTS_MAX = 200_000
+COMMANDS_MAX = 60
+"""Of one client, reads included."""
 
 
 class PaxosWorld:
@@ -52,9 +54,9 @@ class PaxosWorld:
         founded = founding(voters, self.plan.window)
         self.nodes = {number: Node(self, number, founded) for number in voters}
         self.operator = Operator(self)
-        pause_ms_max = random.choice((20, 200, 1_000))
+        pause_ms_max = random.choice((30, 150, 600))
         self.clients = {
-            name: Client(self, name, random.randint(3, 12), pause_ms_max) for name in "abcdefgh"[: random.randint(2, 8)]
+            name: Client(self, name, COMMANDS_MAX, pause_ms_max) for name in "abcdefgh"[: random.randint(2, 8)]
         }
         self._readers: dict[int, Client] = {}
         self._tokens = 0

@@ -24,6 +24,7 @@ from tidings.protocols.multipaxos.messages import (
     Fetch,
     FetchPart,
     LeaderChanged,
+    MembershipSettled,
     Persist,
     Prepare,
     Promise,
@@ -263,6 +264,18 @@ def test_that_a_membership_is_in_force_is_written_down_at_once() -> None:
     group.elect(1)
     change(group, 1, Remove(3))
     assert Known(1 + WINDOW) in group.records[1]
+
+
+def test_old_voters_may_go_once_a_majority_of_the_new_ones_knows() -> None:
+    group = Group()
+    group.elect(1)
+    change(group, 1, Remove(3))
+    assert [each.first_slot for each in told(group.effects[1], MembershipSettled)] == [1]
+    beat(group, 1)  # Now 2 hears that the change is in force, and writes it down;
+    beat(group, 1)  # and now 1 hears that it has.
+    settled = told(group.effects[1], MembershipSettled)[1:]
+    assert [(each.first_slot, each.membership.voters) for each in settled] == [(1 + WINDOW, (1, 2))]
+    assert Known(1 + WINDOW) in group.records[2]
 
 
 def test_a_leader_sees_its_own_removal_through() -> None:
