@@ -12,11 +12,13 @@ import pytest
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Promote, Remove
+from tidings.settings import ReplicaSettings
 from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, draw_plan
+from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, draw_plan, quiet_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.network import _blocks
+from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.run import run
 
 SEEDS = 500
@@ -96,6 +98,42 @@ def test_a_run_is_not_idle() -> None:
         "listeners=(6,)",
     ):
         assert any(wanted in line for line in lines), wanted
+
+
+# Failover, with the timers that a group has by default.
+
+
+def failover_ms(seed: int) -> int:
+    """Virtual milliseconds from the death of a leader until another node leads."""
+    world = PaxosWorld(Random(seed), quiet_plan(3, calm_ms=60_000, latency_ms_max=5, sync_ms_max=10), ReplicaSettings())
+    world.begin()
+    world.pass_until(lambda: world.now_ms > 3_000 and bool(world.leading), 10_000, "the first election")
+    dead_at_ms = world.now_ms
+    world.nodes[world.leading[0]].retire()
+    world.pass_until(lambda: bool(world.leading), 30_000, "the next election")
+    return world.now_ms - dead_at_ms
+
+
+def test_a_dead_leader_is_replaced_within_two_seconds() -> None:
+    times = sorted(failover_ms(seed) for seed in range(100))
+    assert times[98] < 2_000, times
+
+
+def promises(world: PaxosWorld) -> list[Ballot]:
+    return [node.engine.replica.acceptor.promised for node in world.nodes.values() if node.engine is not None]
+
+
+def test_a_leader_that_is_well_stays() -> None:
+    """With the default timers nobody else is elected while nothing goes wrong."""
+    for seed in range(8):
+        plan = quiet_plan(5, calm_ms=20_000, latency_ms_max=5, sync_ms_max=10)
+        world = PaxosWorld(Random(seed), plan, ReplicaSettings())
+        world.begin()
+        world.pass_until(lambda world=world: world.now_ms > 3_000, 20_000, "the first elections")
+        (first,) = world.leading
+        promised = promises(world)
+        world.pass_until(lambda world=world: world.now_ms > 15_000, 20_000, "twelve more seconds")
+        assert (world.leading, promises(world)) == ([first], promised)
 
 
 # The ledger, which judges everybody else.

@@ -11,6 +11,7 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     AnyMessage,
+    Canvass,
     Chosen,
     Fetch,
     FetchPart,
@@ -18,6 +19,7 @@ from tidings.protocols.multipaxos.messages import (
     Prepare,
     Promise,
     Refused,
+    Support,
 )
 from tidings.protocols.multipaxos.values import CHOSEN, Add, Ballot, Command, Entry, Noop, Promote, Remove
 from tidings.wire import replication
@@ -26,6 +28,8 @@ from tidings.wire.replication import decode_message, encode_message
 BALLOT = Ballot(3, 2)
 VALUES = (Noop(), Command("ann", 1, b"x"), Add(4), Promote(4), Remove(1))
 MESSAGES = [
+    Canvass(4, 7),
+    Support(4),
     Prepare(BALLOT, 7),
     Promise(BALLOT, (Entry(7, CHOSEN, VALUES[1]),), 7),
     Accept(BALLOT, 7, VALUES, 6, 9),
@@ -33,7 +37,7 @@ MESSAGES = [
     Refused(BALLOT, 6),
     Fetch(3),
     Chosen(3, VALUES, 9),
-    FetchPart(9, 100),
+    FetchPart(9, 100, 3),
     Part(9, 100, 200, b"y" * 100),
 ]
 

@@ -45,7 +45,7 @@ class Catchup:
 
     def _question(self, node: int) -> Send:
         if self._parts_slot > self._log.decided:
-            return Send((node,), FetchPart(self._parts_slot, len(self._parts)))
+            return Send((node,), FetchPart(self._parts_slot, len(self._parts), self._log.decided))
         return Send((node,), Fetch(self._log.decided))
 
     def take_part(self, part: Part) -> Snapshot | None:
@@ -88,10 +88,10 @@ class Catchup:
 
     def serve_part(self, node: int, message: FetchPart) -> list[Send]:
         snapshot = self._log.snapshot
-        if snapshot is None:
-            return []
-        # A newer snapshot has taken the place of the one that was begun: from the start.
-        return self._serve_part(node, message.position if message.next_slot == snapshot.next_slot else 0)
+        if snapshot is None or snapshot.next_slot != message.next_slot:
+            # Another one has taken its place, or it was begun with somebody else: as if nothing had been sent yet.
+            return self.serve(node, Fetch(message.first_slot))
+        return self._serve_part(node, message.position)
 
     def _serve_part(self, node: int, position: int) -> list[Send]:
         snapshot = self._log.snapshot

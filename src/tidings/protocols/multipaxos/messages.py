@@ -13,6 +13,19 @@ from tidings.protocols.stack import Effect, Event, Message, Notification, Reques
 # Across: to another replica.
 
 
+class Canvass(Message, frozen=True):
+    """I hear no leader: do you? Asked before a ballot is made, so that a node that is only deaf deposes nobody."""
+
+    attempt: int
+    decided: int
+
+
+class Support(Message, frozen=True):
+    """Nor do I."""
+
+    attempt: int
+
+
 class Prepare(Message, frozen=True):
     """Phase 1a, for every slot from `first_slot` on: promise me this ballot, and tell me what you have accepted."""
 
@@ -76,10 +89,11 @@ class Chosen(Message, frozen=True):
 
 
 class FetchPart(Message, frozen=True):
-    """Send me the snapshot up to `next_slot` from this byte on."""
+    """Send me the snapshot up to `next_slot` from this byte on; or, if you have another, what follows `first_slot`."""
 
     next_slot: int
     position: int
+    first_slot: int
 
 
 class Part(Message, frozen=True):
@@ -91,7 +105,7 @@ class Part(Message, frozen=True):
     data: bytes
 
 
-AnyMessage = Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | FetchPart | Part
+AnyMessage = Canvass | Support | Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | FetchPart | Part
 
 
 # Down: from the application.

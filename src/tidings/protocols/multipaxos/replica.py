@@ -20,6 +20,7 @@ from tidings.protocols.multipaxos.messages import (
     Accepted,
     Applied,
     BeatDue,
+    Canvass,
     ChangeMembership,
     Chosen,
     ElectionDue,
@@ -40,6 +41,7 @@ from tidings.protocols.multipaxos.messages import (
     Refused,
     Send,
     SnapshotInstalled,
+    Support,
     TurnedAway,
 )
 from tidings.protocols.multipaxos.reads import Rounds
@@ -116,6 +118,10 @@ class Replica:
 
     def _on_message(self, now_ms: int, node: int, message: object) -> None:
         match message:
+            case Canvass():
+                self._on_canvass(now_ms, node, message)
+            case Support():
+                self._on_support(node, message)
             case Prepare():
                 self._on_prepare(now_ms, node, message)
             case Promise():
@@ -144,22 +150,48 @@ class Replica:
         self._effects.append(SetTimer(ElectionDue(), self._election.patience_ms()))
 
     def _on_election_due(self) -> None:
-        if self._votes(self.node):
-            self._campaign()
         self._await_leader()
+        if not self._votes(self.node):
+            return
+        self._step_down()
+        self._follow(None)
+        self._election.begin_canvass(self.node)
+        others = tuple(node for node in self._voters() if node != self.node)
+        if others:
+            self._effects.append(Send(others, Canvass(self._election.attempt, self.log.decided)))
+        self._campaign_if_supported()
+
+    def _on_canvass(self, now_ms: int, node: int, message: Canvass) -> None:
+        if not self._votes(node):
+            self._enlighten(now_ms, node, message.decided)
+        elif not self.leads and not self._election.hears_leader(now_ms):
+            self._effects.append(Send((node,), Support(message.attempt)))
+
+    def _on_support(self, node: int, message: Support) -> None:
+        self._election.take_support(node, message.attempt)
+        self._campaign_if_supported()
+
+    def _campaign_if_supported(self) -> None:
+        supporters = self._election.supporters
+        if self._ballot is None and all(each.has_quorum(supporters) for each in self.log.open_memberships()):
+            self._election.supporters = {}
+            self._campaign()
+
+    def _voters(self) -> tuple[int, ...]:
+        """Everybody who votes on any open slot."""
+        voters = (voter for membership in self.log.open_memberships() for voter in membership.voters)
+        return tuple(dict.fromkeys(voters))
 
     def _votes(self, node: int) -> bool:
         """Whether a node votes on any open slot, as far as we know."""
-        return any(node in membership.voters for membership in self.log.open_memberships())
+        return node in self._voters()
 
     def _campaign(self) -> None:
-        self._step_down()
-        self._follow(None)
         ballot = self._election.next_ballot(self.node, self.acceptor.promised)
         self._ballot = Leader(ballot, self.log, self._settings)
         # Our own promise is on disk before anybody hears of the ballot: after a restart we must not use it again.
         self.acceptor.promised = ballot
-        voters = tuple(node for node in self._ballot.unpromised() if node != self.node)
+        voters = tuple(node for node in self._voters() if node != self.node)
         prepare = Prepare(ballot, self.log.decided)
         own = Promise(ballot, self.log.undecided(self.log.decided), self.log.decided)
         self._persist([Promised(ballot)], Send(voters, prepare), Send((self.node,), own))
@@ -167,14 +199,17 @@ class Replica:
 
     def _on_prepare(self, now_ms: int, node: int, message: Prepare) -> None:
         if not self._votes(node):
-            # Removed, and it does not know; or added, and we do not know. Whoever is behind gets to hear of it.
-            self._effects.append(self.acceptor.refusal(node))
-            self._effects += self._catchup.ask(now_ms, node, message.first_slot)
+            self._enlighten(now_ms, node, message.first_slot)
             return
         if message.ballot > self.acceptor.promised:
             self._step_down()
             self._await_leader()
         self._effects.append(self.acceptor.prepare(node, message))
+
+    def _enlighten(self, now_ms: int, node: int, decided: int) -> None:
+        """Removed, and it does not know; or added, and we do not know. Whoever is behind gets to hear of it."""
+        self._effects.append(self.acceptor.refusal(node))
+        self._effects += self._catchup.ask(now_ms, node, decided)
 
     def _on_promise(self, now_ms: int, node: int, message: Promise) -> None:
         ballot = self._ballot
@@ -346,6 +381,7 @@ class Replica:
         if self._ballot is not None and self._ballot.ballot != message.ballot:
             self._step_down()
         self._await_leader()
+        self._election.heard_at_ms = now_ms
         self._follow(node)
         effect = self.acceptor.accept(node, message)
         applied = self.log.decide_through(message.decided, message.ballot)

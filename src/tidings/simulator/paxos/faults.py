@@ -95,6 +95,28 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     works: tuple[Work, ...]
 
 
+def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: int) -> PaxosPlan:
+    """A plan in which nothing goes wrong, but for what somebody does by hand."""
+    return PaxosPlan(
+        calm_ms=calm_ms,
+        founders=founders,
+        window=64,
+        loss=0.0,
+        repetition=0.0,
+        late=0.0,
+        latency_ms_max=latency_ms_max,
+        late_ms_max=latency_ms_max,
+        sync_ms_max=sync_ms_max,
+        slow_disk=0,
+        ends=(),
+        outages=(),
+        pauses=(),
+        partitions=(),
+        clock_jumps=(),
+        works=(),
+    )
+
+
 def draw_plan(random: Random) -> PaxosPlan:
     """A plan. A rate is often 0, so that each kind of fault is also seen without the others."""
     calm_ms = random.randint(2_500, 7_000)

@@ -36,14 +36,14 @@ COMMANDS_MAX = 60
 class PaxosWorld:
     """All processes of a run and the time they share."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, plan: PaxosPlan | None = None, settings: ReplicaSettings | None = None) -> None:
         self.random = random
-        self.plan: PaxosPlan = draw_plan(random)
+        self.plan: PaxosPlan = plan if plan is not None else draw_plan(random)
         self.now_ms = 0
         self.calm = False
         self.events = 0
         self.trace = Trace()
-        self.replica_settings = _draw_replica(random)
+        self.replica_settings = settings if settings is not None else _draw_replica(random)
         self.journal_settings = JournalSettings(segment_records_max=random.choice((6, 20, 100)))
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._planned = 0
@@ -79,21 +79,25 @@ class PaxosWorld:
 
     # The run.
 
-    def run(self) -> None:
-        """Everything that happens, then one more command, then a last power cut and a look at all disks."""
+    def begin(self) -> None:
         self._plan_faults()
         for node in self.nodes.values():
             node.start()
         for client in self.clients.values():
             client.start()
-        self._pass_until(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
+
+    def run(self) -> None:
+        """Everything that happens, then one more command, then a last power cut and a look at all disks."""
+        self.begin()
+        self.pass_until(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
         probe = self.clients["probe"] = Client(self, "probe", 1, 1)
         probe.start()
-        self._pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
-        self._pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
+        self.pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
+        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
         self._check_at_last()
 
-    def _pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
+    def pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
+        """Lets things happen until something is the case, which has to be before the deadline."""
         while not done():
             if not self._events or self._events[0][0] > deadline_ms or self.events >= EVENTS_MAX:
                 raise Violation(PROGRESS, f"{who} did not come to an end within its time")
@@ -118,7 +122,7 @@ class PaxosWorld:
             while node.engine is None:  # A sync that was still to fail may fail now.
                 node.start()
         self.watch.on_last_restart(members)
-        self._pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
+        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
         self.watch.on_end(members)
 
     def _plan_faults(self) -> None:
@@ -159,16 +163,16 @@ class PaxosWorld:
 
     # Nodes.
 
+    @property
+    def leading(self) -> list[int]:
+        """The nodes that take themselves for leaders."""
+        return [number for number, node in self.nodes.items() if node.engine is not None and node.engine.replica.leads]
+
     def pick(self, choice: int) -> int:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
         numbers = [number for number, node in self.nodes.items() if not node.retired]
         if choice < 0:
-            leading = [
-                number
-                for number in numbers
-                if (engine := self.nodes[number].engine) is not None and engine.replica.leads
-            ]
-            numbers = leading or numbers
+            numbers = self.leading or numbers
         return numbers[choice % len(numbers)]
 
     def add_node(self) -> int:

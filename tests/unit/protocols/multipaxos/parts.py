@@ -11,10 +11,12 @@ from tidings.node.replica import founding
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
+    Canvass,
     ElectionDue,
     Persist,
     Received,
     Send,
+    Support,
 )
 from tidings.protocols.multipaxos.records import Installed, Record
 from tidings.protocols.multipaxos.replica import Replica
@@ -97,6 +99,14 @@ class Group:
         self.records[node], self.effects[node] = [], []
 
     def elect(self, node: int) -> None:
+        """A node's patience ends, and everybody says that there is no leader."""
+        self.lose_patience(node)
+        for canvass in said(self.effects[node], Canvass)[-1:]:
+            for other in self.replicas:
+                if other != node:
+                    self.tell(node, Received(self.now_ms, other, Support(canvass.attempt)))
+
+    def lose_patience(self, node: int) -> None:
         self.tell(node, TimerFired(self.now_ms, ElectionDue()))
 
     def tell(self, node: int, event: Event) -> None:

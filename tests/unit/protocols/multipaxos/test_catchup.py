@@ -88,12 +88,12 @@ def test_a_part_that_comes_twice_or_too_early_changes_nothing() -> None:
     log = filled(5, kept_slots=0)
     source, reader = Catchup(log, SETTINGS), Catchup(make_log(), SETTINGS)
     (first,) = answers(source.serve(3, Fetch(1)))
-    (third,) = answers(source.serve_part(3, FetchPart(6, 32)))
+    (third,) = answers(source.serve_part(3, FetchPart(6, 32, 1)))
     assert isinstance(first, Part)
     assert isinstance(third, Part)
     for part in (first, first, third):
         assert reader.take_part(part) is None
-    assert answers(reader.ask(0, 2, decided=6)) == [FetchPart(6, 16)]
+    assert answers(reader.ask(0, 2, decided=6)) == [FetchPart(6, 16, 1)]
 
 
 def test_a_newer_snapshot_is_begun_anew() -> None:
@@ -101,9 +101,16 @@ def test_a_newer_snapshot_is_begun_anew() -> None:
     source = Catchup(log, SETTINGS)
     log.learn(6, (command(6),))
     log.take_snapshot(0)
-    (part,) = answers(source.serve_part(3, FetchPart(6, 32)))
+    (part,) = answers(source.serve_part(3, FetchPart(6, 32, 1)))
     assert isinstance(part, Part)
     assert (part.next_slot, part.position) == (7, 0)
+
+
+def test_who_has_no_such_snapshot_sends_the_values_instead() -> None:
+    """Its own snapshot is older than what the asker knows already: sending that would lead nowhere."""
+    log = filled(2, kept_slots=0)
+    log.learn(3, (command(3), command(4)))
+    assert answers(Catchup(log, SETTINGS).serve_part(3, FetchPart(9, 16, 4))) == [Chosen(4, (command(4),), 5)]
 
 
 def test_parts_that_do_not_fit_together_are_thrown_away() -> None:

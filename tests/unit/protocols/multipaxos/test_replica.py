@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.protocols.multipaxos.parts import (
+    SETTINGS,
     WINDOW,
     Group,
     command,
@@ -18,6 +19,7 @@ from tidings.protocols.multipaxos.messages import (
     Accepted,
     Applied,
     BeatDue,
+    Canvass,
     ChangeMembership,
     Chosen,
     ElectionDue,
@@ -32,14 +34,17 @@ from tidings.protocols.multipaxos.messages import (
     Read,
     ReadReady,
     ReadRefused,
+    Received,
     Refused,
     Send,
     SnapshotInstalled,
+    Support,
     TurnedAway,
 )
 from tidings.protocols.multipaxos.records import Known, Promised
+from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import Add, Ballot, Change, Promote, Remove
-from tidings.protocols.stack import CancelTimer, Requested, SetTimer, TimerFired
+from tidings.protocols.stack import CancelTimer, Effect, Requested, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
 
 
@@ -60,9 +65,53 @@ def beat(group: Group, node: int) -> None:
 # Elections.
 
 
-def test_a_ballot_is_a_secret_until_its_own_promise_is_on_disk() -> None:
+def run_for_leader(replica: Replica) -> list[Effect]:
+    """Its patience ends, and one other hears no leader either; what it does then."""
+    canvass = said(replica.handle(TimerFired(0, ElectionDue())), Canvass)[0]
+    return receive(replica, 2, Support(canvass.attempt))
+
+
+def test_a_node_runs_only_when_a_majority_hears_no_leader() -> None:
     replica = make_replica(1)
     effects = replica.handle(TimerFired(0, ElectionDue()))
+    assert said(effects, Canvass) == [Canvass(1, 1)]
+    assert persists(effects) == []
+    assert persists(receive(replica, 2, Support(7))) == [], "that was another attempt"
+    assert persists(receive(replica, 2, Support(1)))
+    assert persists(receive(replica, 3, Support(1))) == [], "once is enough"
+
+
+def test_who_hears_a_leader_supports_nobody_else() -> None:
+    replica = make_replica(2)
+    beat_of_1 = Accept(Ballot(1, 1), 1, (), 1, 0)
+    replica.handle(Received(1_000, 1, beat_of_1))
+    patience_ms = SETTINGS.election_ms
+    assert replica.handle(Received(999 + patience_ms, 3, Canvass(1, 1))) == []
+    assert replica.handle(Received(1_000 + patience_ms, 3, Canvass(1, 1))) == [Send((3,), Support(1))]
+    assert replica.handle(Received(500, 3, Canvass(1, 1))) == [Send((3,), Support(1))], "its clock was set back"
+
+
+def test_a_deaf_node_deposes_nobody() -> None:
+    group = Group()
+    group.elect(1)
+    beat(group, 1)
+    group.lose_patience(3)
+    assert group.replicas[1].leads
+    assert group.replicas[2].acceptor.promised == Ballot(1, 1)
+
+
+def test_when_the_leader_is_gone_the_others_find_another() -> None:
+    group = Group()
+    group.elect(1)
+    group.cut = (1,)
+    group.now_ms += SETTINGS.election_ms
+    group.lose_patience(3)
+    assert group.replicas[3].leads
+
+
+def test_a_ballot_is_a_secret_until_its_own_promise_is_on_disk() -> None:
+    replica = make_replica(1)
+    effects = run_for_leader(replica)
     ballot = Ballot(1, 1)
     own, asked = Send((1,), Promise(ballot, (), 1)), Send((2, 3), Prepare(ballot, 1))
     assert persists(effects) == [Persist((Promised(ballot),), (asked, own))]
@@ -71,15 +120,14 @@ def test_a_ballot_is_a_secret_until_its_own_promise_is_on_disk() -> None:
 
 def test_a_node_uses_no_ballot_that_it_may_have_used_before() -> None:
     replica = make_replica(1, records=[Promised(Ballot(4, 1))])
-    effects = replica.handle(TimerFired(0, ElectionDue()))
-    assert said(effects, Prepare)[0].ballot == Ballot(5, 1)
+    assert said(run_for_leader(replica), Prepare)[0].ballot == Ballot(5, 1)
 
 
 def test_a_refused_candidate_tries_above_what_it_has_heard_of() -> None:
     replica = make_replica(1)
-    replica.handle(TimerFired(0, ElectionDue()))
+    run_for_leader(replica)
     receive(replica, 2, Refused(Ballot(9, 3), 1))
-    assert said(replica.handle(TimerFired(0, ElectionDue())), Prepare)[0].ballot == Ballot(10, 1)
+    assert said(run_for_leader(replica), Prepare)[0].ballot == Ballot(10, 1)
 
 
 def test_a_group_elects_and_decides() -> None:
@@ -284,8 +332,9 @@ def test_a_leader_sees_its_own_removal_through() -> None:
     propose(group, 1, 1)
     change(group, 1, Remove(1))
     assert not group.replicas[1].leads
-    group.elect(1)
-    assert not said(group.effects[1][-3:], Prepare), "who does not vote does not run"
+    group.effects[1].clear()
+    group.lose_patience(1)
+    assert not said(group.effects[1], Canvass), "who does not vote does not run"
     group.elect(2)
     propose(group, 2, 2)
     assert row_of(group.replicas[2]) == [b"ann1", b"ann2"]
@@ -298,7 +347,7 @@ def test_a_removed_node_that_does_not_know_is_refused_and_told() -> None:
     change(group, 1, Remove(3))
     beat(group, 1)
     group.cut = ()
-    group.elect(3)
+    group.lose_patience(3)
     assert group.replicas[1].leads
     assert group.replicas[1].acceptor.promised == Ballot(1, 1)
     assert 3 not in group.replicas[3].log.history.newest.membership.voters
@@ -307,8 +356,8 @@ def test_a_removed_node_that_does_not_know_is_refused_and_told() -> None:
 def test_a_node_with_an_empty_disk_neither_runs_nor_promises() -> None:
     group = Group()
     group.join_blank(9)
-    group.elect(9)
-    assert persists(group.effects[9]) == []
+    group.lose_patience(9)
+    assert not said(group.effects[9], Canvass)
     assert said(receive(group.replicas[9], 1, Prepare(Ballot(1, 1), 1)), Promise) == []
 
 
