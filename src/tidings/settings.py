@@ -390,6 +390,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Their bytes, but for the last one."""
     batches_open_max: int = 4
     """Accepts under way: while so many are, commands are gathered for the next."""
+    undecided_bytes_max: int = 32 * MIB
+    """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
     snapshot_every_slots: int = 10_000
     kept_slots: int = 2_000
     """Values kept behind a snapshot, for those who are only a little behind."""

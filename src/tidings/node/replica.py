@@ -10,6 +10,8 @@ only then, in the order in which it was wanted.
 
 The records have numbers of their own in the journal, beside the slots that they speak of. A full segment is sealed with
 all that is still of use (`Whole`) as its snapshot, and removed at once.
+
+A full disk ends the process, as a failed sync does: an acceptor that cannot write cannot answer, and the others go on.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from tidings.protocols.multipaxos.messages import Accept, Accepted, Persist, Pre
 from tidings.protocols.multipaxos.records import Promised, Record, Stored
 from tidings.protocols.multipaxos.values import ZERO, Ballot, Entry
 from tidings.protocols.stack import Effect
+from tidings.settings import ReplicaSettings
 
 REACH_WINDOWS = 4
 """How many windows of slots behind the first undecided one are accepted: it bounds what a promise has to report."""
@@ -22,8 +23,9 @@ REACH_WINDOWS = 4
 class Acceptor:
     """The promise of a replica, and the door to its log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, settings: ReplicaSettings) -> None:
         self._log = log
+        self._settings = settings
         self.promised: Ballot = ZERO
 
     def refuses(self, ballot: Ballot) -> bool:
@@ -44,7 +46,7 @@ class Acceptor:
         records = self._raise_promise(message.ballot)
         count = 0
         for slot, value in enumerate(message.values, message.first_slot):
-            if slot >= self._log.decided + REACH_WINDOWS * self._log.history.window:
+            if not self._is_within_reach(slot):
                 break  # A replica that is so far behind has to catch up first.
             count += 1
             if slot < self._log.decided:
@@ -53,6 +55,13 @@ class Acceptor:
                 records.append(Stored(entry))
         accepted = Accepted(message.ballot, message.first_slot, count, self._log.decided, message.round)
         return self._answer(records, Send((node,), accepted))
+
+    def _is_within_reach(self, slot: int) -> bool:
+        log = self._log
+        if slot <= log.decided:  # Whatever it holds, without it nothing goes on.
+            return True
+        within_slots = slot < log.decided + REACH_WINDOWS * log.history.window
+        return within_slots and (slot in log.entries or log.undecided_bytes < self._settings.undecided_bytes_max)
 
     def refusal(self, node: int) -> Send:
         return Send((node,), Refused(self.promised, self._log.decided))

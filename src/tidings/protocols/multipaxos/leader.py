@@ -95,6 +95,8 @@ class Leader:
         values: list[Value] = []
         size_bytes = 0
         while slot < log.decided + log.history.window and self.may_propose_in(slot):
+            if slot > log.decided and log.undecided_bytes + size_bytes >= settings.undecided_bytes_max:
+                break  # Nobody would accept more, our own acceptor included.
             value = self._value_for(slot)
             if value is None:
                 break

@@ -19,7 +19,18 @@ from tidings.protocols.multipaxos.membership import History, Membership
 from tidings.protocols.multipaxos.messages import Applied
 from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
 from tidings.protocols.multipaxos.sessions import Sessions
-from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Add, Ballot, Command, Entry, Promote, Remove, Value
+from tidings.protocols.multipaxos.values import (
+    CHOSEN,
+    ZERO,
+    Add,
+    Ballot,
+    Command,
+    Entry,
+    Promote,
+    Remove,
+    Value,
+    size_of,
+)
 
 
 class Log:
@@ -31,6 +42,8 @@ class Log:
         self.start = 0
         self.decided = 0
         """The first slot that is not known to be decided."""
+        self.undecided_bytes = 0
+        """About how much is accepted and not decided: what a promise would have to report."""
         self.snapshot: Snapshot | None = None
         self.history = History(window=1, terms=())
 
@@ -67,6 +80,7 @@ class Log:
         if snapshot is not None:
             self._restore(snapshot)
         self.entries = {slot: entry for slot, entry in sorted(entries.items()) if slot >= self.start}
+        self._count_undecided()
         while self.decided < decided:
             if self.decided not in self.entries:
                 raise StorageDamaged(
@@ -90,8 +104,16 @@ class Log:
         if older is not None and older.ballot >= entry.ballot:
             assert older.value == entry.value, f"{entry} is proposed where {older} is"
             return False
-        self.entries[entry.slot] = entry
+        self._keep(entry)
         return True
+
+    def _keep(self, entry: Entry) -> None:
+        older = self.entries.get(entry.slot)
+        self.undecided_bytes += size_of(entry.value) - (size_of(older.value) if older is not None else 0)
+        self.entries[entry.slot] = entry
+
+    def _count_undecided(self) -> None:
+        self.undecided_bytes = sum(size_of(entry.value) for entry in self.undecided(self.decided))
 
     def undecided(self, first_slot: int) -> tuple[Entry, ...]:
         """What is accepted and not decided, from a slot on."""
@@ -127,7 +149,8 @@ class Log:
                 continue
             entry = self.entries.get(slot)
             if entry is None or entry.value != value:
-                entry = self.entries[slot] = Entry(slot, CHOSEN, value)
+                entry = Entry(slot, CHOSEN, value)
+                self._keep(entry)
                 records.append(Stored(entry))
             applied.append(self._apply_next())
         return records, applied
@@ -136,6 +159,7 @@ class Log:
         slot = self.decided
         value = self.entries[slot].value
         self.decided = slot + 1
+        self.undecided_bytes -= size_of(value)
         match value:
             case Command():
                 outcome = self.sessions.apply(value)
@@ -160,6 +184,7 @@ class Log:
             return False
         self._restore(snapshot)
         self.entries = {slot: entry for slot, entry in self.entries.items() if slot >= self.start}
+        self._count_undecided()
         return True
 
     def _restore(self, snapshot: Snapshot) -> None:

@@ -59,7 +59,7 @@ class Replica:
         self.node = node
         self._settings = settings
         self.log = Log(Sessions(machine))
-        self.acceptor = Acceptor(self.log)
+        self.acceptor = Acceptor(self.log, settings)
         self._catchup = Catchup(self.log, settings)
         self._ballot: Leader | None = None
         """A ballot of our own, if we try to lead or do."""
@@ -314,6 +314,7 @@ class Replica:
         """The leader's own acceptor, too, is counted only when its disk has the values."""
         effect = self.acceptor.accept(self.node, self._accept(first_slot, values))
         assert isinstance(effect, Persist), "a leader has promised no ballot but its own"
+        assert all(first_slot + place in self.log.entries for place in range(len(values)))
         self._effects.append(self._with_known(effect))
 
     def _on_beat_due(self) -> None:

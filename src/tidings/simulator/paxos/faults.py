@@ -119,7 +119,7 @@ def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: in
 
 def draw_plan(random: Random) -> PaxosPlan:
     """A plan. A rate is often 0, so that each kind of fault is also seen without the others."""
-    calm_ms = random.randint(2_500, 7_000)
+    calm_ms = random.randint(2_000, 5_000)
 
     def rate(most: float) -> float:
         return random.choice((0.0, random.random() * most))
@@ -134,7 +134,7 @@ def draw_plan(random: Random) -> PaxosPlan:
         calm_ms=calm_ms,
         founders=random.choice((3, 3, 5)),
         window=random.choice((2, 4, 8)),
-        loss=rate(0.2),
+        loss=rate(0.3),
         repetition=rate(0.2),
         late=rate(0.15),
         latency_ms_max=random.choice((2, 10, 40)),

@@ -237,12 +237,13 @@ def _draw_replica(random: Random) -> ReplicaSettings:
     """Tiny, so that snapshots, full batches and lost turns are met in nearly every run."""
     return ReplicaSettings(
         beat_ms=80,
-        election_ms=random.choice((200, 350)),
+        election_ms=random.choice((100, 200, 350)),
         unanswered_beats_max=random.choice((4, 8)),
         fetch_retry_ms=100,
         queue_max=random.choice((2, 100)),
         batch_values_max=random.choice((1, 3, 10)),
         batches_open_max=random.choice((1, 2, 4)),
+        undecided_bytes_max=random.choice((100, 10_000)),
         snapshot_every_slots=random.choice((5, 20)),
         kept_slots=random.choice((0, 3, 20)),
         part_bytes_max=random.choice((40, 1_000)),

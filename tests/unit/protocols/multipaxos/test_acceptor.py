@@ -9,6 +9,7 @@ from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.messages import Accept, Accepted, Persist, Prepare, Promise, Refused, Send
 from tidings.protocols.multipaxos.records import Known, Promised, Stored
 from tidings.protocols.multipaxos.values import Ballot, Entry
+from tidings.settings import ReplicaSettings
 
 LOW, MIDDLE, HIGH = Ballot(3, 1), Ballot(5, 3), Ballot(7, 1)
 
@@ -98,6 +99,16 @@ def test_a_node_far_behind_accepts_only_what_is_within_reach() -> None:
     reach = REACH_WINDOWS * replica.log.history.window
     assert said(receive(replica, 1, accept(LOW, reach, 1, 2)), Accepted)[0].count == 1
     assert list(replica.log.entries) == [reach]
+
+
+def test_what_a_promise_would_have_to_report_is_bounded_in_bytes() -> None:
+    """But for the first undecided slot, without which nothing goes on."""
+    replica = make_replica(2, settings=ReplicaSettings(undecided_bytes_max=1))
+    assert said(receive(replica, 1, accept(LOW, 2, 2, 3)), Accepted)[0].count == 1
+    assert said(receive(replica, 1, accept(LOW, 1, 1, 2, 3)), Accepted)[0].count == 2
+    receive(replica, 1, accept(LOW, 3, decided=3))
+    assert replica.log.undecided_bytes == 0
+    assert said(receive(replica, 1, accept(LOW, 3, 3)), Accepted)[0].count == 1
 
 
 def test_a_decided_slot_cannot_be_overruled() -> None:
