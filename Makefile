@@ -12,6 +12,7 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 PYTEST_FLAGS ?= -n 2
 SEEDS        ?= 20000
 GROUP_SEEDS  ?= 10000
+PAXOS_SEEDS  ?= 20000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test soak bench lint format lock clean
@@ -55,10 +56,11 @@ test: $(STAMP) ## lint, types and every test that ends in minutes
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds and GROUP_SEEDS=10000 of groups
+soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds, GROUP_SEEDS=10000 of groups, PAXOS_SEEDS=20000 of replicas
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0
 	$(BIN)/tidings simulate --seeds $(SEEDS)
 	$(BIN)/tidings simulate --world groups --seeds $(GROUP_SEEDS)
+	$(BIN)/tidings simulate --world paxos --seeds $(PAXOS_SEEDS)
 
 bench: $(STAMP) ## measure, beside the limits of this machine
 	@$(BIN)/tidings bench

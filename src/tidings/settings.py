@@ -419,6 +419,47 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a replica of a group keeps time and what it keeps in memory. None of it matters to safety.
+
+    How many slots may be open at once (the window) is not a setting: the members of a group have to agree on it, so
+    it is decided when the group is founded.
+    """
+
+    beat_ms: int = 100
+    """How often a leader is heard, and says again what was not answered."""
+    election_ms: int = 500
+    """A node that has heard no leader for one to two times this long tries to lead."""
+    unanswered_beats_max: int = 10
+    """A leader that no majority has answered for so many beats gives up its place."""
+    fetch_retry_ms: int = 200
+    """How long a node that is behind waits for an answer before it asks again."""
+    queue_max: int = 10_000
+    """Commands that wait for a slot; more are turned away."""
+    reads_max: int = 10_000
+    """Reads that wait for a round; more are turned away."""
+    batch_values_max: int = 256
+    """Values in one accept."""
+    batch_bytes_max: int = 4 * MIB
+    """Their bytes, but for the last one."""
+    batches_open_max: int = 4
+    """Accepts under way: while so many are, commands are gathered for the next."""
+    undecided_bytes_max: int = 32 * MIB
+    """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
+    snapshot_every_slots: int = 10_000
+    kept_slots: int = 2_000
+    """Values kept behind a snapshot, for those who are only a little behind."""
+    part_bytes_max: int = MIB
+    """One piece of a snapshot."""
+    snapshot_bytes_max: int = 1024 * MIB
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            least = 0 if name == "kept_slots" else 1
+            _require(getattr(self, name) >= least, f"The replica setting {name} must be at least {least}.")
+        _require(self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every beat comes too late.")
+
+
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 

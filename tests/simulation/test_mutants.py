@@ -6,6 +6,7 @@ import pytest
 
 from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker, stage_checkers
 from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.paxos import checkers as paxos_checkers
 from tidings.simulator.run import run
 
 SEEDS_MAX = 500
@@ -13,7 +14,8 @@ SEEDS_MAX = 500
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+    first_seed = MUTANTS[name].first_seed
+    for seed in range(first_seed, first_seed + SEEDS_MAX):
         result = run(seed, mutant=name)
         if result.invariant is not None:
             break
@@ -34,11 +36,12 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 
 
 def test_the_rules_are_those_of_the_checkers() -> None:
+    kinds = (checkers.Checker, paxos_checkers.PaxosChecker)
     rules = {
         checker.RULE
-        for module in (checkers, delivery_checkers, group_checkers, recovery_checker, stage_checkers)
+        for module in (checkers, delivery_checkers, group_checkers, recovery_checker, stage_checkers, paxos_checkers)
         for checker in vars(module).values()
-        if isinstance(checker, type) and issubclass(checker, checkers.Checker) and checker.RULE
+        if isinstance(checker, type) and issubclass(checker, kinds) and checker.RULE
     }
     assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {
         planting.ASSERTIONS,

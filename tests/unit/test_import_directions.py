@@ -32,8 +32,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A node of an overlay: it runs the stacks over ZeroMQ, and knows no journal.
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
-    # The engine does no input or output of its own, and the session is pure: the simulator drives both.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine"),
+    # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", "node.replica"),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),

@@ -15,6 +15,7 @@ from tidings.simulator import (
     stage_mutants,
     stream_mutants,
 )
+from tidings.simulator.paxos import mutants as paxos_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "client_mutants",
     "group_mutants",
     "journal_mutants",
+    "paxos_mutants",
     "stage_mutants",
     "stream_mutants",
 ]

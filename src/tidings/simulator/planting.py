@@ -35,17 +35,21 @@ class Mutant(msgspec.Struct, frozen=True):
     rules: tuple[str, ...]
     plant: Callable[[], AbstractContextManager[None]]
     world: str = "topics"
+    first_seed: int = 0
+    """Where to begin to look: some bugs need rare company."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 """By name; filled by the modules that plant them."""
 
 
-def mutant(name: str, what: str, *rules: str, world: str = "topics") -> Callable[[Callable[[], Iterator[None]]], None]:
+def mutant(
+    name: str, what: str, *rules: str, world: str = "topics", first_seed: int = 0
+) -> Callable[[Callable[[], Iterator[None]]], None]:
     """Adds a bug to the list; what is decorated plants it, yields, and takes it out again."""
 
     def register(plant: Callable[[], Iterator[None]]) -> None:
-        MUTANTS[name] = Mutant(name, what, rules, contextmanager(plant), world)
+        MUTANTS[name] = Mutant(name, what, rules, contextmanager(plant), world, first_seed)
 
     return register
 

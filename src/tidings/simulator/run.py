@@ -11,6 +11,7 @@ from tidings.simulator.checkers import Violation
 from tidings.simulator.faults import draw_faults
 from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.stage_workload import make_stage_world
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
@@ -18,8 +19,8 @@ from tidings.simulator.world import World
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages")
-"""The kinds of worlds: publishers and subscribers, the members of a group, or queries that write in stages."""
+WORLDS = ("topics", "groups", "stages", "paxos")
+"""Publishers and subscribers, the members of a group, queries that write in stages, or replicas that agree."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
     if mutant is not None:
         with MUTANTS[mutant].plant():
             return run(seed, trace, None, MUTANTS[mutant].world)
-    world = make_world(seed, kind)
+    world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
     invariant, text = None, ""
     try:
         world.run()
@@ -75,7 +76,7 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
         world.trace.hash,
         world.now_ms,
         world.events,
-        world.broker.life,
+        world.lives,
         invariant,
         text,
         tuple(world.trace.lines) if trace else (),

@@ -54,6 +54,10 @@ class World:
         self.scripts: list[Script] = []
         self.events = 0
 
+    @property
+    def lives(self) -> int:
+        return self.broker.life
+
     def note(self, process: str, what: str) -> None:
         """One line of the trace."""
         self.trace.add(self.now_ms, process, what)

@@ -1,0 +1,228 @@
+"""What replicas say to each other, what is asked of them, what they tell, and what they want done.
+
+Nodes are numbers here; where a number is reached is the runtime's business.
+"""
+
+from __future__ import annotations
+
+from tidings.protocols.multipaxos.membership import Membership
+from tidings.protocols.multipaxos.records import Record
+from tidings.protocols.multipaxos.values import Ballot, Change, Command, Entry, Value
+from tidings.protocols.stack import Effect, Event, Message, Notification, Request, Timer
+
+# Across: to another replica.
+
+
+class Canvass(Message, frozen=True):
+    """I hear no leader: do you? Asked before a ballot is made, so that a node that is only deaf deposes nobody."""
+
+    attempt: int
+    decided: int
+
+
+class Support(Message, frozen=True):
+    """Nor do I."""
+
+    attempt: int
+
+
+class Prepare(Message, frozen=True):
+    """Phase 1a, for every slot from `first_slot` on: promise me this ballot, and tell me what you have accepted."""
+
+    ballot: Ballot
+    first_slot: int
+
+
+class Promise(Message, frozen=True):
+    """Phase 1b: nothing below this ballot will be accepted any more; `entries` has what was, up to now.
+
+    Everything below `decided` is chosen. It is not in `entries`, and no longer up to the one who asks.
+    """
+
+    ballot: Ballot
+    entries: tuple[Entry, ...]
+    decided: int
+
+
+class Accept(Message, frozen=True):
+    """Phase 2a: accept these values, one slot after another. Without any it is a heartbeat.
+
+    All slots below `decided` are. `round` counts the leader's questions whether it still leads.
+    """
+
+    ballot: Ballot
+    first_slot: int
+    values: tuple[Value, ...]
+    decided: int
+    round: int
+
+
+class Accepted(Message, frozen=True):
+    """Phase 2b: so many slots are accepted, and when the round came no higher ballot was promised."""
+
+    ballot: Ballot
+    first_slot: int
+    count: int
+    decided: int
+    round: int
+
+
+class Refused(Message, frozen=True):
+    """A hint, and no more: this higher ballot is promised already, and I know so many slots to be decided."""
+
+    promised: Ballot
+    decided: int
+
+
+class Fetch(Message, frozen=True):
+    """Tell me what was chosen from this slot on."""
+
+    first_slot: int
+
+
+class Chosen(Message, frozen=True):
+    """These values are chosen, one slot after another."""
+
+    first_slot: int
+    values: tuple[Value, ...]
+    decided: int
+
+
+class FetchPart(Message, frozen=True):
+    """Send me the snapshot up to `next_slot` from this byte on; or, if you have another, what follows `first_slot`."""
+
+    next_slot: int
+    position: int
+    first_slot: int
+
+
+class Part(Message, frozen=True):
+    """A piece of a snapshot that has `size_bytes` in all."""
+
+    next_slot: int
+    position: int
+    size_bytes: int
+    data: bytes
+
+
+AnyMessage = Canvass | Support | Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | FetchPart | Part
+
+
+# Down: from the application.
+
+
+class Propose(Request, frozen=True):
+    """Have a command chosen. It is answered by `Applied` here, or by `TurnedAway`, or in doubt not at all."""
+
+    command: Command
+
+
+class ChangeMembership(Request, frozen=True):
+    """Have a change of the membership chosen; `TurnedAway` says that it was not even tried."""
+
+    change: Change
+
+
+class Read(Request, frozen=True):
+    """Tell me when everything that was acknowledged before this is applied here."""
+
+    token: int
+
+
+# Up: to the application.
+
+
+class Applied(Notification, frozen=True):
+    """A slot is decided, and what it holds is applied: every slot once in a life, in their order."""
+
+    slot: int
+    value: Value
+    result: bytes | None
+    """What the state machine answered; None for what is not a command, or one that it refuses."""
+    repeated: bool
+    """True: the command was applied earlier, and this is what was answered then."""
+
+
+class TurnedAway(Notification, frozen=True):
+    """A command or a change was not tried, or its leader lost its place: ask the leader, with the same sequence."""
+
+    value: Value
+    leader: int | None
+
+
+class ReadReady(Notification, frozen=True):
+    """The state as it is now answers the read: it holds every slot below `index`."""
+
+    token: int
+    index: int
+
+
+class ReadRefused(Notification, frozen=True):
+    """This node does not lead: ask the one that does."""
+
+    token: int
+    leader: int | None
+
+
+class LeaderChanged(Notification, frozen=True):
+    """The node that leads as far as is known here."""
+
+    leader: int | None
+
+
+class MembershipChanged(Notification, frozen=True):
+    """From this slot on these nodes decide."""
+
+    first_slot: int
+    membership: Membership
+
+
+class MembershipSettled(Notification, frozen=True):
+    """A majority of these voters has on its disk that they decide: whoever is not among them may be switched off."""
+
+    first_slot: int
+    membership: Membership
+
+
+class SnapshotInstalled(Notification, frozen=True):
+    """The state was replaced by one that another replica sent; the slots below `next_slot` were never `Applied`."""
+
+    next_slot: int
+
+
+# Later: to ourselves.
+
+
+class ElectionDue(Timer, frozen=True):
+    """Nothing was heard from a leader for long enough to try it ourselves."""
+
+
+class BeatDue(Timer, frozen=True):
+    """Time to say again what has not been answered, and to be heard."""
+
+
+# What the runtime is told to do, and what it tells, beside what every stack knows.
+
+
+class Received(Event, frozen=True):
+    """A message came from a replica, which may be this one."""
+
+    node: int
+    message: AnyMessage
+
+
+class Send(Effect, frozen=True):
+    """Send a message to some replicas. One to the node itself comes back to it as `Received`."""
+
+    nodes: tuple[int, ...]
+    message: AnyMessage
+
+
+class Persist(Effect, frozen=True):
+    """Append these records; once they and all that were given before them are on disk, send these answers.
+
+    Without records it still waits for the earlier ones, because the answers speak of them.
+    """
+
+    records: tuple[Record, ...]
+    answers: tuple[Send, ...] = ()

@@ -1,0 +1,72 @@
+"""What a slot of the log may hold, and the ballots under which it is proposed."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Ballot(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """One attempt to lead: a number, and the node that made it. No two nodes ever share one.
+
+    >>> Ballot(2, 1) < Ballot(2, 3) < Ballot(3, 1)
+    True
+    """
+
+    number: int
+    node: int
+
+    def __str__(self) -> str:
+        return f"{self.number}.{self.node}"
+
+
+ZERO = Ballot(0, 0)
+"""Below every ballot of a node."""
+CHOSEN = Ballot(2**64 - 1, 0)
+"""Above every ballot of a node: the mark of a value that is known to be chosen, whoever proposed it."""
+
+
+class Noop(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
+    """Nothing: it fills a hole, or brings a change of the membership into force."""
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, tag="command", gc=False):
+    """Something for the state machine, which alone looks into `body`. (client, sequence) makes it applied once."""
+
+    client: str
+    sequence: int
+    body: bytes
+
+
+class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):
+    """Takes in a node that listens and does not vote. Its number has never been used before."""
+
+    node: int
+
+
+class Promote(msgspec.Struct, frozen=True, array_like=True, tag="promote", gc=False):
+    """Gives a node that listens its vote."""
+
+    node: int
+
+
+class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove", gc=False):
+    """Takes a node out, whether it votes or not."""
+
+    node: int
+
+
+Change = Add | Promote | Remove
+Value = Noop | Command | Add | Promote | Remove
+
+
+def size_of(value: Value) -> int:
+    """About how many bytes a value is on its way."""
+    return 32 + (len(value.body) if isinstance(value, Command) else 0)
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an acceptor holds in a slot: a value, and the ballot under which it was proposed."""
+
+    slot: int
+    ballot: Ballot
+    value: Value

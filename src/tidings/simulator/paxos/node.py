@@ -1,0 +1,309 @@
+"""A replica's process: the real replica on the real journal on a simulated disk, in virtual time.
+
+A commit takes time, and messages come in meanwhile. When the process ends in the middle of one, the journal's write is
+run up to a step of the disk and cut there, so the disk holds whatever a real one might hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidings.journal.disk import SyncFailed
+from tidings.journal.journal import Journal
+from tidings.node.replica import ReplicaEngine
+from tidings.protocols.multipaxos.messages import (
+    Applied,
+    ChangeMembership,
+    MembershipSettled,
+    Propose,
+    Read,
+    ReadReady,
+    ReadRefused,
+    Received,
+    SnapshotInstalled,
+    TurnedAway,
+)
+from tidings.protocols.multipaxos.records import Record, Snapshot, decode_record
+from tidings.protocols.multipaxos.values import Change, Command
+from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
+from tidings.simulator.broker import START_MS
+from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
+from tidings.simulator.faults import End
+from tidings.wire.replication import decode_message
+
+if TYPE_CHECKING:
+    from tidings.simulator.paxos.world import PaxosWorld
+
+WRITE_STEPS_MAX = 16
+SLOW_DISK_FACTOR = 10
+
+
+class Row:
+    """A state machine that shows every mistake: the row of all commands applied. A command is answered by its place."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def apply(self, body: bytes) -> bytes:
+        self.bodies.append(body)
+        return str(len(self.bodies) - 1).encode()
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self.bodies)
+
+    def restore(self, state: bytes) -> None:
+        self.bodies = msgspec.msgpack.decode(state, type=list[bytes]) if state else []
+
+
+class Node:
+    """One number of the group: a disk, and a process that dies and comes back on it."""
+
+    def __init__(self, world: PaxosWorld, number: int, founded: Snapshot | None) -> None:
+        self._world = world
+        self.number = number
+        self._founded = founded
+        self.name = f"node {number}"
+        self.disk = SimulatedDisk(world.random)
+        self.disk.on_step = self._on_step
+        self.engine: ReplicaEngine | None = None
+        """None while there is no process."""
+        self.row = Row()
+        self.life = 0
+        self.retired = False
+        """For good: it never comes back."""
+        self.waiting: dict[tuple[str, int], None] = {}
+        """Commands that clients asked this process for."""
+        self._timers: dict[Timer, int] = {}
+        self._timers_set = 0
+        self._clock_offset_ms = START_MS
+        self._paused_until_ms = 0
+        self._steps_left: int | None = None
+        self._steps_how: End = "kill"
+        self._back_after_ms = 1
+
+    # Its life.
+
+    def start(self) -> None:
+        """Recovers what the disk holds."""
+        world = self._world
+        if self.engine is not None or self.retired:
+            return
+        self.life += 1
+        self._timers, self.waiting = {}, {}
+        self.row = Row()
+        engine = self.open()
+        try:
+            count = engine.recover(self.clock(), self._founded)
+        except PowerCut:
+            self._die(self._steps_how, f"during recovery ({self._steps_how})")
+            return
+        except SyncFailed:
+            self._die("sync", "during recovery, because a sync failed")
+            return
+        self.engine = engine
+        log, promised = engine.replica.log, engine.replica.acceptor.promised
+        world.note(
+            self.name, f"life {self.life}: {count} records, {promised} promised, {log.start} to {log.decided} decided"
+        )
+        world.watch.on_recovered(self, engine.replica)
+        self._go_on(engine)
+
+    def open(self) -> ReplicaEngine:
+        world = self._world
+        return ReplicaEngine(
+            self.number, world.replica_settings, self.row, Journal.open(self.disk, world.journal_settings), world.random
+        )
+
+    def _die(self, how: End, why: str) -> None:
+        self._world.note(self.name, f"life {self.life} ends {why}")
+        self.engine = None
+        self._steps_left = None
+        if how == "kill":
+            self.disk.kill()
+        else:
+            self.disk.crash()
+        self._world.after(self._back_after_ms, self.start)
+        self._back_after_ms = 200
+
+    def end(self, how: End) -> None:
+        """The process ends now, wherever it is."""
+        engine = self.engine
+        if engine is None:
+            return
+        if engine.commit is not None:
+            # Most commits take two steps, a write and a sync; one that begins a segment takes many.
+            random = self._world.random
+            self._steps_left = random.randint(0, random.choice((2, 2, WRITE_STEPS_MAX)))
+            with suppress(PowerCut, SyncFailed):
+                engine.journal.write(engine.commit)
+        self._die(how, f"({how})")
+
+    def retire(self) -> None:
+        """Its machine is gone, and its disk with it."""
+        self._world.note(self.name, "is gone for good")
+        self.engine, self.retired = None, True
+
+    def _on_step(self, step: Step, name: str) -> None:
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._steps_left = None
+                self._world.note(self.name, f"disk cut before {step} {name}")
+                raise PowerCut
+
+    # What is planned for it.
+
+    def on_end(self, how: End, steps: int | None, back_after_ms: int) -> None:
+        self._back_after_ms = back_after_ms
+        if how == "sync":
+            self.disk.fail_next_sync()
+        elif steps is None:
+            self.end(how)
+        else:
+            self._steps_left, self._steps_how = steps, how
+
+    def on_pause(self, for_ms: int) -> None:
+        self._world.note(self.name, f"stands still for {for_ms} ms")
+        self._paused_until_ms = self._world.now_ms + for_ms
+
+    def on_clock_jump(self, by_ms: int) -> None:
+        """Its clock is set. When it goes forward, all its timers are due."""
+        self._world.note(self.name, f"its clock is set by {by_ms} ms")
+        self._clock_offset_ms += by_ms
+        if by_ms > 0:
+            for timer, number in list(self._timers.items()):
+                self._fire(timer, number)
+
+    def on_calm(self) -> None:
+        self._steps_left = None
+
+    def clock(self) -> int:
+        return self._world.now_ms + self._clock_offset_ms
+
+    # Its work.
+
+    def receive(self, sender: int, data: bytes) -> None:
+        if self._postponed(lambda: self.receive(sender, data)):
+            return
+        self._handle(Received(self.clock(), sender, decode_message(data)))
+
+    def propose(self, command: Command) -> None:
+        self.waiting[command.client, command.sequence] = None
+        self._request(Propose(command))
+
+    def change(self, change: Change) -> None:
+        self._request(ChangeMembership(change))
+
+    def read(self, token: int) -> None:
+        self._request(Read(token))
+
+    def _request(self, request: Request) -> None:
+        if not self._postponed(lambda: self._request(request)):
+            self._handle(Requested(self.clock(), request))
+
+    def _postponed(self, what: Callable[[], None]) -> bool:
+        """While it stands still everything waits; nothing happens in a process that is not there."""
+        if self.engine is None:
+            return True
+        if self._world.now_ms >= self._paused_until_ms:
+            return False
+        life = self.life
+
+        def later() -> None:
+            if life == self.life:
+                what()
+
+        self._world.at(self._paused_until_ms, later)
+        return True
+
+    def _handle(self, event: Event) -> None:
+        engine = self.engine
+        if engine is not None:
+            engine.handle(event)
+            self._go_on(engine)
+
+    def _go_on(self, engine: ReplicaEngine) -> None:
+        """Does what the replica wants done, and starts the next commit."""
+        world = self._world
+        timers, engine.timers = engine.timers, []
+        for effect in timers:
+            self._timers.pop(effect.timer, None)
+            if isinstance(effect, SetTimer):
+                self._set_timer(effect.timer, effect.delay_ms)
+        outgoing, engine.outgoing = engine.outgoing, []
+        for nodes, data in outgoing:
+            world.watch.on_sent(self, nodes, data)
+            for node in nodes:
+                world.network.send(self.number, node, data)
+        notifications, engine.notifications = engine.notifications, []
+        for notification in notifications:
+            self._on_notification(notification)
+        if notifications:
+            world.watch.on_state(self, engine.replica.log.decided)
+        if engine.has_staged and not engine.committing:
+            engine.begin_commit(self.clock())
+            slow = SLOW_DISK_FACTOR if self.number == world.plan.slow_disk else 1
+            delay_ms = 1 if world.calm else world.random.randint(0, world.plan.sync_ms_max) * slow
+            life = self.life
+            world.after(delay_ms, lambda: self._end_commit(life))
+
+    def _end_commit(self, life: int) -> None:
+        engine = self.engine
+        if engine is None or life != self.life or self._postponed(lambda: self._end_commit(life)):
+            return
+        commit = engine.commit
+        assert commit is not None
+        try:
+            engine.journal.write(commit)
+        except PowerCut:
+            self._die(self._steps_how, f"at a step of the disk ({self._steps_how})")
+            return
+        except SyncFailed:
+            self._die("sync", "because a sync failed")
+            return
+        records: list[Record] = [decode_record(record.command) for record in commit.records]
+        self._world.watch.on_durable(self, records)
+        engine.finish_commit(self.clock())
+        self._go_on(engine)
+
+    def _set_timer(self, timer: Timer, delay_ms: int) -> None:
+        self._timers_set += 1
+        self._timers[timer] = number = self._timers_set
+        self._world.after(delay_ms, lambda: self._fire(timer, number))
+
+    def _fire(self, timer: Timer, number: int) -> None:
+        if self._timers.get(timer) != number or self._postponed(lambda: self._fire(timer, number)):
+            return
+        del self._timers[timer]
+        self._handle(TimerFired(self.clock(), timer))
+
+    def _on_notification(self, notification: object) -> None:
+        watch = self._world.watch
+        match notification:
+            case Applied():
+                watch.on_applied(self, notification)
+                value = notification.value
+                if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
+                    del self.waiting[value.client, value.sequence]
+                    self._world.answer_command(self, value, notification.result)
+            case TurnedAway(value, leader):
+                if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
+                    del self.waiting[value.client, value.sequence]
+                    self._world.turn_away(value, leader)
+            case ReadReady(token, index):
+                watch.on_read(self, token, index)
+                self._world.answer_read(token, False, None)
+            case ReadRefused(token, leader):
+                self._world.answer_read(token, True, leader)
+            case MembershipSettled(_, membership):
+                self._world.note(self.name, repr(notification))
+                self._world.operator.on_settled(membership)
+            case SnapshotInstalled(next_slot):
+                self._world.note(self.name, f"takes a snapshot up to {next_slot}")
+                watch.on_installed(self, next_slot)
+            case _:
+                self._world.note(self.name, repr(notification))

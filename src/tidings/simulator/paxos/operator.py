@@ -1,0 +1,110 @@
+"""The operator: takes nodes in and out while everything goes wrong, and replaces machines that are gone.
+
+It never does what would leave a group without a majority of disks for ever; everything else it does at bad times. A
+change is asked for again until it has come into force.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tidings.protocols.multipaxos.membership import Membership
+from tidings.protocols.multipaxos.values import Add, Change, Promote, Remove
+from tidings.simulator.paxos.faults import Work
+
+if TYPE_CHECKING:
+    from tidings.simulator.paxos.world import PaxosWorld
+
+RETRY_MS = 150
+VOTERS_MAX = 6
+
+
+class Operator:
+    """Does one task after another."""
+
+    def __init__(self, world: PaxosWorld) -> None:
+        self._world = world
+        self._tasks: deque[Work] = deque()
+        self._wanted: list[list[Change]] = []
+        """Rows of changes: each row in its order, the rows beside each other."""
+        self._removed: list[int] = []
+        """Nodes that were taken out and still run."""
+        self._busy = False
+        """From the beginning of a task until everybody knows that its last change is in force."""
+
+    @property
+    def idle(self) -> bool:
+        return not self._tasks and not self._busy
+
+    def on_work(self, work: Work) -> None:
+        self._tasks.append(work)
+        if not self._busy:
+            self._begin()
+
+    def on_settled(self, membership: Membership) -> None:
+        """Switches off some of those who were removed and are needed no more; others go on and do not know."""
+        world = self._world
+        for number in [number for number in self._removed if number not in membership.nodes]:
+            self._removed.remove(number)
+            if not world.nodes[number].retired and world.random.random() < 0.7:
+                world.after(world.random.randint(1, 50), world.nodes[number].retire)
+
+    def _begin(self) -> None:
+        world, ledger = self._world, self._world.ledger
+        self._busy = True
+        work = self._tasks.popleft()
+        voters = ledger.voters
+        victim = voters[work.choice % len(voters)]
+        match work.task:
+            case "grow" if len(voters) < VOTERS_MAX:
+                new = world.add_node()
+                self._wanted = [[Add(new), Promote(new)]]
+            case "shrink" if len(voters) > 3:
+                self._wanted = [[Remove(victim)]]
+            case "replace":
+                new = world.add_node()
+                self._wanted = [[Add(new), Promote(new), Remove(victim)]]
+            case "lose-disk" if len(voters) >= 3:
+                world.nodes[victim].retire()
+                new = world.add_node()
+                self._wanted = [[Remove(victim)], [Add(new), Promote(new)]]
+            case "rash" if len(voters) > 3:
+                others = [voter for voter in voters if voter != victim]
+                self._wanted = [[Remove(victim)], [Remove(others[work.choice % len(others)])]]
+            case "rash":
+                first, second = world.add_node(), world.add_node()
+                self._wanted = [[Add(first), Promote(first)], [Add(second), Promote(second)]]
+        world.note("operator", f"{work.task}: {self._wanted}")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Crosses out what has happened, and asks for the rest again."""
+        world = self._world
+        for row in self._wanted:
+            while row and self._has_happened(row[0]):
+                change = row.pop(0)
+                if isinstance(change, Remove):
+                    self._removed.append(change.node)
+            if row and isinstance(row[0], Add) and row[0].node < world.ledger.newest:
+                new = world.add_node()  # Another one came first, and numbers only rise: this one will never do.
+                row[:2] = [Add(new), Promote(new)]
+        self._wanted = [row for row in self._wanted if row]
+        if not self._wanted and world.ledger.is_settled:
+            self._busy = False
+            if self._tasks:
+                self._begin()
+            return
+        for row in self._wanted:
+            world.call_change(row[0])
+        world.after(RETRY_MS, self._go_on)
+
+    def _has_happened(self, change: Change) -> bool:
+        ledger = self._world.ledger
+        match change:
+            case Add(node):
+                return node in ledger.members
+            case Promote(node):
+                return node in ledger.voters
+            case Remove(node):
+                return node not in ledger.members

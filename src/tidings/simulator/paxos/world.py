@@ -1,0 +1,250 @@
+"""A world of replicas: virtual time, one source of chance, nodes, their network, their clients and an operator.
+
+Events happen one after another, in the order of their times and, at the same time, in the order in which they were
+planned. Nothing else decides anything, so a seed replays a run exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+from tidings.node.replica import FIRST_SLOT, founding
+from tidings.protocols.multipaxos.values import Change, Command
+from tidings.settings import JournalSettings, ReplicaSettings
+from tidings.simulator.checkers import Violation
+from tidings.simulator.paxos.checkers import Watch
+from tidings.simulator.paxos.clients import Client
+from tidings.simulator.paxos.faults import NodeEnd, Outage, PaxosPlan, draw_plan
+from tidings.simulator.paxos.ledger import Ledger
+from tidings.simulator.paxos.network import Network
+from tidings.simulator.paxos.node import Node
+from tidings.simulator.paxos.operator import Operator
+from tidings.simulator.planting import PROGRESS
+from tidings.simulator.trace import Trace
+
+PATIENCE_MS = 30_000
+"""How long everything may take to come to its end once nothing goes wrong any more."""
+PROBE_MS_MAX = 5_000
+"""How long one more command may take then, and how long until everybody has it."""
+EVENTS_MAX = 200_000
+COMMANDS_MAX = 60
+"""Of one client, reads included."""
+
+
+class PaxosWorld:
+    """All processes of a run and the time they share."""
+
+    def __init__(self, random: Random, plan: PaxosPlan | None = None, settings: ReplicaSettings | None = None) -> None:
+        self.random = random
+        self.plan: PaxosPlan = plan if plan is not None else draw_plan(random)
+        self.now_ms = 0
+        self.calm = False
+        self.events = 0
+        self.trace = Trace()
+        self.replica_settings = settings if settings is not None else _draw_replica(random)
+        self.journal_settings = JournalSettings(segment_records_max=random.choice((6, 20, 100)))
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._planned = 0
+        voters = tuple(range(1, self.plan.founders + 1))
+        self.ledger = Ledger(FIRST_SLOT, voters, self.plan.window)
+        self.watch = Watch(self, self.ledger)
+        self.network = Network(self, self.plan)
+        founded = founding(voters, self.plan.window)
+        self.nodes = {number: Node(self, number, founded) for number in voters}
+        self.operator = Operator(self)
+        pause_ms_max = random.choice((30, 150, 600))
+        self.clients = {
+            name: Client(self, name, COMMANDS_MAX, pause_ms_max) for name in "abcdefgh"[: random.randint(2, 8)]
+        }
+        self._readers: dict[int, Client] = {}
+        self._tokens = 0
+
+    @property
+    def lives(self) -> int:
+        return sum(node.life for node in self.nodes.values())
+
+    def note(self, process: str, what: str) -> None:
+        """One line of the trace."""
+        self.trace.add(self.now_ms, process, what)
+
+    def at(self, at_ms: int, what: Callable[[], None]) -> None:
+        """Plans an event."""
+        self._planned += 1
+        heappush(self._events, (at_ms, self._planned, what))
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, what)
+
+    # The run.
+
+    def begin(self) -> None:
+        self._plan_faults()
+        for node in self.nodes.values():
+            node.start()
+        for client in self.clients.values():
+            client.start()
+
+    def run(self) -> None:
+        """Everything that happens, then one more command, then a last power cut and a look at all disks."""
+        self.begin()
+        self.pass_until(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
+        probe = self.clients["probe"] = Client(self, "probe", 1, 1)
+        probe.start()
+        self.pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
+        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
+        self._check_at_last()
+
+    def pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
+        """Lets things happen until something is the case, which has to be before the deadline."""
+        while not done():
+            if not self._events or self._events[0][0] > deadline_ms or self.events >= EVENTS_MAX:
+                raise Violation(PROGRESS, f"{who} did not come to an end within its time")
+            self.now_ms, _, what = heappop(self._events)
+            self.events += 1
+            what()
+
+    def _all_done(self) -> bool:
+        return self.calm and self.operator.idle and all(client.finished for client in self.clients.values())
+
+    def _all_have_all(self) -> bool:
+        nodes = [self.nodes[number] for number in self.ledger.members]
+        return all(
+            node.engine is not None and node.engine.replica.log.decided == self.ledger.next_slot for node in nodes
+        )
+
+    def _check_at_last(self) -> None:
+        members = [self.nodes[number] for number in self.ledger.members]
+        for node in members:
+            node.end("power")
+        for node in members:
+            while node.engine is None:  # A sync that was still to fail may fail now.
+                node.start()
+        self.watch.on_last_restart(members)
+        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
+        self.watch.on_end(members)
+
+    def _plan_faults(self) -> None:
+        plan = self.plan
+        for end in plan.ends:
+            self.at(end.at_ms, lambda end=end: self._on_end(end))  # type: ignore[misc]
+        for outage in plan.outages:
+            self.at(outage.at_ms, lambda outage=outage: self._on_outage(outage))  # type: ignore[misc]
+        for pause in plan.pauses:
+            self.at(
+                pause.at_ms,
+                lambda pause=pause: self.nodes[self.pick(pause.victim)].on_pause(pause.for_ms),  # type: ignore[misc]
+            )
+        for partition in plan.partitions:
+            self.at(partition.at_ms, lambda each=partition: self.network.on_partition(each))  # type: ignore[misc]
+        for jump in plan.clock_jumps:
+            self.at(
+                jump.at_ms,
+                lambda jump=jump: self.nodes[self.pick(jump.victim)].on_clock_jump(jump.by_ms),  # type: ignore[misc]
+            )
+        for work in plan.works:
+            self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
+        self.at(plan.calm_ms, self._on_calm)
+
+    def _on_end(self, end: NodeEnd) -> None:
+        self.nodes[self.pick(end.victim)].on_end(end.how, end.steps, end.back_after_ms)
+
+    def _on_outage(self, outage: Outage) -> None:
+        self.note("world", "all lights go out")
+        for node in self.nodes.values():
+            node.on_end("power", None, self.random.randint(1, outage.back_after_ms))
+
+    def _on_calm(self) -> None:
+        self.note("world", "from now on nothing goes wrong")
+        self.calm = True
+        for node in self.nodes.values():
+            node.on_calm()
+
+    # Nodes.
+
+    @property
+    def leading(self) -> list[int]:
+        """The nodes that take themselves for leaders."""
+        return [number for number, node in self.nodes.items() if node.engine is not None and node.engine.replica.leads]
+
+    def pick(self, choice: int) -> int:
+        """A node that is not gone for good: the one that a number chooses, or whoever leads."""
+        numbers = [number for number, node in self.nodes.items() if not node.retired]
+        if choice < 0:
+            numbers = self.leading or numbers
+        return numbers[choice % len(numbers)]
+
+    def add_node(self) -> int:
+        """A new machine with an empty disk, under a number that was never used."""
+        number = max(self.nodes) + 1
+        self.nodes[number] = Node(self, number, None)
+        self.nodes[number].start()
+        return number
+
+    def deliver(self, receiver: int, sender: int, data: bytes) -> None:
+        self.nodes[receiver].receive(sender, data)
+
+    # Clients.
+
+    def new_token(self, client: Client) -> int:
+        self._tokens += 1
+        self._readers[self._tokens] = client
+        return self._tokens
+
+    def call(self, target: int, command: Command | None, token: int | None) -> None:
+        """A client asks a node."""
+        delay_ms = self.network.delay_of_call()
+        if delay_ms is None:
+            return
+        node = self.nodes[target]
+        if command is not None:
+            self.after(delay_ms, lambda: node.propose(command))
+        if token is not None:
+            self.after(delay_ms, lambda: node.read(token))
+
+    def call_change(self, change: Change) -> None:
+        """The operator asks whoever leads, or anybody."""
+        node = self.nodes[self.pick(-1)]
+        delay_ms = self.network.delay_of_call()
+        if delay_ms is not None:
+            self.after(delay_ms, lambda: node.change(change))
+
+    def answer_command(self, node: Node, command: Command, result: bytes | None) -> None:
+        if result is None:
+            return  # Refused as older than another of its client, who therefore waits for it no more.
+        place = int(result)
+        self.note(node.name, f"acknowledges {command.body.decode()} at {place}")
+        self.watch.on_acknowledged(command, place)
+        client = self.clients[command.client]
+        self._reply(lambda: client.on_answered(command.sequence))
+
+    def turn_away(self, command: Command, leader: int | None) -> None:
+        client = self.clients[command.client]
+        self._reply(lambda: client.on_turned_away(command.sequence, leader))
+
+    def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
+        client = self._readers[token]
+        self._reply(lambda: client.on_read_answered(token, refused, leader))
+
+    def _reply(self, what: Callable[[], None]) -> None:
+        delay_ms = self.network.delay_of_call()
+        if delay_ms is not None:
+            self.after(delay_ms, what)
+
+
+def _draw_replica(random: Random) -> ReplicaSettings:
+    """Tiny, so that snapshots, full batches and lost turns are met in nearly every run."""
+    return ReplicaSettings(
+        beat_ms=80,
+        election_ms=random.choice((100, 200, 350)),
+        unanswered_beats_max=random.choice((4, 8)),
+        fetch_retry_ms=100,
+        queue_max=random.choice((2, 100)),
+        batch_values_max=random.choice((1, 3, 10)),
+        batches_open_max=random.choice((1, 2, 4)),
+        undecided_bytes_max=random.choice((100, 10_000)),
+        snapshot_every_slots=random.choice((5, 20)),
+        kept_slots=random.choice((0, 3, 20)),
+        part_bytes_max=random.choice((40, 1_000)),
+    )
