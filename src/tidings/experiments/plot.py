@@ -52,7 +52,8 @@ def draw(figure: Figure, answer: Sequence[dict[str, Value]], paths: Sequence[Pat
     axes = picture.add_subplot()
     _draw_lines(axes, figure, rows)
     for beside in figure.beside:
-        axes.plot(beside.x, beside.y, "x--", color=ELSEWHERE, label=beside.label, zorder=2)
+        # Points only: between them nothing is known.
+        axes.plot(beside.x, beside.y, "x", color=INK, label=beside.label, markersize=7, zorder=4)
     _set_scales(axes, figure, rows)
     axes.set_xlabel(figure.x_label, color=INK)
     axes.set_ylabel(figure.y_label, color=INK)

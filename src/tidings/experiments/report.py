@@ -30,8 +30,8 @@ def _page(experiment: Experiment, outcome: Outcome, command: str, tables: str | 
         lines += ["", "**Some runs broke a rule:**", "", *(f"- {sentence}" for sentence in outcome.broken)]
     for question in experiment.questions:
         rows = outcome.answers[question.name]
-        lines += ["", f"## {question.title}", ""]
-        lines += markdown_table(question, rows) if not question.is_for_figures else []
+        lines += ["", f"## {question.title}"]
+        lines += ["", *markdown_table(question, rows)] if not question.is_for_figures else []
         for figure in drawn(experiment, outcome):
             if figure.question == question.name:
                 lines += ["", f"![{figure.title}]({experiment.name}-{figure.name}.svg)"]
