@@ -28,7 +28,7 @@ from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.spark import commands
 from tests.spark.standalone import PYTHON_WORKER, StandaloneCluster, kill_session, session_of
 
-ROUND_S_MAX = 900.0
+ROUND_S_MAX = 1_200.0
 BATCHES_A_ROUND = 10
 PUT_MESSAGES = 20_000
 POLL_S = 0.1

@@ -81,7 +81,7 @@ def dying(method):
         return result
     return call
 
-Table.commit, Table.merge = dying(Table.commit), dying(Table.merge)
+Table.commit = dying(Table.commit)
 sys.exit(main(sys.argv[2:]))
 """
 """`tidings` with a trap: it kills itself and all of its processes before or after a commit to a table."""

@@ -20,7 +20,7 @@ def busy_cluster(folder: Path) -> StandaloneCluster:
 pytestmark = [needs_java, pytest.mark.skipif(shutil.which("ps") is None, reason="ps finds the executors")]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2_400)
 def test_three_kills_in_local_mode(tmp_path: Path) -> None:
     with Flow(tmp_path, 60_000, seed=0) as flow:
         flow.run(rounds=3)

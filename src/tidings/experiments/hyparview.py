@@ -247,7 +247,7 @@ HYPARVIEW = Experiment(
         ),
     ),
     elsewhere=(
-        "Leitão, Pereira, Rodrigues (DSN 2007), section 5.2, 10,000 nodes and the same views: messages sent after the"
+        "Leitão, Pereira, Rodrigues (DSN 2007), 10,000 nodes and the same views: messages sent after the"
         " failure reach practically all live nodes as long as fewer than 90 % fail, and about 90 % of them when 95 % "
         "fail. These values are approximate: they are the paper's words about a figure without a table. Its "
         "*reliability* is that of messages sent while the views heal; ours is given for messages sent at once, once "

@@ -73,8 +73,8 @@ TOPICS = Experiment(
     setting=(
         "30 topics on 10, 20 and 30 nodes, as in the document, and ten topics for each node beyond; 20 rings of each "
         "size up to 100 nodes, which differ in the names of the nodes, and one of each size above. *Seats* are the "
-        "points on the circle that each node has; 16 and 64 are virtual identifiers (Chord, section 6.1), which are "
-        "only counted here: no node takes several seats yet. *Least* and *most* are means over the rings."
+        "points on the circle that each node has; 16 and 64 are virtual identifiers (Chord's paper, on load balance),"
+        " which are only counted here: no node takes several seats yet. *Least* and *most* are means over the rings."
     ),
     function=owners,
     tables={"owners": OwnerRow},
@@ -138,7 +138,7 @@ TOPICS = Experiment(
     elsewhere=(
         "The document (section 7.2.4, figure 6) has 30 topics on 10, 20 and 30 nodes: the expected 3, 1.5 and 1 "
         "topics, nodes that own none, and nodes that own more than expected; the numbers are in a picture. Chord's "
-        "paper (section 6.1) finds the same spread and the same cure."
+        "paper finds the same spread, and the same cure (on load balance)."
     ),
 )
 

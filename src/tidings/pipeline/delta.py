@@ -12,22 +12,25 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidings.errors import StorageError
 from tidings.pipeline.parts import WRITTEN, PartWriter
 from tidings.pipeline.schema import TABLES, measured
 
 if TYPE_CHECKING:
-    from deltalake.table import TableMerger
     from pyspark.sql import DataFrame
 
 
@@ -54,6 +57,10 @@ class Written:
     """For each topic: its first offset, its last one, and how many rows."""
     ids: int
     """How many rows have an id."""
+
+    def __add__(self, other: Written) -> Written:
+        """Both, of a table whose rows have no offsets."""
+        return Written([*self.actions, *other.actions], self.rows + other.rows, {}, self.ids + other.ids)
 
 
 class Table:
@@ -91,13 +98,12 @@ class Table:
     def write(self, rows: DataFrame, batch: int) -> Written:
         """Has the executors write the rows; nobody sees them before they are committed."""
         writer = PartWriter(str(self.folder), batch, self.schema)
-        now_ms = time.time_ns() // 1_000_000
         actions, count, ids = [], 0, 0
         ranges: dict[str, tuple[int, int, int]] = {}
         with without_pandas_warning():
             written = rows.select(*self.schema.names).mapInArrow(writer, WRITTEN)
         for part in written.collect():
-            actions.append(AddAction(part.path, part.size_bytes, {}, now_ms, True, part.stats))
+            actions.append(_add(part.path, part.size_bytes, part.stats))
             count += part.rows
             ids += part.ids
             for topic, (first, last, number) in json.loads(part.ranges).items():
@@ -105,37 +111,72 @@ class Table:
                 ranges[topic] = (min(first, old[0]), max(last, old[1]), number + old[2])
         return Written(actions, count, ranges, ids)
 
-    def commit(self, written: Written, app: str, batch: int, marks: Mapping[str, int] | None = None) -> None:
+    def commit(
+        self,
+        written: Written,
+        app: str,
+        batch: int,
+        marks: Mapping[str, int] | None = None,
+        instead_of: Sequence[str] = (),
+    ) -> None:
         """Makes what was written part of the table, with the note of its batch, unless it is. No rows need no commit.
 
-        Delta refuses the commit if somebody has committed under the same name since the table was opened.
+        It may stand instead of other files of the table. Delta refuses the commit if somebody has committed under the
+        same name since the table was opened.
         """
         table = self.open()
         if not written.actions or _has(table, app, batch):
             return
-        table.create_write_transaction(
-            list(written.actions), "append", self.schema, commit_properties=_noting(app, batch, marks)
-        )
+        notes = [Transaction(app, batch), *(Transaction(name, number) for name, number in (marks or {}).items())]
+        self._commit(table, written.actions, instead_of, CommitProperties(app_transactions=notes))
         self._tidy(table)
 
-    def append(self, rows: DataFrame, app: str, batch: int) -> int:
-        """Adds the rows of a batch, unless they are there; how many rows that were."""
-        if self.has_done(app, batch):
-            return 0
-        written = self.write(rows, batch)
-        self.commit(written, app, batch)
-        return written.rows
+    def append(self, rows: DataFrame, app: str, batch: int) -> None:
+        """Adds the rows of a batch, unless they are there."""
+        if not self.has_done(app, batch):
+            self.commit(self.write(rows, batch), app, batch)
 
-    def merge(
-        self, rows: pa.Table, on: str, app: str, batch: int, finish: Callable[[TableMerger], TableMerger]
-    ) -> None:
-        """Changes and adds rows in one step, unless that is done; `s` are the new rows and `t` those of the table."""
+    def live(self) -> list[dict[str, Any]]:
+        """Its files with their statistics, by Delta's names (`min.offset`)."""
+        found: list[dict[str, Any]] = pa.table(self.open().get_add_actions(flatten=True)).to_pylist()
+        return found
+
+    def drop_before(self, column: str, moment: datetime) -> int:
+        """Removes rows that are older, in one step; how many. Files that hold none are not touched.
+
+        deltalake could do it too, but writes texts in a way on which PyArrow's filters fail.
+        """
         table = self.open()
-        if rows.num_rows == 0 or _has(table, app, batch):
-            return
-        merger = table.merge(rows, on, source_alias="s", target_alias="t", commit_properties=_noting(app, batch, None))
-        finish(merger).execute()
-        self._tidy(table)
+        added: list[AddAction] = []
+        removed: list[str] = []
+        rows = 0
+        for part in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            if part[f"min.{column}"] is None or part[f"min.{column}"] >= moment:
+                continue
+            left = PartWriter(str(self.folder), 0, self.schema)(self._since(part["path"], column, moment))
+            kept = [row for batch in left for row in batch.to_pylist()]
+            added += [_add(row["path"], row["size_bytes"], row["stats"]) for row in kept]
+            removed.append(part["path"])
+            rows += part["num_records"] - sum(row["rows"] for row in kept)
+        if rows:
+            self._commit(table, added, removed, CommitProperties())
+        return rows
+
+    def _since(self, path: str, column: str, moment: datetime) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(self.folder / unquote(path)) as file:
+            for batch in file.iter_batches():
+                times = batch.column(column)
+                yield batch.filter(
+                    pc.or_kleene(pc.is_null(times), pc.greater_equal(times, pa.scalar(moment, times.type)))
+                )
+
+    def _commit(
+        self, table: DeltaTable, added: Sequence[AddAction], removed: Sequence[str], properties: CommitProperties
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [*added]
+        actions += [RemoveAction(path, True, now_ms) for path in removed]
+        table.create_write_transaction(actions, "append", self.schema, commit_properties=properties)
 
     def _tidy(self, table: DeltaTable) -> None:
         """Puts the small files of many small batches together now and then, so that a table can grow for years."""
@@ -167,9 +208,8 @@ def without_pandas_warning() -> Iterator[None]:
         yield
 
 
-def _noting(app: str, batch: int, marks: Mapping[str, int] | None) -> CommitProperties:
-    notes = [Transaction(app, batch), *(Transaction(name, number) for name, number in (marks or {}).items())]
-    return CommitProperties(app_transactions=notes)
+def _add(path: str, size_bytes: int, stats: str) -> AddAction:
+    return AddAction(path, size_bytes, {}, time.time_ns() // 1_000_000, True, stats)
 
 
 def _appended_by(log: Path, name: str) -> list[Part]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deltalake.table import TableMerger
+import pyarrow.compute as pc
 
+from tidings.pipeline.delta import Table
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.schema import GOLD
 from tidings.pipeline.source import FORMAT
+from tidings.spark.lake import read_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,9 +88,27 @@ def store(lake: Lake, plan: Plan, rows: DataFrame, batch: int) -> None:
     """One micro-batch: the windows that have changed."""
     table, app = lake.table(NAME), lake.app(NAME)
     changed = rows.toArrow().cast(GOLD)
-    table.merge(changed, "t.topic = s.topic and t.window_start = s.window_start", app, batch, _replace)
+    if changed.num_rows and not table.has_done(app, batch):
+        replace(rows.sparkSession, table, changed, app, batch)
     if plan.publish is not None:
         publish(rows.sparkSession, plan, changed, app, batch)
+
+
+def replace(spark: SparkSession, table: Table, changed: pa.Table, app: str, batch: int) -> None:
+    """Puts windows in the place of earlier states of them. Files without any window of that time are not touched."""
+    ends = pc.min_max(changed.column("window_start")).as_py()
+    begin, end = ends["min"], ends["max"]
+    touched = [each for each in table.live() if each["max.window_start"] >= begin and each["min.window_start"] <= end]
+    paths = [each["path"] for each in touched]
+    news = spark.createDataFrame(changed)
+    old = read_parts(spark, table.open(), table.folder, paths)
+    kept = old.join(news.select("topic", "window_start"), ["topic", "window_start"], "left_anti")
+    recent = kept.where(kept.window_start >= begin).select(*GOLD.names).unionByName(news)
+    written = table.write(recent.coalesce(1), batch)
+    if any(each["min.window_start"] < begin for each in touched):
+        # Older windows get a file of their own, which the next batches leave alone.
+        written += table.write(kept.where(kept.window_start < begin).coalesce(1), batch)
+    table.commit(written, app, batch, instead_of=paths)
 
 
 def publish(spark: SparkSession, plan: Plan, changed: pa.Table, app: str, batch: int) -> None:
@@ -99,7 +119,3 @@ def publish(spark: SparkSession, plan: Plan, changed: pa.Table, app: str, batch:
     rows = spark.createDataFrame(changed).selectExpr("topic as key", "to_json(struct(*)) as value")
     writer = rows.coalesce(1).write.format("tidings").options(**plan.door_options())
     writer.options(topic=plan.publish, query=app, batch=batch).mode("append").save()
-
-
-def _replace(merger: TableMerger) -> TableMerger:
-    return merger.when_matched_update_all().when_not_matched_insert_all()

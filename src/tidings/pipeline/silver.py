@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.table import TableMerger
 
 from tidings.pipeline.bronze import IDS
 from tidings.pipeline.delta import without_pandas_warning
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.source import FORMAT
-from tidings.spark.lake import lake_table
+from tidings.spark.lake import lake_table, read_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -59,7 +58,10 @@ def store(lake: Lake, language: str | None, rows: DataFrame, batch: int) -> None
         if not silver.has_done(app, batch):  # Else these rows would be taken for duplicates of themselves.
             rejected.append(judged.where("reason is not null"), app, batch)
             silver.append(enrich(judged.where("reason is null"), language), app, batch)
-        publishers.merge(count_publishers(judged), SAME_PUBLISHER, app, batch, _add_counts)
+        paths = [part["path"] for part in publishers.live()]
+        known = read_parts(rows.sparkSession, publishers.open(), publishers.folder, paths)
+        counted = publishers.write(count_publishers(known, judged).coalesce(1), batch)
+        publishers.commit(counted, app, batch, instead_of=paths)
     finally:
         judged.unpersist()
 
@@ -137,28 +139,21 @@ def in_words(text: Column, language: str) -> Column:
     return column
 
 
-SAME_PUBLISHER = "t.topic = s.topic and t.publisher = s.publisher"
-
-
-def count_publishers(judged: DataFrame) -> pa.Table:
-    """What this batch says of each publisher; there are few of them."""
+def count_publishers(known: DataFrame, judged: DataFrame) -> DataFrame:
+    """What is known of each publisher, with what this batch says."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    counts = judged.groupBy("topic", "publisher").agg(
-        F.count("*").alias("messages"),
-        F.count_if(~F.col("in_order")).alias("backwards"),
-        F.max("offset").alias("last_offset"),
-        F.max("published_at").alias("latest_published_at"),
+    news = judged.selectExpr(
+        *("topic", "publisher", "1L as messages", "if(in_order, 0L, 1L) as backwards"),
+        *("offset as last_offset", "published_at as latest_published_at"),
     )
-    return counts.toArrow()
-
-
-def _add_counts(merger: TableMerger) -> TableMerger:
-    return merger.when_matched_update(
-        {
-            "messages": "t.messages + s.messages",
-            "backwards": "t.backwards + s.backwards",
-            "last_offset": "s.last_offset",
-            "latest_published_at": "greatest(t.latest_published_at, s.latest_published_at)",
-        }
-    ).when_not_matched_insert_all()
+    return (
+        known.unionByName(news)
+        .groupBy("topic", "publisher")
+        .agg(
+            F.sum("messages").alias("messages"),
+            F.sum("backwards").alias("backwards"),
+            F.max("last_offset").alias("last_offset"),
+            F.max("latest_published_at").alias("latest_published_at"),
+        )
+    )

@@ -72,8 +72,8 @@ def retain(lake: Lake, older_than_ms: int | None, unused_ms: int, now: datetime)
             f"A pipeline runs on {lake.folder}, and its tasks write files that no commit names yet: "
             "stop it first, or give --unused-for 1h or more."
         )
-    if older_than_ms is not None:
-        before = (now - timedelta(milliseconds=older_than_ms)).astimezone(UTC)
+    before = None if older_than_ms is None else (now - timedelta(milliseconds=older_than_ms)).astimezone(UTC)
+    if before is not None:
         lake.write_manifest(msgspec.structs.replace(manifest, retained_from=before))
     done = []
     for name, kind in TABLES.items():
@@ -81,10 +81,8 @@ def retain(lake: Lake, older_than_ms: int | None, unused_ms: int, now: datetime)
             if table is None:
                 done.append(Retained(name, 0, 0, skipped=True))
                 continue
-            rows = 0
-            if older_than_ms is not None:
-                moment = f"{before:%Y-%m-%dT%H:%M:%S.%fZ}"
-                rows = table.delete(f"{kind.age_column} < '{moment}'")["num_deleted_rows"]
+            rows = 0 if before is None else lake.table(name).drop_before(kind.age_column, before)
+            table.update_incremental()
             done.append(Retained(name, rows, len(_vacuum(lake, name, table, unused_ms))))
     return done
 

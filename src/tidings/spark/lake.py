@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 MISSING = 'A lake is read with deltalake, which is not installed: pip install "tidings[spark]".'
@@ -32,11 +34,16 @@ def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:
             f"There is no table {name!r} in {lake}: `tidings pipeline status --lake {lake}` lists them."
         )
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     table = DeltaTable(folder)
+    return read_parts(spark, table, folder, pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
+
+
+def read_parts(spark: SparkSession, table: DeltaTable, folder: Path, paths: Sequence[str]) -> DataFrame:
+    """Some files of a table, by their names in its log."""
+    from pyspark.sql.types import StructType
+
     schema = StructType.fromJson(json.loads(table.schema().to_json()))  # Delta writes schemas as Spark does.
-    paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
     if not paths:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*(_literal(folder.absolute() / unquote(path)) for path in paths))

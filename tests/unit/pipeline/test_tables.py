@@ -103,15 +103,20 @@ def test_a_batch_is_committed_once(table: Table, monkeypatch: pytest.MonkeyPatch
     assert table.open().count() == 4
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_readers_may_filter_by_text(table: Table, compacted: bool) -> None:
+@pytest.mark.parametrize("change", ["none", "compacted", "cut", "cut and compacted"])
+def test_readers_may_filter_by_text(table: Table, change: str) -> None:
     """Statistics must not mislead a reader: deltalake hands them to PyArrow, DuckDB and Polars as facts."""
     import duckdb
     import polars
 
     for batch in range(2):
         table.commit(write(table, batch, rows("a", batch * 3, 3), rows("b", batch, 1)), "bronze/q", batch)
-    if compacted:
+    if "cut" in change:
+        assert table.drop_before("published_at", NOON - timedelta(days=1)) == 0
+        table.commit(write(table, 2, rows("b", -50, 2)), "bronze/q", 2)
+        table.commit(write(table, 3, rows("a", -1, 1)), "bronze/q", 3)
+        assert table.drop_before("published_at", NOON) == 3
+    if "compacted" in change:
         table.open().optimize.compact()
     opened = table.open()
     wanted = (ds.field("topic") == "a") & (ds.field("publisher") == "p") & (ds.field("offset") > 3)
@@ -121,6 +126,23 @@ def test_readers_may_filter_by_text(table: Table, compacted: bool) -> None:
     found = polars.scan_pyarrow_dataset(dataset).filter(polars.col("topic") == "b").collect()
     assert sorted(found["offset"]) == [0, 1]
     assert polars.read_delta(str(table.folder)).filter(polars.col("publisher") == "p").height == 8
+
+
+def test_retention_is_exact_to_the_row(table: Table) -> None:
+    """A file of which some rows are older is written anew, one that is all older goes, the others stay."""
+    for batch in range(3):
+        table.commit(write(table, batch, rows("a", batch * 3, 3)), "bronze/q", batch)
+    files = {part["path"]: part["min.offset"] for part in table.live()}
+    assert table.drop_before("published_at", NOON + timedelta(seconds=4)) == 4
+    assert sorted(table.open().to_pyarrow_table().column("offset").to_pylist()) == [4, 5, 6, 7, 8]
+    left = {part["path"]: part["min.offset"] for part in table.live()}
+    assert {name: offset for name, offset in left.items() if name in files} == {
+        name: offset for name, offset in files.items() if offset == 6
+    }
+    assert [sum(part.rows for part in found) for _, found in table.appended(0, table.version())] == [3, 3, 3, 0]
+    assert table.has_done("bronze/q", 2)
+    assert table.drop_before("published_at", NOON + timedelta(days=1)) == 5
+    assert table.open().count() == 0
 
 
 def test_gaps_are_counted(table: Table) -> None:
@@ -137,7 +159,7 @@ def test_only_what_was_appended_is_news(table: Table) -> None:
     for batch in range(3):
         table.commit(write(table, batch, rows("a", batch * 10, 10)), "bronze/q", batch)
     table.open().optimize.compact()
-    table.open().delete("offset < 5")
+    table.drop_before("published_at", NOON + timedelta(seconds=5))
     table.commit(write(table, 3, rows("a", 30, 1)), "bronze/q", 3)
     news = dict(table.appended(0, table.version()))
     assert [sum(part.rows for part in found) for found in news.values()] == [10, 10, 10, 0, 0, 1]
