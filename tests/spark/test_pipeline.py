@@ -202,7 +202,7 @@ def a_page(lake: Lake, folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert page.count("<svg") == 2
     assert "<td>news</td>" in page
-    assert "cats (" in page
+    assert "compaction (1)" in page
 
 
 def without_its_checkpoint(place: Place, spark: Any, lake: Lake, plan: Plan) -> None:
