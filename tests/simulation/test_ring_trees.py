@@ -36,7 +36,7 @@ def test_scenario(name: str) -> None:
 
 
 def test_a_scenario_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="there are calm, mass-failure, restless"):
+    with pytest.raises(InvalidRequest, match="choose one of calm, mass-failure, restless"):
         load("unheard-of")
     path = tmp_path / "wrong.toml"
     path.write_text("nodez = 3")

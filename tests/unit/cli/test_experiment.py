@@ -9,14 +9,15 @@ import pytest
 
 from tidings.cli import main
 
-SMALL = ("experiment", "hyparview", "--nodes", "30", "--jobs", "1")
+SMALL = ("experiment", "hyparview", "--no-spark", "--nodes", "30", "--jobs", "1")
 
 
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--share", "0.3", "--share", "0.5"]) == 0
-    head, first, second, *_ = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["failed", "live", "parts"]
-    assert (first.split()[:2], second.split()[:2]) == (["30%", "21"], ["50%", "15"])
+    title, *_, head, first, second, _ = capsys.readouterr().out.splitlines()
+    assert title == "Live nodes that a message reaches"
+    assert head.split()[:2] == ["nodes", "once"] and "healed" in head
+    assert (first.split()[:3], second.split()[:3]) == (["30", "30%", "21"], ["30", "50%", "15"])
 
 
 def test_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

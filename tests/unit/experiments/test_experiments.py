@@ -214,9 +214,6 @@ def test_the_command_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["unheard-of"],
-        ["hyparview", "--nodes", "3"],
-        ["hyparview", "--share", "0.99"],
         ["lookups", "--no-spark", "--master", "local[2]"],
         ["all", "--no-spark", "--plot", "x.svg"],
     ],
@@ -224,11 +221,6 @@ def test_the_command_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiment", *arguments]) == 2
     assert "tidings experiment" in capsys.readouterr().err
-
-
-def test_a_picture_of_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "lookups", "--no-spark", "--plot", "hops.bmp"]) == 1
-    assert "needs a name that ends in .png or .svg" in capsys.readouterr().err
 
 
 def test_without_pyspark_one_sentence_says_what_to_do(
