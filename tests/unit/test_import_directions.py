@@ -59,8 +59,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling", "peer"),
+        *("gateways", "spelling"),
         "",
+        "peer",
     ),
     "__main__": ("cli",),
     "__init__": (*NOUNS, "client", "node"),
