@@ -59,9 +59,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling"),
+        *("gateways", "spelling", "peer"),
         "",
-        "peer",
     ),
     "__main__": ("cli",),
     "__init__": (*NOUNS, "client", "node"),

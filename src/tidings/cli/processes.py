@@ -37,9 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings.experiments.processes import run_processes
 
     rows = []
-    nodes = arguments.nodes or NODES
     for messages in arguments.messages or [10]:
-        row = run_processes(arguments.overlay, nodes, messages, arguments.kill, arguments.seed)
+        row = run_processes(arguments.overlay, arguments.nodes or NODES, messages, arguments.kill, arguments.seed)
         rows.append(row)
         if arguments.json:
             print_json(msgspec.to_builtins(row))
