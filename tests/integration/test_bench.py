@@ -59,6 +59,16 @@ def test_json_on_the_output_is_nothing_but_json(tmp_path: Path) -> None:
     assert "synchronous put" in done.stderr
 
 
+def test_the_simulator_of_overlays_is_measured_when_it_is_named(tmp_path: Path) -> None:
+    """P11: messages delivered in a second of processor time, beside the target."""
+    done = bench("overlay", "--quick", "--scale", "0.01", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (figure,) = json.loads(done.stdout)["figures"]
+    assert (figure["scenario"], figure["name"]) == ("overlay", "simulated messages, 50 nodes")
+    assert figure["value"] == max(figure["samples"]) > 0
+    assert "at least 150 k messages/s" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

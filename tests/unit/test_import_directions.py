@@ -52,6 +52,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "protocols",
         "transport",
         "simulator",
+        "experiments",
         "spark",
         "",
     ),

@@ -17,6 +17,7 @@ from typing import Any
 import tidings
 from tidings.bench import limits
 from tidings.bench.group_jobs import GROUP_JOBS
+from tidings.bench.overlay import OVERLAY_JOBS
 from tidings.bench.socket_jobs import SOCKET_JOBS, Sink
 from tidings.bench.spark_jobs import SPARK_JOBS
 from tidings.client.bus import Bus
@@ -306,6 +307,7 @@ JOBS: dict[str, Callable[..., Any]] = {
         *GROUP_JOBS,
         *SOCKET_JOBS,
         *SPARK_JOBS,
+        *OVERLAY_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,

@@ -29,6 +29,7 @@ class Plan(msgspec.Struct, frozen=True):
     topics_many: int = 10_000
     topics_few: int = 10
     topics_probe_messages: int = 300
+    overlay_nodes: int = 10_000
     spark_messages: int = 5_000_000
     spark_batch_messages: int = 1_000_000
     spark_micro_batches: int = 40
@@ -48,6 +49,7 @@ QUICK = Plan(
     backlog_probe_messages=100_000,
     topics_many=1_000,
     topics_probe_messages=200,
+    overlay_nodes=1_000,
     spark_messages=3_000_000,
     spark_micro_batches=20,
 )
@@ -64,6 +66,7 @@ _LEAST: dict[str, float] = {
     "topics_few": 2,
     "topics_many": 20,
     "topics_probe_messages": 20,
+    "overlay_nodes": 50,
     "spark_micro_batches": 4,
 }
 _FIXED = ("rounds", "value_bytes")

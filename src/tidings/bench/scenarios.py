@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, groups, neighbours, sockets, spark, storage
+from tidings.bench import backlog, groups, neighbours, overlay, sockets, spark, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -310,9 +310,10 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 ON_REQUEST: dict[str, Scenario] = {
+    "overlay": Scenario("messages that the simulator of overlays delivers", overlay.steps, overlay.run),
     "spark": Scenario("topics as tables and streams in Spark", spark.steps, spark.run),
 }
-"""What is measured only when it is named: it needs more than tidings itself."""
+"""What is measured only when it is named: it takes minutes, or needs more than tidings itself."""
 
 
 class Results(msgspec.Struct):

@@ -11,7 +11,8 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and spark.
+Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and,
+when they are named, overlay and spark.
 """
 
 EXAMPLES = """\
@@ -20,6 +21,7 @@ EXAMPLES = """\
   tidings bench --storage                      # a broker on a storage server beside one with its own journal
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
+  tidings bench overlay                        # 10,000 simulated nodes: three minutes of one core
   tidings bench spark                          # needs tidings[spark] and Java
   tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
 """

@@ -225,6 +225,8 @@ class Gossip(Table):
         if not self._is_welcome(topic, offset, body):
             return []
         self._make_eager(peer, topic)
+        if not self._announcers:
+            return self._take(peer, topic, offset, hops, body)
         return self._optimise(peer, (topic, offset), hops) + self._take(peer, topic, offset, hops, body)
 
     def _optimise(self, peer: NodeId, key: Key, hops: int) -> list[Effect]:
@@ -251,13 +253,16 @@ class Gossip(Table):
         self.memory.add(topic, offset, hops, body)
         effects: list[Effect] = [Notify(Delivered(topic, offset, body, hops))]
         pruned = self._lazy.get(topic, {})
-        eager = tuple([other for other in self.neighbors if other != peer and other not in pruned])
+        eager: list[NodeId] = []
+        lazy: list[NodeId] = []
+        for other in self.neighbors:
+            if other != peer:
+                (lazy if other in pruned else eager).append(other)
         if eager:
-            effects.append(Send(eager, Payload(topic, offset, hops + 1, body)))
-        lazy = tuple([other for other in pruned if other != peer])
+            effects.append(Send(tuple(eager), Payload(topic, offset, hops + 1, body)))
         if lazy:
-            effects.append(Send(lazy, IHave(topic, offset, hops + 1)))
-        if self._announcers.pop((topic, offset), None) is not None:
+            effects.append(Send(tuple(lazy), IHave(topic, offset, hops + 1)))
+        if self._announcers and self._announcers.pop((topic, offset), None) is not None:
             effects.append(CancelTimer(MissingDue(topic, offset)))
         return effects
 
@@ -393,8 +398,12 @@ class Gossip(Table):
         return track.missing(min(high_offset, track.next_offset + self._settings.window), count_max)
 
     def _count_missing(self, digest: Digest) -> int:
-        window = self._settings.window
-        return sum(len(self._missing(topic, high_offset, window)) for topic, _, high_offset in digest.tracks)
+        missing, window = 0, self._settings.window
+        for topic, _, high_offset in digest.tracks:
+            track = self._tracks.get(topic)
+            if track is None or track.next_offset < high_offset:  # Otherwise all of it was seen, as nearly always.
+                missing += len(self._missing(topic, high_offset, window))
+        return missing
 
     def _on_fetch(self, peer: NodeId, message: Fetch) -> list[Effect]:
         topic = message.topic

@@ -25,6 +25,9 @@ class Track:
         return offset < self.next_offset or offset in self.ahead
 
     def add(self, offset: int) -> None:
+        if offset == self.next_offset and not self.ahead:  # In order, as nearly always.
+            self.next_offset = self.high_offset = offset + 1
+            return
         self.ahead[offset] = None
         self.high_offset = max(self.high_offset, offset + 1)
         self._close()
@@ -108,4 +111,4 @@ class Memory:
 
     def digest(self) -> tuple[tuple[str, int, int], ...]:
         """For each topic: below which offset everything was seen, and above which nothing was."""
-        return tuple((topic, track.next_offset, track.high_offset) for topic, track in self.tracks.items())
+        return tuple([(topic, track.next_offset, track.high_offset) for topic, track in self.tracks.items()])

@@ -125,6 +125,19 @@ class AnswerDue(Timer, frozen=True):
 class HyParView(Table):
     """The membership of one node. `contacts` are the nodes by which it joins; without any it waits to be joined."""
 
+    __slots__ = (
+        "_active",
+        "_asked",
+        "_chance",
+        "_contacts",
+        "_me",
+        "_offered",
+        "_passive",
+        "_refused",
+        "_settings",
+        "_was_full",
+    )
+
     def __init__(
         self, me: NodeId, contacts: Iterable[NodeId], settings: HyParViewSettings, chance: random.Random
     ) -> None:
@@ -190,7 +203,7 @@ class HyParView(Table):
         if newcomer == self._me:
             return []
         walk_left = min(message.walk_left, self._settings.active_walk)
-        further = [other for other in self._active if other not in (peer, newcomer)]
+        further = [other for other in self._active if other != peer and other != newcomer]
         if walk_left <= 0 or len(self._active) <= 1 or not further:
             return self._ask(newcomer, urgent=True)
         if walk_left == self._settings.passive_walk:
@@ -327,7 +340,7 @@ class HyParView(Table):
     def _on_shuffle(self, peer: NodeId, message: Shuffle) -> list[Effect]:
         origin = message.origin
         walk_left = min(message.walk_left, self._settings.active_walk) - 1
-        further = [other for other in self._active if other not in (peer, origin)]
+        further = [other for other in self._active if other != peer and other != origin]
         if walk_left > 0 and len(self._active) > 1 and further:
             return [Send((self._chance.choice(further),), Shuffle(origin, walk_left, message.nodes))]
         if origin == self._me:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -125,6 +125,9 @@ class Suspect(Effect, frozen=True):
     peer: NodeId
 
 
+_INSIDE = frozenset({Ask, Notify, Suspect})
+"""Effects that may be for a layer of the stack. All others are for the runtime."""
+
 _CONTENT: dict[type[Event], str] = {TimerFired: "timer", Requested: "request", Notified: "notification"}
 
 
@@ -207,19 +210,22 @@ class Stack:
     [SetTimer(timer=Tick(), delay_ms=100)]
     """
 
-    __slots__ = ("_listeners", "_owners", "layers", "outside")
+    __slots__ = ("_listeners", "_routes", "layers", "outside")
 
     def __init__(self, layers: Sequence[Layer], outside: tuple[type, ...] = ()) -> None:
         self.layers = tuple(layers)
         self.outside = outside
         """Requests that the runtime serves itself: they come out as `Ask`."""
-        declared = tuple((type(layer), layer.handles, layer.listens) for layer in self.layers)
-        self._owners, self._listeners = _wire(declared, outside)
+        declared = tuple(
+            (type(layer), layer.handles, layer.listens, tuple(layer.on.items()) if isinstance(layer, Table) else ())
+            for layer in self.layers
+        )
+        self._routes, self._listeners = _wire(declared, outside)
 
     @property
     def messages(self) -> tuple[type[Message], ...]:
         """The types of messages that may arrive: what a decoder has to know."""
-        return tuple(kind for kind in self._owners if issubclass(kind, Message))
+        return tuple(kind for kind in self._routes if issubclass(kind, Message))
 
     def layer(self, kind: type[AnyLayer]) -> AnyLayer:
         """The layer of a class."""
@@ -240,28 +246,48 @@ class Stack:
         """
         kind = type(event)
         if kind is Received:
-            place = self._owners.get(type(event.message))  # type: ignore[attr-defined]
-        elif kind is TimerFired:
-            place = self._owners.get(type(event.timer))  # type: ignore[attr-defined]
-        elif kind is Requested:
-            place = self._owners.get(type(event.request))  # type: ignore[attr-defined]
-        elif kind is PeerDown:
+            return self.receive(event.now_ms, event.peer, event.message)  # type: ignore[attr-defined]
+        if kind is TimerFired:
+            return self.fire(event.now_ms, event.timer)  # type: ignore[attr-defined]
+        if kind is PeerDown:
             effects = [effect for layer in self._listening(PeerDown) for effect in layer.handle(event)]
-            return self._carry(event.now_ms, effects)
+        elif kind is Requested:
+            place, _ = self._routes[type(event.request)]  # type: ignore[attr-defined]
+            effects = self.layers[place].handle(event)
         else:
             raise UnexpectedEvent(event)
-        if place is None:
-            raise UnexpectedEvent(event)
-        effects = self.layers[place].handle(event)
+        return self._carry(event.now_ms, effects)
+
+    def receive(self, now_ms: int, peer: NodeId, message: Message) -> list[Effect]:
+        """Does what `handle` does with `Received`; a table needs no event to be made for it."""
+        place, handler = self._routes[type(message)]
+        if handler is not None:
+            effects = handler(self.layers[place], peer, message)
+        else:
+            effects = self.layers[place].handle(Received(now_ms, peer, message))
+        if not effects or _INSIDE.isdisjoint(map(type, effects)):
+            return effects
+        return self._settle(now_ms, effects)
+
+    def fire(self, now_ms: int, timer: Timer) -> list[Effect]:
+        """Does what `handle` does with `TimerFired`; a table needs no event to be made for it."""
+        place, handler = self._routes[type(timer)]
+        if handler is not None:
+            effects = handler(self.layers[place], timer)
+        else:
+            effects = self.layers[place].handle(TimerFired(now_ms, timer))
+        if not effects or _INSIDE.isdisjoint(map(type, effects)):
+            return effects
+        return self._settle(now_ms, effects)
+
+    def _settle(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
+        """Carries effects, unless all are for the runtime; so is a notification that no layer listens to."""
         for effect in effects:
-            effect_kind = type(effect)
-            if effect_kind is Send:  # Most events lead to nothing but sends, which need no carrying.
-                continue
-            if effect_kind is Notify:
-                if type(effect.notification) in self._listeners:  # type: ignore[attr-defined]
-                    return self._carry(event.now_ms, effects)
-            elif effect_kind is Ask or effect_kind is Suspect:
-                return self._carry(event.now_ms, effects)
+            kind = type(effect)
+            if kind is Ask or kind is Suspect:
+                return self._carry(now_ms, effects)
+            if kind is Notify and type(effect.notification) in self._listeners:  # type: ignore[attr-defined]
+                return self._carry(now_ms, effects)
         return effects
 
     def _listening(self, kind: type) -> list[Layer]:
@@ -284,9 +310,9 @@ class Stack:
                     waiting.extend(layer.handle(Notified(now_ms, notification)))
             elif kind is Ask:
                 request = effect.request  # type: ignore[attr-defined]
-                place = self._owners.get(type(request))
-                if place is not None:
-                    waiting.extend(self.layers[place].handle(Requested(now_ms, request)))
+                route = self._routes.get(type(request))
+                if route is not None:
+                    waiting.extend(self.layers[route[0]].handle(Requested(now_ms, request)))
                 elif type(request) in self.outside:
                     outcome.append(effect)
                 else:
@@ -299,29 +325,41 @@ class Stack:
         return outcome
 
 
-Declared = tuple[tuple[type, tuple[type, ...], tuple[type, ...]], ...]
-"""The layers of a stack: the class of each, what it handles and what it listens to."""
+Handler = Callable[..., list[Effect]]
+
+Declared = tuple[tuple[type, tuple[type, ...], tuple[type, ...], tuple[tuple[type, Handler], ...]], ...]
+"""The layers of a stack: the class of each, what it handles, what it listens to, and the handlers of a table."""
+
+
+class Routes(dict[type, tuple[int, Handler | None]]):
+    """For each type, the place of the layer that handles it, and the handler of a table."""
+
+    __slots__ = ()
+
+    def __missing__(self, kind: type) -> NoReturn:
+        raise UnexpectedEvent(kind)
 
 
 @cache
-def _wire(layers: Declared, outside: tuple[type, ...]) -> tuple[dict[type, int], dict[type, tuple[int, ...]]]:
-    """The place of the layer that handles each type, and of those that listen to it. Stacks alike share them."""
-    owners: dict[type, int] = {}
+def _wire(layers: Declared, outside: tuple[type, ...]) -> tuple[Routes, dict[type, tuple[int, ...]]]:
+    """The routes, and the places of the layers that listen to each type. Stacks alike share them."""
+    routes = Routes()
     listeners: dict[type, tuple[int, ...]] = {}
-    for place, (layer, handles, listens) in enumerate(layers):
+    for place, (layer, handles, listens, table) in enumerate(layers):
+        handlers = dict(table)
         for kind in handles:
             if not issubclass(kind, Message | Request | Timer):
                 raise TypeError(f"{kind.__name__} is neither a message nor a request nor a timer.")
-            if kind in owners or kind in outside:
+            if kind in routes or kind in outside:
                 raise ValueError(f"{kind.__name__} is handled twice: exactly one layer may handle a type.")
-            owners[kind] = place
+            routes[kind] = (place, handlers.get(kind))
         for kind in listens:
             if not issubclass(kind, Notification | PeerDown):
                 raise TypeError(f"{kind.__name__} is neither a notification nor PeerDown.")
             if place in listeners.get(kind, ()):
                 raise ValueError(f"{layer.__name__} listens to {kind.__name__} twice.")
             listeners[kind] = (*listeners.get(kind, ()), place)
-    tags = sorted(kind.__name__ for kind in owners if issubclass(kind, Message))
+    tags = sorted(kind.__name__ for kind in routes if issubclass(kind, Message))
     if len(set(tags)) != len(tags):
         raise ValueError(f"Two messages share a name, which is their tag on the wire: {', '.join(tags)}.")
-    return owners, listeners
+    return routes, listeners

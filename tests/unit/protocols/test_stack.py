@@ -97,6 +97,43 @@ def test_a_message_goes_to_the_layer_that_handles_it() -> None:
     assert Stack([Boss(), Worker()]).handle(Received(0, "a", Ping(5))) == [Send(("a",), Ping(6))]
 
 
+class Plain:
+    """The same as a worker, but without a table."""
+
+    handles = Worker.handles
+    listens = ()
+
+    def __init__(self) -> None:
+        self._worker = Worker()
+
+    def start(self, now_ms: int) -> list[Effect]:
+        return self._worker.start(now_ms)
+
+    def handle(self, event: Event) -> list[Effect]:
+        return self._worker.handle(event)
+
+
+@pytest.mark.parametrize("worker", [Worker(), Plain()])
+def test_messages_and_timers_need_no_event(worker: Worker | Plain) -> None:
+    """What a runtime hands in directly leads to the same as the event, whether the layer is a table or not."""
+    boss = Boss()
+    stack = Stack([boss, worker])
+    assert stack.receive(0, "a", Ping(5)) == stack.handle(Received(0, "a", Ping(5))) == [Send(("a",), Ping(6))]
+    assert stack.fire(0, Due()) == stack.handle(TimerFired(0, Due())) == [CancelTimer(Due())]
+    assert boss.lost == ["c", "c"]
+    with pytest.raises(UnexpectedEvent):
+        Stack([boss], outside=(Order,)).receive(0, "a", Ping(0))
+    with pytest.raises(UnexpectedEvent):
+        Stack([boss], outside=(Order,)).fire(0, Due())
+
+
+def test_a_table_is_read_when_the_stack_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of the same classes share their wiring, but not with those that were made of another table."""
+    Stack([Boss(), Worker()])
+    monkeypatch.setattr(Worker, "on", {**Worker.on, Ping: lambda self, peer, message: []})
+    assert Stack([Boss(), Worker()]).receive(0, "a", Ping(5)) == []
+
+
 def test_the_application_may_ask_too() -> None:
     effects = Stack([Boss(), Worker()]).handle(Requested(0, Order(2)))
     assert effects == [Send(("b",), Ping(2)), Notify(Done(2))]

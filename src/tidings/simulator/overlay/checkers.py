@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tidings.protocols.gossip import Delivered, Gossip
 from tidings.protocols.hyparview import HyParView
-from tidings.protocols.stack import NodeId, Notification
+from tidings.protocols.stack import NodeId
 from tidings.settings import GossipSettings, HyParViewSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.overlay.world import Node, World
@@ -136,27 +136,43 @@ class Deliveries:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._lives = 0
+        """How many lives of nodes there were when somebody last looked."""
+        self._settled: list[Node] = []
+        """The live nodes that take part: they know where the topics are, and never forget it."""
+        self._unsettled: list[Node] = []
         self.posts: dict[tuple[str, int], Post] = {}
-        world.observers.append(self.on_notified)
+        world.observe(Delivered, self.on_delivered)
 
     def on_published(self, topic: str, offset: int, body: bytes) -> None:
         """Must be told just before the message is handed to its publisher."""
-        nodes = self._world.nodes.values()
-        owed = [node for node in nodes if node.alive and node.stack.layer(Gossip).knows_beginning]
-        self.posts[topic, offset] = Post(self._world.now_us, body, owed)
+        self.posts[topic, offset] = Post(self._world.now_us, body, self._taking_part())
 
-    def on_notified(self, now_us: int, name: NodeId, notification: Notification) -> None:
-        if type(notification) is not Delivered:
-            return
-        post = self.posts.get((notification.topic, notification.offset))
-        if post is None or post.body != notification.body:
-            raise Violation(UNCHANGED, f"{name} got {notification!r}, which nobody published")
-        life = self._world.nodes[name].number
-        if life in post.reached:
-            raise Violation(ONCE, f"{name} got offset {notification.offset} of {notification.topic} twice")
-        post.reached.add(life)
-        post.hops_sum += notification.hops
-        post.hops_max = max(post.hops_max, notification.hops)
+    def _taking_part(self) -> list[Node]:
+        """The live nodes that know where the topics are; only those that did not at the last look are asked."""
+        world, unsettled = self._world, self._unsettled
+        if world.lives > self._lives:
+            unsettled += [node for node in world.nodes.values() if node.number > self._lives]
+            self._lives = world.lives
+        self._settled = [node for node in self._settled if node.alive]
+        self._unsettled = []
+        for node in unsettled:
+            if node.alive:
+                knows = node.stack.layer(Gossip).knows_beginning
+                (self._settled if knows else self._unsettled).append(node)
+        return self._settled
+
+    def on_delivered(self, now_us: int, node: Node, news: Delivered) -> None:
+        post = self.posts.get((news.topic, news.offset))
+        if post is None or post.body != news.body:
+            raise Violation(UNCHANGED, f"{node.name} got {news!r}, which nobody published")
+        reached, hops = post.reached, news.hops
+        if node.number in reached:
+            raise Violation(ONCE, f"{node.name} got offset {news.offset} of {news.topic} twice")
+        reached.add(node.number)
+        post.hops_sum += hops
+        if hops > post.hops_max:
+            post.hops_max = hops
         post.last_us = now_us
 
     def waiting(self, post: Post) -> list[NodeId]:

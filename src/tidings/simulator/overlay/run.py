@@ -15,12 +15,12 @@ import msgspec
 from tidings.protocols.gossip import Broadcast, Gossip, Graft, IHave, Missed, Payload, Prune, Recovered, Supply
 from tidings.protocols.heartbeat import Heartbeat
 from tidings.protocols.hyparview import HyParView
-from tidings.protocols.stack import Layer, Message, NodeId, Notification, Stack
+from tidings.protocols.stack import Layer, Message, NodeId, Stack
 from tidings.simulator.checkers import Violation
 from tidings.simulator.overlay import checkers, scenario
 from tidings.simulator.overlay.checkers import Deliveries, Post
 from tidings.simulator.overlay.scenario import Scenario
-from tidings.simulator.overlay.world import WATCHING, World, without_collection
+from tidings.simulator.overlay.world import WATCHING, Node, World, without_collection
 
 GRACE_MS = 2_000
 """How long a link may be one-sided beyond the silence by which it is found out."""
@@ -80,7 +80,7 @@ class Run:
         self._named = 0
         self._offsets: dict[str, int] = {f"topic-{index}": 0 for index in range(plan.topics)}
         self._publishers: dict[str, NodeId] = {}
-        self.world.observers.append(self._on_notified)
+        self.world.observe(Missed, self._on_missed)
 
     def run(self) -> None:
         """Everything, from the first node to the last step; raises `Violation` when an invariant breaks."""
@@ -190,19 +190,15 @@ class Run:
         world.request(publisher, Broadcast(topic, offset, body))
         return self.deliveries.posts[topic, offset]
 
-    def _on_notified(self, now_us: int, name: NodeId, notification: Notification) -> None:
+    def _on_missed(self, _: int, node: Node, news: Missed) -> None:
         """Plays the owner of the topics, who has everything in its journal and sends what a node asks for."""
-        if type(notification) is not Missed:
-            return
-        topic, life = notification.topic, self.world.nodes[name].number
-        for offset in notification.offsets:
-            supply = Supply(topic, offset, self.deliveries.posts[topic, offset].body)
-            self.world.after(OWNER_MS, partial(self._supply, name, life, supply))
+        for offset in news.offsets:
+            supply = Supply(news.topic, offset, self.deliveries.posts[news.topic, offset].body)
+            self.world.after(OWNER_MS, partial(self._supply, node, supply))
 
-    def _supply(self, name: NodeId, life: int, supply: Supply) -> None:
-        node = self.world.nodes[name]
-        if node.alive and node.number == life:
-            self.world.request(name, supply)
+    def _supply(self, node: Node, supply: Supply) -> None:
+        if node.alive:
+            self.world.request(node.name, supply)
 
     def _measure(self, label: str, posts: list[Post], sent: dict[type[Message], int]) -> Row:
         shares = []

@@ -17,9 +17,10 @@ the connections of a process that died.
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from random import Random
+from itertools import repeat
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,13 +30,11 @@ from tidings.protocols.stack import (
     Ask,
     CancelTimer,
     Effect,
-    Event,
     Message,
     NodeId,
     Notification,
     Notify,
     PeerDown,
-    Received,
     Request,
     Requested,
     Send,
@@ -44,7 +43,8 @@ from tidings.protocols.stack import (
     Timer,
     TimerFired,
 )
-from tidings.simulator.overlay.agenda import Agenda
+from tidings.simulator.overlay.agenda import Agenda, Entry
+from tidings.simulator.overlay.chance import Chance
 from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
 from tidings.simulator.trace import Trace
 
@@ -83,16 +83,14 @@ class Node:
         self.started_us = started_us
         self.line_us = line_us
         """How long a message takes to or from this node, to the middle of the network."""
-        self.timers: dict[Timer, int] = {}
-        """The number of the event that fires each timer which is set."""
+        self.timers: dict[Timer, Entry] = {}
+        """Each timer that is set, with the entry that fires it: an older entry of the same timer fires nothing."""
         self.watches: dict[NodeId, int] = {}
         """Since when a watched peer may have been silent, in microseconds."""
 
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
-
-Observer = Callable[[int, NodeId, Notification], None]
-"""Is told the time in microseconds, the node and what it notifies its application of."""
+AnyNotification = TypeVar("AnyNotification", bound=Notification)
 
 
 class World:
@@ -100,27 +98,29 @@ class World:
 
     def __init__(self, seed: int, network: NetworkModel | None = None, trace: bool = False) -> None:
         self.network = network or NetworkModel()
-        self.random = Random(seed)
+        self.random = Chance(seed)
         self.now_us = 0
         self.nodes: dict[NodeId, Node] = {}
         """The current or last life of each node."""
-        self.observers: list[Observer] = []
         self.trace = Trace() if trace else None
         self.lives = 0
         self.delivered = 0
         """Messages that reached a live node."""
-        self.sent: dict[type[Message], int] = {}
+        self.sent: defaultdict[type[Message], int] = defaultdict(int)
         """Messages sent, by type; a message to three peers is three."""
         self._live: list[NodeId] = []
+        self._places: dict[NodeId, int] = {}
+        """Where each live node stands in that list."""
+        self._observers: dict[type[Notification], list[Callable[..., None]]] = {}
         self._agenda = Agenda()
-        self._planned = 0
         self._lines_us = [delay_us // 2 for delay_us in self.network.latency.table_us()]
-        self._jitters_us = Uniform(0.0, self.network.jitter_ms).table_us()
+        jitters_us = Uniform(0.0, self.network.jitter_ms).table_us()
+        self._jitters_us = map(jitters_us.__getitem__, map(self.random.getrandbits, repeat(TABLE_BITS)))
+        """Draws, one after another, without end."""
         self._silence_us = self.network.silence_ms * 1000
         self._sides: dict[NodeId, int] | None = None
         self._rough = self.network.loss > 0
         """Whether a message may fail to get through to a live node."""
-        self._bits = self.random.getrandbits
         self._decoder: msgspec.msgpack.Decoder[Any] | None = None
 
     @property
@@ -129,7 +129,7 @@ class World:
 
     @property
     def live(self) -> list[NodeId]:
-        """The nodes that are up, in the order in which they came."""
+        """The nodes that are up, in the order in which they came, but for who took the place of one that crashed."""
         return list(self._live)
 
     def draw_live(self, count: int) -> list[NodeId]:
@@ -140,9 +140,13 @@ class World:
         """The messages of a type that are under way to live nodes, with their senders; the next to arrive is first."""
         return [
             (sender, message)
-            for _, _, what, target, sender, message in self._agenda.entries()
+            for _, what, target, sender, message in self._agenda.entries()
             if what == MESSAGE and target.alive and isinstance(message, kind)
         ]
+
+    def observe(self, kind: type[AnyNotification], observer: Callable[[int, Node, AnyNotification], None]) -> None:
+        """From now on an observer is told of what nodes notify their applications of, with the time in microseconds."""
+        self._observers.setdefault(kind, []).append(observer)
 
     # What a scenario does to the world.
 
@@ -152,7 +156,9 @@ class World:
         if self.network.encode and self._decoder is None:
             self._decoder = msgspec.msgpack.Decoder(_union(stack.messages))
         self.lives += 1
-        node = self.nodes[name] = Node(self.lives, name, stack, self.now_us, self._draw(self._lines_us))
+        line_us = self._lines_us[self.random.getrandbits(TABLE_BITS)]
+        node = self.nodes[name] = Node(self.lives, name, stack, self.now_us, line_us)
+        self._places[name] = len(self._live)
         self._live.append(name)
         self._note(name, "starts")
         self._apply(node, stack.start(self.now_ms))
@@ -162,12 +168,16 @@ class World:
         node = self.nodes[name]
         assert node.alive, f"{name} is down already."
         node.alive = False
-        self._live.remove(name)
+        last = self._live.pop()
+        place = self._places.pop(name)
+        if last != name:
+            self._live[place] = last
+            self._places[last] = place
         self._note(name, "crashes")
         for peer in node.watches:
             other = self.nodes.get(peer)
             if other is not None and name in other.watches and not self._is_cut(peer, name):
-                self._plan(self._delay_us(node, other), DOWN, other, name, None)
+                self._plan(self._delay_us(node, other), DOWN, other, name)
 
     def request(self, name: NodeId, request: Request) -> None:
         """The application of a live node asks its stack for something."""
@@ -195,13 +205,13 @@ class World:
     def at(self, at_ms: int, what: Callable[[], None]) -> None:
         """Plans something for a time to come."""
         assert at_ms * 1000 >= self.now_us
-        self._plan(at_ms * 1000 - self.now_us, CALL, what, None, None)
+        self._plan(at_ms * 1000 - self.now_us, CALL, what)
 
     def after(self, delay_ms: int, what: Callable[[], None]) -> None:
         self.after_us(delay_ms * 1000, what)
 
     def after_us(self, delay_us: int, what: Callable[[], None]) -> None:
-        self._plan(delay_us, CALL, what, None, None)
+        self._plan(delay_us, CALL, what)
 
     # What happens by itself.
 
@@ -209,44 +219,49 @@ class World:
         """Lets everything happen up to a time."""
         until_us = until_ms * 1000
         with without_collection():
-            while (entries := self._agenda.open(until_us)) and entries[-1][0] <= until_us:
-                while entries and entries[-1][0] <= until_us:
-                    at_us, number, kind, target, first, second = entries.pop()
+            while entries := self._agenda.open(until_us):
+                now_ms = entries[-1][0] // 1000
+                while entries:
+                    entry = entries.pop()
+                    at_us, kind, target, first, second = entry
+                    if at_us > until_us:
+                        self._agenda.put_back(entry)
+                        break
                     self.now_us = at_us
-                    if kind == MESSAGE:
-                        if not target.alive:
-                            self._bounce(first, target.name)
-                            continue
+                    if kind != MESSAGE:
+                        self._happen(entry)
+                    elif target.alive:
                         self.delivered += 1
                         if self.trace is not None:
                             self._note(target.name, f"<- {first} {second!r}")
-                        effects = target.stack.handle(Received(at_us // 1000, first, second))
+                        effects = target.stack.receive(now_ms, first, second)
                         if effects:
                             self._apply(target, effects)
                     else:
-                        self._happen(number, kind, target, first)
+                        self._bounce(first, target.name)
         self.now_us = max(self.now_us, until_us)
 
     def run_for(self, span_ms: int) -> None:
         self.run_until(self.now_ms + span_ms)
 
-    def _happen(self, number: int, kind: int, target: Any, first: Any) -> None:
+    def _happen(self, entry: Entry) -> None:
         """Anything but a message."""
+        _, kind, target, first, _ = entry
         if kind == TIMER:
-            if target.alive and target.timers.get(first) == number:
+            if target.alive and target.timers.get(first) is entry:
                 del target.timers[first]
-                self._handle(target, TimerFired(self.now_ms, first))
+                if self.trace is not None:
+                    self._note(target.name, repr(TimerFired(self.now_ms, first)))
+                self._apply(target, target.stack.fire(self.now_ms, first))
         elif kind == DOWN:
             if target.alive:
                 target.watches.pop(first, None)
-                self._handle(target, PeerDown(self.now_ms, first))
+                event = PeerDown(self.now_ms, first)
+                if self.trace is not None:
+                    self._note(target.name, repr(event))
+                self._apply(target, target.stack.handle(event))
         else:
             target()
-
-    def _handle(self, node: Node, event: Event) -> None:
-        if self.trace is not None:
-            self._note(node.name, repr(event))
-        self._apply(node, node.stack.handle(event))
 
     def _apply(self, node: Node, effects: list[Effect]) -> None:
         for effect in effects:
@@ -255,35 +270,34 @@ class World:
                 self._send(node, effect.peers, effect.message)  # type: ignore[attr-defined]
             elif kind is SetTimer:
                 delay_us = effect.delay_ms * 1000  # type: ignore[attr-defined]
-                node.timers[effect.timer] = self._plan(delay_us, TIMER, node, effect.timer, None)  # type: ignore[attr-defined]
+                node.timers[effect.timer] = self._plan(delay_us, TIMER, node, effect.timer)  # type: ignore[attr-defined]
             elif kind is CancelTimer:
                 node.timers.pop(effect.timer, None)  # type: ignore[attr-defined]
             elif kind is Notify:
-                for observer in self.observers:
-                    observer(self.now_us, node.name, effect.notification)  # type: ignore[attr-defined]
+                notification = effect.notification  # type: ignore[attr-defined]
+                for observer in self._observers.get(type(notification), ()):
+                    observer(self.now_us, node, notification)
             elif kind is Ask:
                 self._serve(node, effect.request)  # type: ignore[attr-defined]
             else:
                 raise AssertionError(f"A stack must not hand out {effect!r}.")
 
     def _send(self, node: Node, peers: tuple[NodeId, ...], message: Message) -> None:
-        kind = type(message)
-        self.sent[kind] = self.sent.get(kind, 0) + len(peers)
+        self.sent[type(message)] += len(peers)
         if self._rough:
             peers = self._survivors(node.name, peers)
         if self._decoder is not None:
             message = self._decoder.decode(msgspec.msgpack.encode(message))
-        nodes, add, jitters_us, draw = self.nodes, self._agenda.add, self._jitters_us, self._bits
+        nodes, agenda, jitters_us = self.nodes, self._agenda, self._jitters_us
         sender = node.name
         leaves_us = self.now_us + node.line_us
         for peer in peers:
             target = nodes.get(peer)
-            if target is None:
+            if target is not None:
+                arrives_us = leaves_us + target.line_us + next(jitters_us)
+                agenda[arrives_us // 1000].append((arrives_us, MESSAGE, target, sender, message))
+            else:
                 self._bounce(sender, peer)
-                continue
-            self._planned = number = self._planned + 1
-            arrives_us = leaves_us + target.line_us + jitters_us[draw(TABLE_BITS)]
-            add((arrives_us, number, MESSAGE, target, sender, message))
 
     def _survivors(self, sender: NodeId, peers: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         """Those that a message gets through to, as far as loss and cuts decide."""
@@ -294,7 +308,7 @@ class World:
         """A connection to a node that is down cannot be made, or breaks: the sender notices."""
         if not self._is_cut(sender, peer):
             node = self.nodes[sender]
-            self._plan(self._delay_us(node, node), DOWN, node, peer, None)
+            self._plan(self._delay_us(node, node), DOWN, node, peer)
 
     # The failure detector that the world plays.
 
@@ -316,9 +330,9 @@ class World:
 
         def check() -> None:
             if node.alive and node.watches.get(peer) == since_us and not self._is_linked(node.name, peer):
-                self._plan(0, DOWN, node, peer, None)
+                self._plan(0, DOWN, node, peer)
 
-        self._plan(self._silence_us, CALL, check, None, None)
+        self._plan(self._silence_us, CALL, check)
 
     def _is_linked(self, name: NodeId, peer: NodeId) -> bool:
         """Whether a peer would beat a node: it is up, watches it, and is not cut off."""
@@ -330,15 +344,13 @@ class World:
         return sides is not None and sides.get(one, 0) != sides.get(other, 0)
 
     def _delay_us(self, one: Node, other: Node) -> int:
-        return one.line_us + other.line_us + self._draw(self._jitters_us)
+        return one.line_us + other.line_us + next(self._jitters_us)
 
-    def _draw(self, table_us: list[int]) -> int:
-        return table_us[self.random.getrandbits(TABLE_BITS)]
-
-    def _plan(self, delay_us: int, kind: int, target: Any, first: Any, second: Any) -> int:
-        self._planned += 1
-        self._agenda.add((self.now_us + delay_us, self._planned, kind, target, first, second))
-        return self._planned
+    def _plan(self, delay_us: int, kind: int, target: Any, first: Any = None) -> Entry:
+        at_us = self.now_us + delay_us
+        entry = (at_us, kind, target, first, None)
+        self._agenda[at_us // 1000].append(entry)
+        return entry
 
     def _note(self, process: str, what: str) -> None:
         if self.trace is not None:

@@ -47,7 +47,7 @@ def measure_hops(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max
     for name, links in stable_links(names, settings).items():
         world.start(name, Stack([Chord(name, settings, Random(chance.getrandbits(64)), links=links)]))
     found: list[RootFound] = []
-    world.observers.append(lambda _us, _name, news: found.append(news) if isinstance(news, RootFound) else None)
+    world.observe(RootFound, lambda _us, _node, news: found.append(news))
     keys = {key_of(f"key-{index}"): f"key-{index}" for index in range(lookups)}
     for index, key in enumerate(keys):
         world.request(chance.choice(names), FindRoot(key))

@@ -13,9 +13,9 @@ import msgspec
 from tidings.protocols.chord import Chord, ChordSettings, NeighboursChanged, stable_links
 from tidings.protocols.chord.messages import Place, TellLinks
 from tidings.protocols.chord.ring import Ring
-from tidings.protocols.stack import NodeId, Notification, Stack
+from tidings.protocols.stack import NodeId, Stack
 from tidings.simulator.overlay.latency import Constant, Latency, LongTail, Uniform
-from tidings.simulator.overlay.world import NetworkModel, World
+from tidings.simulator.overlay.world import NetworkModel, Node, World
 from tidings.simulator.ring.checkers import Violation, check_always, check_ideal, members, principals
 
 CALM_MS_MAX = 120_000
@@ -87,7 +87,7 @@ class Churn:
         # A lost answer is taken for a death, and the rules promise nothing at every moment then.
         self._is_watched = is_watched and plan.loss == 0.0
         if self._is_watched:
-            self.world.observers.append(self._watch)
+            self.world.observe(NeighboursChanged, self._watch)
 
     def run(self) -> ChurnResult:
         ideal_after_ms = -1
@@ -132,9 +132,9 @@ class Churn:
         if self._violation is not None:
             raise self._violation
 
-    def _watch(self, now_us: int, name: NodeId, news: Notification) -> None:
+    def _watch(self, _now_us: int, _node: Node, _news: NeighboursChanged) -> None:
         """After every change of a neighbour the invariants must hold."""
-        if self._violation is None and isinstance(news, NeighboursChanged):
+        if self._violation is None:
             try:
                 check_always(members(self.world))
             except Violation as violation:

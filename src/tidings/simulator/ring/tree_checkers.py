@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidings.protocols.scribe import MessageDelivered, MessagesMissed, Published, Scribe
-from tidings.protocols.stack import NodeId, Notification
-from tidings.simulator.overlay.world import World
+from tidings.protocols.stack import NodeId
+from tidings.simulator.overlay.world import Node, World
 from tidings.simulator.ring.checkers import Violation
 
 ACYCLIC = "trees have no circles"
@@ -85,7 +85,9 @@ class Deliveries:
         """How many of its messages each publisher knows to be taken."""
         self.sent: dict[tuple[NodeId, int, str], list[bytes]] = {}
         self.violation: Violation | None = None
-        world.observers.append(self._watch)
+        world.observe(MessageDelivered, self._on_delivered)
+        world.observe(Published, self._on_published)
+        world.observe(MessagesMissed, self._on_missed)
 
     def note_publish(self, name: NodeId, topic: str, payload: bytes) -> None:
         self.published.setdefault(topic, {})[payload] = name
@@ -94,21 +96,25 @@ class Deliveries:
     def _life(self, name: NodeId) -> int:
         return self._world.nodes[name].started_us
 
-    def _watch(self, now_us: int, name: NodeId, news: Notification) -> None:
-        if isinstance(news, MessageDelivered) and self.violation is None:
+    def _on_delivered(self, now_us: int, node: Node, news: MessageDelivered) -> None:
+        if self.violation is None:
             self.count += 1
             self.last_us = now_us
             try:
-                self._check(name, news)
+                self._check(node, news)
             except Violation as violation:
                 self.violation = violation
-        elif isinstance(news, Published):
-            self.accepted[name, self._life(name), news.topic] = news.sequence_end
-        elif isinstance(news, MessagesMissed) and self.violation is None:
-            self.violation = Violation(COMPLETE, f"{name} missed {news}")
 
-    def _check(self, name: NodeId, news: MessageDelivered) -> None:
-        key = (name, self._life(name), news.topic)
+    def _on_published(self, _: int, node: Node, news: Published) -> None:
+        self.accepted[node.name, node.started_us, news.topic] = news.sequence_end
+
+    def _on_missed(self, _: int, node: Node, news: MessagesMissed) -> None:
+        if self.violation is None:
+            self.violation = Violation(COMPLETE, f"{node.name} missed {news}")
+
+    def _check(self, node: Node, news: MessageDelivered) -> None:
+        name = node.name
+        key = (name, node.started_us, news.topic)
         wanted = self._next.get(key, news.offset)
         if news.offset != wanted:
             raise Violation(ONCE, f"{name} delivers {news.topic!r} {news.offset} and should deliver {wanted}")
@@ -120,7 +126,7 @@ class Deliveries:
         known = self.log.setdefault(news.topic, {}).setdefault(news.offset, news.payload)
         if known != news.payload:
             raise Violation(SAME, f"{news.topic!r} {news.offset} is {news.payload!r} at {name} and {known!r} elsewhere")
-        if news.topic not in self._world.nodes[name].stack.layer(Scribe).readers:
+        if news.topic not in node.stack.layer(Scribe).readers:
             raise Violation(ONLY_SUBSCRIBERS, f"{name} delivers {news.topic!r} and has not subscribed to it")
 
     def delivered_to(self, name: NodeId, topic: str) -> set[bytes]:

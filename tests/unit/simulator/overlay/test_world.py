@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from typing import ClassVar
@@ -45,6 +46,10 @@ class Seen(Notification, frozen=True):
     what: str
 
 
+class Other(Notification, frozen=True):
+    pass
+
+
 class Alarm(Timer, frozen=True):
     name: str
 
@@ -78,7 +83,7 @@ def stage(names: str = "abc", **network: object) -> tuple[World, list[Seen3]]:
     defaults: dict[str, object] = {"latency": Constant(10.0), "jitter_ms": 0.0, "silence_ms": 500}
     world = World(1, NetworkModel(**(defaults | network)))  # type: ignore[arg-type]
     seen: list[Seen3] = []
-    world.observers.append(lambda now_us, name, news: seen.append((now_us // 1000, name, str(news.what))))  # type: ignore[attr-defined]
+    world.observe(Seen, lambda now_us, node, news: seen.append((now_us // 1000, node.name, news.what)))
     for name in names:
         world.start(name, Stack([Puppet()], outside=WATCHING))
     return world, seen
@@ -190,20 +195,54 @@ def test_messages_can_be_sent_through_their_bytes() -> None:
     assert seen == [(10, "b", "hello from a")]
 
 
+def test_an_observer_hears_only_of_what_it_asked_for() -> None:
+    world, seen = stage()
+    world.observe(Other, lambda *_: pytest.fail("nobody notified of that"))
+    do(world, "b", Notify(Seen("news")))
+    assert seen == [(0, "b", "news")]
+
+
+def test_who_is_up_is_known_in_any_order_of_crashes_and_starts() -> None:
+    chance = random.Random(8)
+    world, _ = stage("abcdefgh")
+    up = set("abcdefgh")
+    for _ in range(200):
+        name = chance.choice("abcdefgh")
+        if name in up:
+            world.crash(name)
+            up.remove(name)
+        else:
+            world.start(name, Stack([Puppet()], outside=WATCHING))
+            up.add(name)
+        assert sorted(world.live) == sorted(up)
+        assert set(world.draw_live(3)) <= up and len(world.draw_live(3)) == min(3, len(up))
+
+
 def test_what_is_planned_happens_in_the_order_of_time_and_of_planning() -> None:
     chance = random.Random(5)
     agenda, taken = Agenda(), []
-    entries = [(chance.randrange(100_000), number, 0, None, None, None) for number in range(2_000)]
-    for entry in entries[:1_000]:
-        agenda.add(entry)
-    late = iter(entries[1_000:])
-    for until_us in (30_000, 99_999):
-        while (opened := agenda.open(until_us)) and opened[-1][0] <= until_us:
+    times_us = iter([chance.randrange(20_000) for _ in range(2_000)])
+    planned = itertools.count()
+
+    def plan(earliest_us: int) -> None:
+        for at_us in itertools.islice(times_us, 1):
+            at_us = max(at_us, earliest_us)  # Nothing is planned for the past.
+            agenda[at_us // 1000].append((at_us, next(planned), None, None, None))
+
+    for _ in range(1_000):
+        plan(0)
+    for until_us in (7_000, 7_500, 20_000):
+        while opened := agenda.open(until_us):
+            waiting = agenda.entries()
             entry = opened.pop()
+            if entry[0] > until_us:
+                agenda.put_back(entry)
+                assert agenda.entries() == waiting
+                continue
+            assert entry == waiting[0]
             taken.append(entry)
-            follower = next(late, None)
-            if follower is not None:  # Nothing is planned for the past.
-                agenda.add((max(follower[0], entry[0]), *follower[1:]))
+            plan(entry[0])
+            plan(entry[0] + 10)
     assert len(taken) == 2_000
     assert taken == sorted(taken)
 
