@@ -130,6 +130,7 @@ class HyParView(Table):
         "_asked",
         "_chance",
         "_contacts",
+        "_has_met_contact",
         "_me",
         "_offered",
         "_passive",
