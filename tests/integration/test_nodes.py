@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from tidings.experiments.processes import Cluster, ProcessesRow, run_processes
@@ -110,9 +111,12 @@ def has_refused_peers(refused: dict[str, int]) -> bool:
 @both
 def test_an_experiment_is_one_row(overlay: Overlay) -> None:
     """P11: the figures of a run, to be put beside those of the simulator."""
-    row = run_processes(overlay, nodes=6, messages_each=4, kill=1, seed=3)
+    flags = ("--overlay", overlay, "--nodes", "10", "--messages", "4", "--kill", "1", "--seed", "3", "--json")
+    done = tidings("experiment", "processes", *flags)
+    assert done.returncode == 0, done.stderr
+    row = msgspec.json.decode(done.stdout, type=ProcessesRow)
     check(row, overlay)
-    assert (row.nodes, row.killed, row.published, row.owed) == (6, 1, 20, 100)
+    assert (row.nodes, row.killed, row.published, row.owed) == (10, 1, 36, 324)
     assert row.convergence_ms >= 0 < row.repair_ms
 
 

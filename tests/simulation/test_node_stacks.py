@@ -9,9 +9,9 @@ import pytest
 
 from tidings.peer.stacks import LayerSettings, build_stack
 from tidings.protocols.pubsub import Arrived, Lost, Publish, Subscribe
-from tidings.protocols.stack import NodeId, Notification
+from tidings.protocols.stack import NodeId
 from tidings.settings import PeerSettings
-from tidings.simulator.overlay.world import NetworkModel, World
+from tidings.simulator.overlay.world import NetworkModel, Node, World
 from tidings.simulator.ring.checkers import Violation, check_ideal, members
 
 Overlay = Literal["chord", "hyparview"]
@@ -27,7 +27,8 @@ class Play:
         self.chance = Random(seed)
         self.got: dict[NodeId, list[bytes]] = {}
         self.lost = 0
-        self.world.observers.append(self.on_news)
+        self.world.observe(Arrived, self.on_arrived)
+        self.world.observe(Lost, self.on_lost)
         for index, name in enumerate(NODES):
             # Some know only another newcomer: word of them has to be passed on.
             join = () if index == 0 else (NODES[self.chance.randrange(index)],)
@@ -35,11 +36,11 @@ class Play:
             stack = build_stack(settings, LayerSettings(), name, Random(self.chance.getrandbits(64)))
             self.world.at(self.chance.randrange(2_000), lambda name=name, stack=stack: self.world.start(name, stack))  # type: ignore[misc]
 
-    def on_news(self, _now_us: int, name: NodeId, news: Notification) -> None:
-        if isinstance(news, Arrived):
-            self.got.setdefault(name, []).append(news.body)
-        elif isinstance(news, Lost):
-            self.lost += news.count
+    def on_arrived(self, _now_us: int, node: Node, news: Arrived) -> None:
+        self.got.setdefault(node.name, []).append(news.body)
+
+    def on_lost(self, _now_us: int, _node: Node, news: Lost) -> None:
+        self.lost += news.count
 
     def subscribe(self) -> None:
         self.world.run_until(40_000)
