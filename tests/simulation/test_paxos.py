@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 
 from tests.simulation.traces import check_same_in_another_process
@@ -15,7 +16,8 @@ from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Prom
 from tidings.settings import ReplicaSettings
 from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, draw_plan, quiet_plan
+from tidings.simulator.paxos.clients import Client
+from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, Shape, draw_plan, quiet_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.network import _blocks
 from tidings.simulator.paxos.world import PaxosWorld
@@ -70,9 +72,9 @@ def test_every_kind_of_fault_is_drawn() -> None:
         ("bridge", set()),
     ],
 )
-def test_a_partition_blocks_what_it_says(shape: str, blocked: set[tuple[int, int]]) -> None:
+def test_a_partition_blocks_what_it_says(shape: Shape, blocked: set[tuple[int, int]]) -> None:
     """The victim is 1, the other one 2; a split has 1 on one side and 2 and 3 on the other; a bridge reaches both."""
-    partition = Partition(0, 1, shape, 0, 1, sides=0b0010)  # type: ignore[arg-type]
+    partition = Partition(0, 1, shape, 0, 1, sides=0b0010)
     pairs = [(sender, receiver) for sender in (1, 2, 3) for receiver in (1, 2, 3) if sender != receiver]
     assert {pair for pair in pairs if _blocks(partition, 1, 2, *pair)} == blocked
 
@@ -117,6 +119,22 @@ def failover_ms(seed: int) -> int:
 def test_a_dead_leader_is_replaced_within_two_seconds() -> None:
     times = sorted(failover_ms(seed) for seed in range(100))
     assert times[98] < 2_000, times
+
+
+@pytest.mark.parametrize("victim", [-1, 3], ids=["leader", "somebody"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_group_goes_on_while_something_is_cut_off(shape: Shape, victim: int) -> None:
+    """Not only after it heals: five nodes, of which three always reach each other and are reached by clients."""
+    cut = Partition(2_000, 20_000, shape, victim, other=1, sides=0b00110)
+    quiet = quiet_plan(5, calm_ms=20_000, latency_ms_max=5, sync_ms_max=10)
+    world = PaxosWorld(Random(1), msgspec.structs.replace(quiet, partitions=(cut,)), ReplicaSettings())
+    world.begin()
+    world.pass_until(lambda: world.now_ms > 3_000, 4_000, "the time before")
+    for number in range(4):
+        probe = world.clients[f"probe{number}"] = Client(world, f"probe{number}", 1, 1)
+        probe.start()
+        world.pass_until(lambda probe=probe: probe.finished, world.now_ms + 4_000, f"the probe {number}")
+    assert world.now_ms < 20_000, "it was to happen meanwhile"
 
 
 def promises(world: PaxosWorld) -> list[Ballot]:

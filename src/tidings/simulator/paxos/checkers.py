@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, Applied, Prepare, Promise
-from tidings.protocols.multipaxos.records import Installed, Known, Promised, Record, Stored
+from tidings.protocols.multipaxos.records import Promised, Record, Stored
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Command, Entry
 from tidings.simulator.checkers import Violation
@@ -70,19 +70,13 @@ class OneValue(PaxosChecker):
 
     def on_durable(self, node: Node, records: list[Record]) -> None:
         for record in records:
-            match record:
-                case Stored(entry):
-                    self._take(node, entry)
-                case Known(decided):
-                    self.ledger.note_known(node.number, decided)
-                case Installed(snapshot):
-                    self.ledger.note_known(node.number, snapshot.next_slot)
+            if isinstance(record, Stored):
+                self._take(node, record.entry)
 
     def on_recovered(self, node: Node, replica: Replica) -> None:
         """What was written and not synced when a process ended may have survived: then it counts from now on."""
         for entry in replica.log.entries.values():
             self._take(node, entry)
-        self.ledger.note_known(node.number, replica.log.decided)
 
     def _take(self, node: Node, entry: Entry) -> None:
         if entry.ballot != CHOSEN:

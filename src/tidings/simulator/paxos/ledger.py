@@ -29,7 +29,6 @@ class Ledger:
         self.newest = max(voters)
         self._waiting: dict[tuple[int, Ballot], None] = {}
         """Accepted in slots whose voters are not known yet."""
-        self._known: dict[int, int] = {}
         self.conflict: str | None = None
 
     @property
@@ -44,20 +43,6 @@ class Ledger:
     @property
     def members(self) -> tuple[int, ...]:
         return (*self.voters, *self.listeners)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all voters of the newest membership know on their disks that it is in force.
-
-        Before that the voters of earlier slots are still needed: who knows that a slot is decided may forget it, and
-        then only its own voters can say so again.
-        """
-        first_slot = self.terms[-1][0]
-        return all(self._known.get(voter, 0) >= first_slot for voter in self.voters)
-
-    def note_known(self, node: int, decided: int) -> None:
-        """A node has on its disk that every slot below is decided."""
-        self._known[node] = max(self._known.get(node, 0), decided)
 
     def voters_of(self, slot: int) -> tuple[int, ...]:
         return next(voters for first_slot, voters, _ in reversed(self.terms) if first_slot <= slot)

@@ -105,7 +105,9 @@ def _ballot_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutant("known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS)
+@_mutant(
+    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=168
+)
 def _known_before_entries() -> Iterator[None]:
     def make(with_known: Any) -> Any:
         def planted(self: Replica, effect: Effect) -> Effect:
@@ -180,7 +182,13 @@ def _no_re_proposal() -> Iterator[None]:
         yield
 
 
-@_mutant("any-re-proposal", "of the values reported for a slot the first is proposed, not the highest", ONE, ASSERTIONS)
+@_mutant(
+    "any-re-proposal",
+    "of the values reported for a slot the first is proposed, not the highest",
+    ONE,
+    ASSERTIONS,
+    first_seed=99,
+)
 def _any_re_proposal() -> Iterator[None]:
     def make(take_promise: Any) -> Any:
         def planted(self: Leader, node: int, promise: Promise) -> None:
@@ -194,7 +202,7 @@ def _any_re_proposal() -> Iterator[None]:
         yield
 
 
-@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS)
+@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS, first_seed=455)
 def _hole_not_filled() -> Iterator[None]:
     def make(original: Any) -> Any:
         def planted(self: Leader, slot: int) -> Value | None:
@@ -251,7 +259,12 @@ def _skip_phase_one() -> Iterator[None]:
         yield
 
 
-@_mutant("decided-at-any-ballot", "a follower takes what it has accepted for decided, whoever proposed it", ORDER)
+@_mutant(
+    "decided-at-any-ballot",
+    "a follower takes what it has accepted for decided, whoever proposed it",
+    ORDER,
+    first_seed=10,
+)
 def _decided_at_any_ballot() -> Iterator[None]:
     with patched(Log, "_is_surely_chosen", lambda _: lambda self, ballot: self.decided in self.entries):
         yield
@@ -294,7 +307,7 @@ def _two_changes_at_once() -> Iterator[None]:
         yield
 
 
-@_mutant("settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS)
+@_mutant("settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=18)
 def _settled_too_early() -> Iterator[None]:
     def planted(self: Leader, term: Term) -> list[int]:
         return list(term.membership.voters) if self._log.decided >= term.first_slot else []
@@ -360,7 +373,7 @@ def _snapshot_without_voters() -> Iterator[None]:
         yield
 
 
-@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS)
+@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS, first_seed=104)
 def _read_unconfirmed() -> Iterator[None]:
     def make(on_read: Any) -> Any:
         def planted(self: Replica, token: int) -> None:
@@ -375,7 +388,9 @@ def _read_unconfirmed() -> Iterator[None]:
         yield
 
 
-@_mutant("read-before-recovery", "a new leader answers reads before it has decided what it was told of", READS)
+@_mutant(
+    "read-before-recovery", "a new leader answers reads before it has decided what it was told of", READS, first_seed=25
+)
 def _read_before_recovery() -> Iterator[None]:
     with patched(Leader, "is_up_to_date", lambda _: property(lambda self: self.leading)):
         yield

@@ -299,9 +299,9 @@ class Node:
                 self._world.answer_read(token, False, None)
             case ReadRefused(token, leader):
                 self._world.answer_read(token, True, leader)
-            case MembershipSettled(_, membership):
+            case MembershipSettled(first_slot, membership):
                 self._world.note(self.name, repr(notification))
-                self._world.operator.on_settled(membership)
+                self._world.operator.on_settled(first_slot, membership)
             case SnapshotInstalled(next_slot):
                 self._world.note(self.name, f"takes a snapshot up to {next_slot}")
                 watch.on_installed(self, next_slot)
