@@ -96,7 +96,7 @@ def command(*arguments: str, trap: str | None = None, log: Path) -> int:
             [sys.executable, *program, *arguments], env=environment, start_new_session=True, stdout=file, stderr=file
         )
         try:
-            return process.wait(timeout=280)
+            return process.wait(timeout=600)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

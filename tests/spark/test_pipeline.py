@@ -89,7 +89,9 @@ def check_published(place: Place, lake: Lake) -> None:
     assert last == {(row["topic"], f"{row['window_start']:%Y-%m-%dT%H:%M:%S}.000Z"): row["messages"] for row in gold}
 
 
+@pytest.mark.timeout(1200)
 def test_once_and_only_once(place: Place, spark: Any, tmp_path: Path) -> None:
+    """D2, D3: one lake goes through everything, because what takes time is Spark, and not the asserts."""
     lake = Lake(tmp_path / "lake")
     plan = Plan(place.broker.address, batch_rows=150, publish=RESULTS, watermark_s=3600)
     place.bus.put_many("cats", [f"I have {number} cats" for number in range(200)])
@@ -265,6 +267,7 @@ def kill_commands(place: Place, folder: Path, traps: list[str]) -> None:
 
 
 @needs_java
+@pytest.mark.timeout(1200)
 def test_the_command_is_killed(place: Place, tmp_path: Path) -> None:
     """D3: when parts of bronze are written and not committed; when silver is committed, and nothing after it."""
     kill_commands(place, tmp_path, ["before:bronze:2", "after:silver:2"])

@@ -149,6 +149,7 @@ CHECKS = (
 )
 
 
+@pytest.mark.timeout(1200)
 def test_silver_and_gold(spark: Any, tmp_path: Path) -> None:
     """One lake for all checks: what takes time is making it."""
     lake = make_lake(spark, tmp_path / "a lake [1]")
