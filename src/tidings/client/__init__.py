@@ -26,9 +26,9 @@ def connect(
     timeout: float | None = None,
     retries: int | None = None,
     inbox: str | os.PathLike[str] | None = None,
-    record: str | os.PathLike[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Bus:
     """A bus to the broker at an address (default: TIDINGS_BUS, or tcp://127.0.0.1:7400).
@@ -42,7 +42,9 @@ def connect(
     """
     name, anonymous = _name(client_id)
     chosen = _settings(timeout, retries, settings)
-    return _started(Bus(_link(address, name, keys, server_key), name, chosen, inbox, record, anonymous=anonymous))
+    return _started(
+        Bus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous, record=record)
+    )
 
 
 async def aconnect(
@@ -51,9 +53,9 @@ async def aconnect(
     timeout: float | None = None,
     retries: int | None = None,
     inbox: str | os.PathLike[str] | None = None,
-    record: str | os.PathLike[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     server_key: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> AsyncBus:
     """The same as `connect`, for asyncio: the methods of the bus are awaited."""
@@ -61,7 +63,7 @@ async def aconnect(
 
     name, anonymous = _name(client_id)
     chosen = _settings(timeout, retries, settings)
-    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, record, anonymous=anonymous)
+    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous, record=record)
     try:
         await bus.start()
     except BaseException:
@@ -81,7 +83,7 @@ def open_bus(
 ) -> Bus:
     """A bus over a link that is already there; the arguments are those of `connect`."""
     name, anonymous = _name(client_id)
-    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, record, anonymous=anonymous))
+    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, anonymous=anonymous, record=record))
 
 
 def connect_worker(

@@ -78,10 +78,10 @@ class Bus:
         client_id: str,
         settings: ClientSettings | None = None,
         inbox: str | os.PathLike[str] | None = None,
-        record: str | os.PathLike[str] | None = None,
         clock: Callable[[], int] = monotonic_ms,
         anonymous: bool = False,
         token: bytes | None = None,
+        record: str | os.PathLike[str] | None = None,
     ) -> None:
         session = Session(
             client_id,
