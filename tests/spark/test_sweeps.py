@@ -91,13 +91,12 @@ assert [row["number"] for row in rows] == list(range(12)), rows
 
 def in_a_process(*command: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, env=environment, timeout=280
-    )
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
 
 
 @needs_java
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_work_that_is_lost_is_repeated(tmp_path: Path) -> None:
     """D5: a worker is killed in the middle of a task; each row is there once."""
     done = in_a_process("-c", WITH_A_DEATH, str(tmp_path))
@@ -106,6 +105,7 @@ def test_work_that_is_lost_is_repeated(tmp_path: Path) -> None:
 
 
 @needs_java
+@pytest.mark.timeout(900)  # A session of its own: seconds, unless the machine is very busy.
 def test_a_planted_bug_is_found_and_its_command_replays_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """D5: from the command to the table and back to the very run that broke."""
     command = ("--seeds", "24", "--mutant", "same-epoch", "--master", "local[2]", "--lake", str(tmp_path))
