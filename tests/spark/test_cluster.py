@@ -74,17 +74,15 @@ def test_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess,
     assert workers == {"work0", "work1"}
 
 
-def test_commands_on_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess, tmp_path: Path) -> None:
-    """D2, D4, D5, D6: the same commands, with `--master`."""
-    lake = tmp_path / "lake"
-    master = ["--master", cluster.master]
+def run_commands(master: str, broker: BrokerProcess, lake: Path, environment: dict[str, str] | None = None) -> None:
+    """Pipeline, audit and sweep, with `--master`."""
     pipeline, audit, sweep = run(
         [
-            ["pipeline", "run", "--bus", broker.address, "--lake", str(lake), "--once", "--json", *master],
-            ["audit", "--bus", broker.address, "--lake", str(lake), "--complete", "--json", *master],
-            ["simulate", "--sweep", "--seeds", "4", "--json", "--lake", str(lake), *master],
+            ["pipeline", "run", "--bus", broker.address, "--lake", str(lake), "--once", "--json", "--master", master],
+            ["audit", "--bus", broker.address, "--lake", str(lake), "--complete", "--json", "--master", master],
+            ["simulate", "--sweep", "--seeds", "4", "--json", "--lake", str(lake), "--master", master],
         ],
-        cluster.environment(),
+        environment,
     )
     assert (pipeline[0], audit[0], sweep[0]) == (0, 0, 0), (pipeline, audit, sweep)
     layers = [json.loads(line) for line in pipeline[1].splitlines()]
@@ -92,6 +90,19 @@ def test_commands_on_a_standalone_cluster(cluster: StandaloneCluster, broker: Br
     [subject] = json.loads(audit[1])["subjects"]
     assert (subject["topic"], subject["checked"], subject["lost"], subject["doubled"]) == ("in", ROWS, 0, 0)
     assert ds.dataset(lake / "simulations").count_rows() == 4
+
+
+@pytest.mark.timeout(1_200)
+def test_commands_on_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess, tmp_path: Path) -> None:
+    """D2, D4, D5, D6."""
+    run_commands(cluster.master, broker, tmp_path / "lake", cluster.environment())
+
+
+@pytest.mark.soak
+def test_commands_through_spark_connect(broker: BrokerProcess, tmp_path: Path) -> None:
+    """D2, D4, D5, D6: the client and the server reach the lake under the same path."""
+    with ConnectServer(tmp_path) as server:
+        run_commands(server.master, broker, tmp_path / "lake")
 
 
 def test_spark_connect(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ class Pipeline:
                 step = self._steps[layer]
                 self._steps[layer] = replace(
                     step,
-                    rows=step.rows + progress["numInputRows"],
+                    rows=step.rows + progress.numInputRows,  # With Spark Connect only the property knows it.
                     batches=step.batches + ("addBatch" in progress["durationMs"]),
                     lag=sum(lag(progress).values()),
                 )
