@@ -41,7 +41,7 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
 
 Where the document's pseudo-code is unsafe
 ------------------------------------------
-The report that asks for this protocol (seed 002, section 4.1.3) has these holes. `tidings simulate --mutants` lists
+The document that asked for this system (section 4.1.3) has these holes. `tidings simulate --mutants` lists
 bugs of the same kinds, and what each does to a group.
 
 - A prepare is compared with a number that answering it does not change: two candidates are promised the same instance.

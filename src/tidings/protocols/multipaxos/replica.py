@@ -129,7 +129,7 @@ class Replica:
             case Accept():
                 self._on_accept(now_ms, node, message)
             case Accepted():
-                self._on_accepted(node, message)
+                self._on_accepted(now_ms, node, message)
             case Refused():
                 self._on_refused(now_ms, node, message)
             case Fetch():
@@ -341,11 +341,14 @@ class Replica:
                 self._send_accept((node,), *ballot.unaccepted_by(node))
             self._accept_ourselves(ballot.next_slot, ())
 
-    def _on_accepted(self, node: int, message: Accepted) -> None:
+    def _on_accepted(self, now_ms: int, node: int, message: Accepted) -> None:
         ballot = self._ballot
         if ballot is None or ballot.ballot != message.ballot:
             return
         ballot.take_accepted(node, message)
+        if self.log.decided < ballot.floor:
+            # These slots are not ours to propose in, and the answer to an earlier question may have got lost.
+            self._effects += self._catchup.ask(now_ms, node, message.decided)
         confirmed = self._rounds.take_answer(node, message.round, self.log.history.at(self.log.decided))
         if confirmed is not None:
             index, tokens = confirmed

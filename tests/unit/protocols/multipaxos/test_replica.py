@@ -240,6 +240,21 @@ def test_a_candidate_that_is_behind_learns_before_it_leads() -> None:
     assert row_of(group.replicas[3]) == [b"ann1", b"ann2", b"ann3"]
 
 
+def test_a_leader_that_is_told_late_of_decided_slots_asks_until_it_has_them() -> None:
+    """They are not its own to propose in, so until then it can do nothing at all."""
+    group = Group()
+    group.elect(1)
+    ballot = Ballot(1, 1)
+    assert said(receive(group.replicas[1], 3, Promise(ballot, (), 3)), Fetch) == [Fetch(1)]
+    late = Accepted(ballot, 1, 0, 3, 1)
+    again = group.replicas[1].handle(Received(SETTINGS.fetch_retry_ms, 3, late))
+    assert said(again, Fetch) == [Fetch(1)]
+    receive(group.replicas[1], 3, Chosen(1, (command(1), command(2)), 3))
+    assert group.replicas[1].leads
+    propose(group, 1, 3)
+    assert row_of(group.replicas[1]) == [b"ann1", b"ann2", b"ann3"]
+
+
 def test_a_leader_that_learns_what_it_has_proposed_stops_leading() -> None:
     """Its `decided` would make others take its own proposal for the chosen value."""
     group = Group()
