@@ -131,7 +131,7 @@ def test_a_group_goes_on_while_something_is_cut_off(shape: Shape, victim: int) -
     world.begin()
     world.pass_until(lambda: world.now_ms > 3_000, 4_000, "the time before")
     for number in range(4):
-        probe = world.clients[f"probe{number}"] = Client(world, f"probe{number}", 1, 1)
+        probe = world.clients[f"probe{number}"] = Client(world, f"probe{number}", 1, 1, read_share=0.0)
         probe.start()
         world.pass_until(lambda probe=probe: probe.finished, world.now_ms + 4_000, f"the probe {number}")
     assert world.now_ms < 20_000, "it was to happen meanwhile"

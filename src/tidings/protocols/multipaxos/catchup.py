@@ -24,6 +24,7 @@ class Catchup:
         self._asked_at_ms: int | None = None
         self._parts = bytearray()
         self._parts_slot = 0
+        self._parts_size = 0
         self._served: tuple[Snapshot, bytes] | None = None
 
     # The one who asks.
@@ -48,22 +49,27 @@ class Catchup:
             return Send((node,), FetchPart(self._parts_slot, len(self._parts), self._log.decided))
         return Send((node,), Fetch(self._log.decided))
 
-    def take_part(self, part: Part) -> Snapshot | None:
-        """A piece of a snapshot; the whole, when it was the last one."""
+    def take_part(self, part: Part) -> bool:
+        """A piece of a snapshot; False if it was not the next one, and is no reason to ask for anything."""
         if part.next_slot <= self._log.decided or part.size_bytes > self._settings.snapshot_bytes_max:
-            return None
+            return False
         if part.next_slot != self._parts_slot:
             self._parts, self._parts_slot = bytearray(), part.next_slot
         if part.position != len(self._parts):
-            return None
+            return False
         self._parts += part.data
-        if len(self._parts) < part.size_bytes:
+        self._parts_size = part.size_bytes
+        return True
+
+    def take_whole(self) -> Snapshot | None:
+        """The snapshot, once all pieces are there."""
+        if len(self._parts) < self._parts_size:
             return None
         data, self._parts, self._parts_slot = bytes(self._parts), bytearray(), 0
         try:
             return decode_snapshot(data)
         except msgspec.DecodeError:
-            return None  # Pieces of two snapshots that do not belong together: it will be asked for again.
+            return None  # Pieces that do not belong together: it will be asked for again.
 
     # The one who is asked.
 

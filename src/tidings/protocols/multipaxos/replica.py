@@ -399,11 +399,14 @@ class Replica:
         if records:
             self._persist(records)
         self._take_applied(applied)
-        self._effects += self._catchup.go_on(now_ms, node, message.decided)
+        if applied:  # What comes twice must not be asked for twice, or questions and answers multiply.
+            self._effects += self._catchup.go_on(now_ms, node, message.decided)
         self._go_on()
 
     def _on_part(self, now_ms: int, node: int, message: Part) -> None:
-        snapshot = self._catchup.take_part(message)
+        if not self._catchup.take_part(message):
+            return
+        snapshot = self._catchup.take_whole()
         if snapshot is not None and snapshot.next_slot > self.log.decided:
             self._stop_proposing_below(snapshot.next_slot)
             self.log.install(snapshot)

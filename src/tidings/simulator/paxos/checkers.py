@@ -188,7 +188,7 @@ class AcknowledgedStays(PaxosChecker):
 
     def on_last_restart(self, nodes: list[Node]) -> None:
         by_number = {node.number: node for node in nodes}
-        for slot in range(min(self.ledger.chosen, default=0), self.ledger.next_slot):
+        for slot in range(self.ledger.terms[0][0], self.ledger.next_slot):
             voters = [number for number in self.ledger.voters_of(slot) if number in by_number]
             if not voters:
                 continue  # All of its voters have been replaced; the newer ones have it in their states.

@@ -19,8 +19,11 @@ READ_SHARE = 0.3
 class Client:
     """One client, with so many things to do; once nothing goes wrong any more it ends with the one in hand."""
 
-    def __init__(self, world: PaxosWorld, name: str, count: int, pause_ms_max: int) -> None:
+    def __init__(
+        self, world: PaxosWorld, name: str, count: int, pause_ms_max: int, read_share: float = READ_SHARE
+    ) -> None:
         self._world = world
+        self._read_share = read_share
         self.name = name
         self._left = count
         self._pause_ms_max = pause_ms_max
@@ -38,7 +41,7 @@ class Client:
         self._world.after(self._world.random.randint(0, self._pause_ms_max), self._begin)
 
     def _begin(self) -> None:
-        if self._world.random.random() < READ_SHARE:
+        if self._world.random.random() < self._read_share:
             self._token = self._world.new_token(self)
             self._world.watch.on_read_begun(self._token)
         else:

@@ -90,7 +90,7 @@ class PaxosWorld:
         """Everything that happens, then one more command, then a last power cut and a look at all disks."""
         self.begin()
         self.pass_until(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
-        probe = self.clients["probe"] = Client(self, "probe", 1, 1)
+        probe = self.clients["probe"] = Client(self, "probe", 1, 1, read_share=0.0)
         probe.start()
         self.pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
         self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")

@@ -61,7 +61,7 @@ def persists(effects: Iterable[Effect]) -> list[Persist]:
     return [effect for effect in effects if isinstance(effect, Persist)]
 
 
-def said(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
+def said(effects: Iterable[Effect], kind: type[Kind] | tuple[type[Kind], ...]) -> list[Kind]:
     """The messages of a kind in the effects, those that wait for the disk included."""
     found = []
     for effect in effects:

@@ -73,7 +73,8 @@ def test_what_is_gone_is_served_as_a_snapshot_part_by_part() -> None:
     while True:
         assert isinstance(part, Part)
         assert len(part.data) <= SETTINGS.part_bytes_max
-        snapshot = reader.take_part(part)
+        assert reader.take_part(part)
+        snapshot = reader.take_whole()
         if snapshot is not None:
             break
         (question,) = answers(reader.go_on(0, 2, part.next_slot))
@@ -91,8 +92,7 @@ def test_a_part_that_comes_twice_or_too_early_changes_nothing() -> None:
     (third,) = answers(source.serve_part(3, FetchPart(6, 32, 1)))
     assert isinstance(first, Part)
     assert isinstance(third, Part)
-    for part in (first, first, third):
-        assert reader.take_part(part) is None
+    assert [reader.take_part(part) for part in (first, first, third)] == [True, False, False]
     assert answers(reader.ask(0, 2, decided=6)) == [FetchPart(6, 16, 1)]
 
 
@@ -115,13 +115,14 @@ def test_who_has_no_such_snapshot_sends_the_values_instead() -> None:
 
 def test_parts_that_do_not_fit_together_are_thrown_away() -> None:
     reader = Catchup(make_log(), SETTINGS)
-    assert reader.take_part(Part(9, 0, 4, b"abcd")) is None
+    assert reader.take_part(Part(9, 0, 4, b"abcd"))
+    assert reader.take_whole() is None
     assert answers(reader.ask(0, 2, decided=9)) == [Fetch(1)]
 
 
 def test_a_snapshot_beyond_the_bound_is_not_gathered() -> None:
     reader = Catchup(make_log(), ReplicaSettings(snapshot_bytes_max=10))
-    assert reader.take_part(Part(9, 0, 11, b"abcd")) is None
+    assert not reader.take_part(Part(9, 0, 11, b"abcd"))
     assert answers(reader.ask(0, 2, decided=9)) == [Fetch(1)]
 
 

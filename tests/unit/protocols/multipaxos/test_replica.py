@@ -27,6 +27,7 @@ from tidings.protocols.multipaxos.messages import (
     FetchPart,
     LeaderChanged,
     MembershipSettled,
+    Part,
     Persist,
     Prepare,
     Promise,
@@ -225,6 +226,14 @@ def test_a_follower_far_behind_gets_a_snapshot_in_parts() -> None:
     assert len(said(group.effects[3], FetchPart)) > 1
     beat(group, 1)
     assert row_of(group.replicas[3]) == [b"ann1", b"ann2", b"ann3", b"ann4"]
+
+
+def test_an_answer_that_comes_twice_is_no_reason_to_ask_again() -> None:
+    """Or questions and answers would multiply on a network that repeats them."""
+    replica = make_replica(3)
+    for answer in (Chosen(1, (command(1),), 9), Part(9, 0, 100, b"x")):
+        assert said(receive(replica, 1, answer), (Fetch, FetchPart))
+        assert not said(receive(replica, 1, answer), (Fetch, FetchPart))
 
 
 def test_a_candidate_that_is_behind_learns_before_it_leads() -> None:
