@@ -106,7 +106,7 @@ def _ballot_before_sync() -> Iterator[None]:
 
 
 @_mutant(
-    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=168
+    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=76
 )
 def _known_before_entries() -> Iterator[None]:
     def make(with_known: Any) -> Any:
@@ -202,7 +202,7 @@ def _any_re_proposal() -> Iterator[None]:
         yield
 
 
-@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS, first_seed=455)
+@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS, first_seed=298)
 def _hole_not_filled() -> Iterator[None]:
     def make(original: Any) -> Any:
         def planted(self: Leader, slot: int) -> Value | None:
