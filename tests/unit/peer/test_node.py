@@ -23,8 +23,9 @@ from tidings.wire.peers import encode_header
 
 Overlay = Literal["chord", "hyparview"]
 
+# Whoever dies closes its connections, which is noticed at once; a thread that has to wait for a processor is not dead.
 HASTY = LayerSettings(
-    chord=ChordSettings(stabilise_ms=50, fix_fingers_ms=50, join_ms=300),
+    chord=ChordSettings(stabilise_ms=50, fix_fingers_ms=50, join_ms=300, query_ms=2_000, query_tries=30),
     scribe=ScribeSettings(beat_ms=100, retry_ms=300),
     hyparview=HyParViewSettings(repair_ms=200, answer_ms=500),
     heartbeat=HeartbeatSettings(beat_ms=200, silence_ms_max=2_000),

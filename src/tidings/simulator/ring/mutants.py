@@ -168,8 +168,8 @@ def _no_dedup_at_the_root() -> Iterator[None]:
 @_mutant("publish-once", "a publisher does not send again", "multicast", tree_checkers.COMPLETE)
 def _publish_once() -> Iterator[None]:
     def make(submit: Any) -> Any:
-        def planted(self: Outbox, now_ms: int, count_max: int) -> Submit:
-            made: Submit = submit(self, now_ms, count_max)
+        def planted(self: Outbox, now_ms: int, *limits: int) -> Submit:
+            made: Submit = submit(self, now_ms, *limits)
             self.sent_ms = 1 << 60
             return made
 
