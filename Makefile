@@ -9,7 +9,7 @@ SHELL  := /bin/bash
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
 
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 SEEDS        ?= 20000
 GROUP_SEEDS  ?= 10000
 PAXOS_SEEDS  ?= 20000

@@ -268,6 +268,7 @@ def kill_commands(place: Place, folder: Path, traps: list[str]) -> None:
 
 
 @needs_java
+@pytest.mark.soak  # A minute of its own; `test_kills` kills what flows through a pipeline in every run.
 @pytest.mark.timeout(1200)
 def test_the_command_is_killed(place: Place, tmp_path: Path) -> None:
     """D3: when parts of bronze are written and not committed; when silver is committed, and nothing after it."""
