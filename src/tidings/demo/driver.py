@@ -23,8 +23,11 @@ from tidings.spark.options import Door
 from tidings.spark.session import spark_session
 
 WINDOW_S = 10
-SHORT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For a driver that lives for seconds: thorough compiling would cost more than it saves."""
+SHORT = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""For a driver that lives for seconds: thorough compiling, and more tasks, would cost more than they save."""
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from tidings.demo.worker import SHOPS
 from tidings.errors import InvalidRequest
 from tidings.spark.session import check_ready
 
-BATCHES = 3
+BATCHES = 2
 """Into how many micro-batches bronze is cut, so that there is a middle to be killed in."""
 LAYERS = {"bronze": "bronze, as it is", "silver": "silver, cleaned", "gold": "gold, summed up"}
 START_S_MAX = 60.0
