@@ -7,25 +7,22 @@ in. An error is printed and the shell goes on.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidings.cli import connection, watching
 from tidings.cli.connection import open_bus
 from tidings.cli.output import harmless, print_value, receipt_line
+from tidings.cli.prompt import Prompt, prompted_lines, word
 from tidings.cli.subscribe import start
 from tidings.cli.topics import topic_table
 from tidings.errors import TidingsError
 from tidings.message import Receipt
 
 if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
-    from prompt_toolkit.history import History
 
     from tidings.client.bus import Bus
 
@@ -51,16 +48,6 @@ COMMANDS = {
     "quit": ("", "leave (so does Ctrl-D)"),
 }
 
-_WORD = re.compile(r'\s*("(?P<quoted>[^"]*)"|(?P<plain>\S+))')
-
-
-class Quit(Exception):
-    """Somebody typed quit."""
-
-
-class Usage(TidingsError):
-    """A line that is no command; its text says how the command is written."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     connection.add_arguments(parser, named=True)
@@ -68,57 +55,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with open_bus(arguments) as bus:
-        shell = Shell(bus)
-        if sys.stdin.isatty():
-            print(f"tidings on {arguments.bus} as {harmless(bus.client_id)}; help lists the commands, quit leaves.")
-            shell.serve(_prompted_lines(bus))
-            return 0
-        shell.serve(line.rstrip("\n") for line in sys.stdin)
-        return 1 if shell.failures else 0
+        greeting = f"tidings on {arguments.bus} as {harmless(bus.client_id)}"
+        return Shell(bus).serve_all(lambda: prompted_lines("tidings> ", completer(bus)), greeting)
 
 
-class Shell:
-    """Runs lines as commands on a bus. `failures` counts those that led to an error."""
+class Shell(Prompt):
+    """Runs lines as commands on a bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self.failures = 0
-        self._commands: dict[str, Callable[[str], None]] = {
-            "put": self._put,
-            "get": self._get,
-            "subscribe": self._subscribe,
-            "unsubscribe": self._unsubscribe,
-            "topics": self._topics,
-            "help": self._help,
-            "quit": self._quit,
-            "exit": self._quit,
-        }
-
-    def serve(self, lines: Iterator[str]) -> None:
-        """Runs line after line until they end or one says quit."""
-        for line in lines:
-            try:
-                self.run(line)
-            except Quit:
-                return
-            except TidingsError as error:
-                self.failures += 1
-                print(" ".join(str(error).split()), file=sys.stderr, flush=True)
-
-    def run(self, line: str) -> None:
-        """Runs one line; an empty one and one that begins with # do nothing."""
-        name, rest = word(line)
-        if name is None or name.startswith("#"):
-            return
-        command = self._commands.get(name.lower())
-        if command is None:
-            raise Usage(f"There is no command {name!r}: help lists them.")
-        command(rest)
+        super().__init__(
+            COMMANDS,
+            {
+                "put": self._put,
+                "get": self._get,
+                "subscribe": self._subscribe,
+                "unsubscribe": self._unsubscribe,
+                "topics": self._topics,
+            },
+        )
 
     def _put(self, rest: str) -> None:
         topic, text = word(rest)
         if topic is None or not text:
-            raise _usage("put")
+            raise self.usage("put")
         answer = self._bus.put(topic, text[1:])
         for receipt in [answer] if isinstance(answer, Receipt) else answer:
             print(receipt_line(receipt), flush=True)
@@ -126,7 +86,7 @@ class Shell:
     def _get(self, rest: str) -> None:
         topic, rest = word(rest)
         if rest.strip():
-            raise _usage("get")
+            raise self.usage("get")
         if topic is not None:
             message = self._bus.get(topic)
             found = [] if message is None else [message]
@@ -141,79 +101,22 @@ class Shell:
         topic, rest = word(rest)
         given, rest = word(rest)
         if topic is None or rest.strip():
-            raise _usage("subscribe")
+            raise self.usage("subscribe")
         try:
             where = start(given if given is not None else "now")
         except argparse.ArgumentTypeError as error:
-            raise _usage("subscribe") from error
+            raise self.usage("subscribe") from error
         self._bus.subscribe(topic, start=where)
         print(f"subscribed to {harmless(topic)}", flush=True)
 
     def _unsubscribe(self, rest: str) -> None:
-        topic, rest = word(rest)
-        if topic is None or rest.strip():
-            raise _usage("unsubscribe")
+        topic = self.topic("unsubscribe", rest)
         self._bus.unsubscribe(topic)
         print(f"no longer subscribed to {harmless(topic)}", flush=True)
 
     def _topics(self, _rest: str) -> None:
         watching.show(lambda: topic_table(self._bus.topics()), False, "There are no topics yet.")
         sys.stdout.flush()
-
-    def _help(self, _rest: str) -> None:
-        width = max(len(f"{name} {form}") for name, (form, _) in COMMANDS.items())
-        for name, (form, what) in COMMANDS.items():
-            print(f"  {f'{name} {form}':{width}}  {what}")
-        print('A topic with spaces is written in quotes: get "my topic".', flush=True)
-
-    def _quit(self, _rest: str) -> None:
-        raise Quit
-
-
-def _usage(name: str) -> Usage:
-    return Usage(f"It is written: {name} {COMMANDS[name][0]}.")
-
-
-def word(text: str) -> tuple[str | None, str]:
-    """The first word, which may be quoted, and what follows it.
-
-    >>> word('"my topic" it\\'s here')
-    ('my topic', " it's here")
-    """
-    match = _WORD.match(text)
-    if match is None:
-        return None, ""
-    return match["plain"] if match["quoted"] is None else match["quoted"], text[match.end() :]
-
-
-def history_file() -> Path | None:
-    """Where the history is kept, for its owner only; None when there is no such place."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    path = Path(state) / "tidings" / "history"
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-        path.chmod(0o600)
-    except OSError:
-        return None
-    return path
-
-
-def _prompted_lines(bus: Bus) -> Iterator[str]:
-    """Lines from the prompt; Ctrl-C throws the line away, Ctrl-D ends."""
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
-
-    path = history_file()
-    history: History = InMemoryHistory() if path is None else FileHistory(str(path))
-    session: PromptSession[str] = PromptSession(history=history, completer=completer(bus), complete_while_typing=False)
-    while True:
-        try:
-            yield session.prompt("tidings> ")
-        except KeyboardInterrupt:
-            continue
-        except EOFError:
-            return
 
 
 def completer(bus: Bus) -> Completer:

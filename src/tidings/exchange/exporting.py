@@ -103,24 +103,10 @@ def _write_csv(batches: Iterable[Batch], file: BinaryIO) -> None:
 
 
 def _write_parquet(batches: Iterable[Batch], file: BinaryIO) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tidings.spark.arrow import HEADERS, TIMESTAMP, record_batches
+    from tidings.spark.arrow import COLUMNS, record_batches
 
-    schema = pa.schema(
-        [
-            ("topic", pa.string()),
-            ("offset", pa.int64()),
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("headers", HEADERS),
-            ("id", pa.string()),
-            ("publisher", pa.string()),
-            ("published_at", TIMESTAMP),
-            ("stored_at", TIMESTAMP),
-        ]
-    )
-    with pq.ParquetWriter(file, schema) as writer:
-        for rows in record_batches(batches, schema):
+    with pq.ParquetWriter(file, COLUMNS) as writer:
+        for rows in record_batches(batches, COLUMNS):
             writer.write_batch(rows)

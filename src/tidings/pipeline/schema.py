@@ -6,21 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidings.spark.arrow import HEADERS, TIMESTAMP
+from tidings.spark.arrow import COLUMNS, HEADERS, TIMESTAMP
 
-BRONZE = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("offset", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS),
-        ("id", pa.string()),
-        ("publisher", pa.string()),
-        ("published_at", TIMESTAMP),
-        ("stored_at", TIMESTAMP),
-    ]
-)
+BRONZE = COLUMNS
 """What the data source gives, column by column."""
 
 SILVER = pa.schema(

@@ -22,6 +22,20 @@ BYTES_WANTED = 16 * 1024 * 1024
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.binary())
+COLUMNS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("id", pa.string()),
+        ("publisher", pa.string()),
+        ("published_at", TIMESTAMP),
+        ("stored_at", TIMESTAMP),
+    ]
+)
+"""All that is known of a message, as the data source gives it."""
 
 _counting = pa.array(range(2 * ROWS_WANTED), pa.int64())
 

@@ -15,7 +15,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import tidings
-from tidings.cli import main, shell
+from tidings.cli import main, prompt, shell
 
 Feed = Callable[[str], tuple[int, list[str], list[str]]]
 
@@ -114,11 +114,11 @@ def test_commands_and_topics_are_completed(tmp_path: Path) -> None:
 
 def test_the_history_is_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    path = shell.history_file()
+    path = prompt.history_file()
     assert path == tmp_path / "tidings" / "history"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text("kept")
-    assert shell.history_file() == path
+    assert prompt.history_file() == path
     assert path.read_text() == "kept"
 
 
@@ -126,7 +126,7 @@ def test_without_a_place_for_it_there_is_no_history(tmp_path: Path, monkeypatch:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
-    assert shell.history_file() is None
+    assert prompt.history_file() is None
 
 
 def test_the_prompt_reads_lines_until_ctrl_d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_the_prompt_reads_lines_until_ctrl_d(tmp_path: Path, monkeypatch: pytest
         create_app_session(input=keyboard, output=DummyOutput()),
     ):
         keyboard.send_text("put news hello\nthrown away\x03topics\n\x04")
-        assert list(shell._prompted_lines(bus)) == ["put news hello", "topics"]
+        assert list(prompt.prompted_lines("tidings> ", shell.completer(bus))) == ["put news hello", "topics"]
     history = (tmp_path / "state" / "tidings" / "history").read_text()
     assert "+put news hello" in history
     assert "thrown away" not in history
