@@ -133,9 +133,11 @@ class Driver:
                 self.wake()
             self._turn.notify_all()
             return
+        # An answer to what goes out only now cannot be there yet.
+        awaited = session.unanswered_count > len(session.outgoing)
         if session.outgoing or session.reopen:
             self._send()
-        if session.waits_for_answers:
+        if awaited:
             self._take_in(TAKEN_AT_ONCE_MAX)
             due_ms = session.next_due_ms()
             now_ms = self._clock()

@@ -275,9 +275,9 @@ class Session:
         self.streams.tick()
 
     @property
-    def waits_for_answers(self) -> bool:
-        """Whether any request is unanswered."""
-        return bool(self._outstanding)
+    def unanswered_count(self) -> int:
+        """How many requests have been sent, or wait in `outgoing`, and are not answered."""
+        return len(self._outstanding)
 
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next, or None."""

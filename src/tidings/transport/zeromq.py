@@ -7,8 +7,11 @@ unanswered. `reopen` makes a new socket, and what the old one had not sent goes 
 from __future__ import annotations
 
 import contextlib
+import math
+import select
 import socket
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import zmq
@@ -41,6 +44,7 @@ class DealerLink:
             self._ear, self._bell = socket.socketpair()
         except OSError as error:
             raise _no_socket(error) from error
+        self._ear_descriptor = self._ear.fileno()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
         try:
@@ -60,13 +64,22 @@ class DealerLink:
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
+        # Of many publishers in one thread most find their answer waiting; and whoever does not has only the descriptors
+        # left to wait for, which `zmq.Poller` would look at twice.
+        if is_readable(dealer):
+            return [frame.bytes for frame in receive(dealer)]
         if timeout_ms == 0:
-            return [frame.bytes for frame in receive(dealer)] if is_readable(dealer) else None
-        for ready, _ in self._poller.poll(timeout_ms):
-            if ready is dealer:
+            return None
+        until = monotonic() + timeout_ms / 1000
+        while ready := self._waiter.poll(timeout_ms):
+            if is_readable(dealer):
                 return [frame.bytes for frame in receive(dealer)]
-            with contextlib.suppress(BlockingIOError):
-                self._ear.recv(4096)
+            if any(descriptor == self._ear_descriptor for descriptor, _ in ready):
+                with contextlib.suppress(BlockingIOError):
+                    self._ear.recv(4096)
+                return None
+            # ZeroMQ wakes us for its own affairs too, such as a connection that has come about.
+            timeout_ms = max(0, math.ceil((until - monotonic()) * 1000))
         return None
 
     def fileno(self) -> int:
@@ -113,9 +126,9 @@ class DealerLink:
                 f"The address {self.address!r} cannot be used ({error}): write tcp://HOST:PORT."
             ) from error
         self._socket = opened
-        self._poller = zmq.Poller()
-        self._poller.register(opened, zmq.POLLIN)
-        self._poller.register(self._ear, zmq.POLLIN)
+        self._waiter = select.poll()
+        self._waiter.register(int(opened.fd), select.POLLIN)
+        self._waiter.register(self._ear_descriptor, select.POLLIN)
 
 
 def _no_socket(error: Exception) -> LimitReached:
