@@ -98,7 +98,7 @@ class Engine:
         settings = self.broker.settings
         if len(bodies) > settings.topics_per_request_max:
             raise ProtocolError(f"{len(bodies)} bodies came with one request: send fewer.")
-        return tuple(read_contents(body, settings.message_bytes_max) for body in bodies)
+        return tuple([read_contents(body, settings.message_bytes_max) for body in bodies])
 
     def _refuse(self, peer: Peer, request: int, error: TidingsError) -> None:
         self.outgoing.append((peer, [codec.encode(messages.Failed(request, error.number, str(error)))]))
@@ -246,4 +246,7 @@ class Engine:
 
 def _staged_bytes(effect: Persist) -> int:
     """About how many bytes it will be in the journal."""
-    return 256 + sum(map(len, effect.bodies))
+    size = 256
+    for body in effect.bodies:
+        size += len(body)
+    return size

@@ -14,8 +14,10 @@ from tidings.errors import MessageTooLarge
 from tidings.message import Contents, Headers
 from tidings.wire.codec import Frame, decode_columns
 
+EVEN_BYTES_MIN = 8 * 1024
+"""Smaller bodies are unpacked at once: 0.4 us for a single message, and as much again for a look at it before."""
 EVEN_COUNT_MIN = 16
-"""Smaller batches are unpacked at once."""
+"""So are batches of few, and then large, messages."""
 
 _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 _VALUE_HEADERS = {0xC4: 2, 0xC5: 3, 0xC6: 5}
@@ -39,7 +41,7 @@ _decoder = msgspec.msgpack.Decoder(_Outline)
 
 def read_contents(body: Frame, message_bytes_max: int) -> Contents:
     """What the batch in a body frame holds; ProtocolError or MessageTooLarge if it may not be stored."""
-    contents = _read_even(body)
+    contents = _read_even(body) if len(body) >= EVEN_BYTES_MIN else None
     if contents is None:
         columns = decode_columns(body)
         # Only a body above the limit can hold a message above it.
@@ -55,8 +57,6 @@ def read_contents(body: Frame, message_bytes_max: int) -> Contents:
 
 def _read_even(body: Frame) -> Contents | None:
     """The contents of a batch of values of one size; None for any other, and for what is not right."""
-    if len(body) < EVEN_COUNT_MIN * 2:
-        return None
     try:
         outline = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

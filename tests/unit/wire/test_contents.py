@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,14 @@ from tidings.wire import codec, contents
 from tidings.wire.contents import read_contents
 
 LARGE = 1 << 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_bodies_are_looked_at() -> Iterator[None]:
+    """Here the short cut is taken whenever it can be, so that small bodies suffice to compare it with unpacking."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contents, "EVEN_BYTES_MIN", 0)
+        yield
 
 
 def by_unpacking(body: bytes) -> tuple[str, int, list[str | None] | None]:
@@ -41,6 +51,13 @@ def test_values_of_one_size_are_not_unpacked(size: int, count: int, monkeypatch:
     monkeypatch.setattr(contents, "decode_columns", None)
     assert read_contents(body, LARGE) == Contents("ann", count, size)
     assert read_contents(memoryview(body), LARGE) == Contents("ann", count, size)
+
+
+def test_a_small_body_is_unpacked_without_a_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = codec.encode(Columns(1, "ann", [b"x"] * 20))
+    monkeypatch.setattr(contents, "EVEN_BYTES_MIN", len(body) + 1)
+    monkeypatch.setattr(contents, "_read_even", None)
+    assert read_contents(body, LARGE) == Contents("ann", 20)
 
 
 def test_a_message_above_the_limit() -> None:

@@ -50,9 +50,12 @@ class Track:
         ):
             self.sequences.append(sequence)
             self.offsets.append(offset)
-            self.counts.append(0)
-        self.counts[-1] += count
-        self.last = max(self.last, sequence + count - 1)
+            self.counts.append(count)
+        else:
+            self.counts[-1] += count
+        last = sequence + count - 1
+        if last > self.last:
+            self.last = last
 
     def find(self, sequence: int, first_offset: int = 0) -> int | None:
         """The offset of the message that had this number, None when it is below `first_offset`, what is kept."""

@@ -52,7 +52,7 @@ from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.stages import Stages, StagesState
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
 from tidings.protocols.broker.topics import Topic, TopicIndex
-from tidings.protocols.broker.writing import plan, store
+from tidings.protocols.broker.writing import plan, store, store_next
 from tidings.settings import BrokerSettings
 
 SNAPSHOT_VERSION = 2
@@ -250,11 +250,13 @@ class Machine:
 
     def _on_write(self, command: Write, time_ms: int, body_address: int) -> tuple[tuple[Stored, ...], ...]:
         client = self.check_session(command.client, command.epoch)
+        if len(command.batches) == 1 and not command.acknowledgements:
+            only = store_next(self, client, command.batches[0], time_ms, body_address)
+            if only is not None:
+                return ((only,),)
         for acknowledgement in command.acknowledgements:
             self._check_acknowledgement(client, acknowledgement)
         plans = plan(self, client, command.batches, time_ms)
-        if len(plans) == 1 and not command.acknowledgements:
-            return (store(self, client, command.batches[0], plans[0], time_ms, body_address),)
         address = body_address
         stored: list[tuple[Stored, ...]] = []
         for batch, targets in zip(command.batches, plans, strict=True):

@@ -104,12 +104,15 @@ class Topic:
         time_ms: int = 0,
     ) -> None:
         """The next `count` messages lie in the body at `address`; they were stored at `time_ms`."""
-        first = self.next_offset
-        if self.addresses and address < self.addresses[-1]:
-            self.scattered = True
-        self.times.append(max(time_ms, self.times[-1]) if self.times else time_ms)
+        first, addresses, times = self.next_offset, self.addresses, self.times
+        if addresses:
+            if address < addresses[-1]:
+                self.scattered = True
+            if time_ms < times[-1]:
+                time_ms = times[-1]
+        times.append(time_ms)
         self.offsets.append(first)
-        self.addresses.append(address)
+        addresses.append(address)
         self.sizes.append(size_bytes)
         self.size_bytes += size_bytes
         if kept is not None:

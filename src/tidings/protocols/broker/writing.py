@@ -60,11 +60,27 @@ class Plan(msgspec.Struct):
         return self.count if self.kept is None else len(self.kept)
 
 
+def store_next(machine: Machine, client: Client, batch: BatchWrite, time_ms: int, address: int) -> Stored | None:
+    """Stores a batch that does no more than follow its publisher's last one in one topic; None for any other.
+
+    Nearly every batch does, and then there is nothing to be worked out first.
+    """
+    if len(batch.targets) != 1 or batch.ids is not None or machine.settings.max_backlog is not None:
+        return None
+    [target] = batch.targets
+    topic = machine.topics.get(target.topic)
+    track = client.tracks.get(target.topic)
+    if topic is None or track is None or target.sequence != track.last + 1:
+        return None
+    first_offset = topic.next_offset
+    topic.append(address, batch.size_bytes, batch.count, None, None, time_ms)
+    track.take(target.sequence, first_offset, batch.count)
+    machine.used_at_ms[target.topic] = time_ms
+    return Stored(first_offset)
+
+
 def plan(machine: Machine, client: Client, batches: tuple[BatchWrite, ...], time_ms: int) -> list[list[Plan]]:
     """What each batch will do to each of its topics; raises if any of it is refused."""
-    if len(batches) == 1 and len(batches[0].targets) == 1:  # The common case needs no picture of the future.
-        target = batches[0].targets[0]
-        return [[_plan_one(machine, client, batches[0], target, time_ms, {}, {}, {})]]
     lasts: dict[str, int] = {}
     nexts: dict[str, int] = {}
     ids: dict[tuple[str, str], int] = {}

@@ -15,6 +15,7 @@ from tidings.errors import (
     OutOfSequence,
     TidingsError,
 )
+from tidings.protocols.broker import machine, writing
 from tidings.protocols.broker.commands import (
     Attach,
     BatchWrite,
@@ -87,6 +88,42 @@ def test_a_batch_that_overlaps_stores_only_its_new_messages() -> None:
     assert story.put("news", 2, 4) == Stored(3, ((0, 1), (1, 2)))
     assert story.machine.topics["news"].thinned == {3: (2, 3)}
     assert story.put("news", 5) == Stored(None, ((0, 4),))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("news", "sport")),
+            st.sampled_from((0, 0, 0, -1, -2, 1)),
+            st.integers(1, 3),
+            st.sampled_from((None, None, None, "a", "b")),
+        ),
+        min_size=4,
+        max_size=12,
+    ),
+    st.none() | st.integers(3, 6),
+)
+def test_the_short_way_of_a_batch_that_only_follows_leads_to_the_same(
+    puts: list[tuple[str, int, int, str | None]], backlog_max: int | None
+) -> None:
+    """Z9, Z13: the same answers and the same state as by the long way, which takes every batch."""
+    ends = []
+    for way in (writing.store_next, lambda *_: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "store_next", way)
+            story = Story(max_backlog=backlog_max)
+            story.subscribe("news")
+            said: list[object] = []
+            lasts = {"news": 0, "sport": 0}
+            for topic, ahead, count, message_id in puts:
+                sequence = max(1, lasts[topic] + 1 + ahead)
+                try:
+                    said.append(story.put(topic, sequence, count, message_id and (message_id,) * count))
+                    lasts[topic] = max(lasts[topic], sequence + count - 1)
+                except TidingsError as error:
+                    said.append(str(error))
+            ends.append((said, story.machine.seal()))
+    assert ends[0] == ends[1]
 
 
 def test_a_gap_is_out_of_sequence() -> None:
