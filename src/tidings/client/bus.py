@@ -44,6 +44,8 @@ def monotonic_ms() -> int:
 class Soon(Generic[T]):
     """A put that is under way: `done`, and `result()` once it is wanted."""
 
+    __slots__ = ("_bus", "_core", "_entry", "_single", "seen")
+
     def __init__(self, bus: Bus, core: Core, entry: Single, single: bool) -> None:
         self._bus = bus
         self._core = core
@@ -61,6 +63,12 @@ class Soon(Generic[T]):
     def failed(self) -> bool:
         """Whether it has ended in an error."""
         return self._entry.pending.error is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether it is done and there is no error in it that nobody has seen."""
+        pending = self._entry.pending
+        return pending.done and (self.seen or pending.error is None)
 
     def result(self) -> T:
         """Waits for the receipt, or raises what went wrong."""
@@ -211,7 +219,7 @@ class Bus:
         entry = self.perform(operations.put_soon(self._core, topic, value, key, headers, id))
         soon: Soon[Any] = Soon(self, self._core, entry, isinstance(topic, str))
         waiting = self._soon
-        while waiting and waiting[0].done and (waiting[0].seen or not waiting[0].failed):
+        while waiting and waiting[0].over:
             waiting.popleft()
         waiting.append(soon)
         return soon

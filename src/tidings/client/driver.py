@@ -32,14 +32,15 @@ class Driver:
         self._link = link
         self._session = session
         self._clock = clock
-        self._turn = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()  # Taken directly where it can be: through its condition it takes twice as long.
+        self._turn = threading.Condition(self._lock)
         self._driving = False
         self._others = 0
         self._wake: Callable[[], None] | None = getattr(link, "wake", None)
 
     def perform(self, operation: Operation[T]) -> T:
         """Runs an operation to its end."""
-        with self._turn:
+        with self._lock:
             if self.closed:
                 raise InvalidRequest("The bus is closed: connect again.")
             try:
@@ -55,7 +56,7 @@ class Driver:
 
     def settle(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
-        with self._turn:
+        with self._lock:
             change()
             if not self.closed:
                 self._in_passing()
@@ -67,7 +68,7 @@ class Driver:
 
     def close(self) -> None:
         """Ends the link."""
-        with self._turn:
+        with self._lock:
             self.closed = True
             self._link.close()
             self._turn.notify_all()
@@ -114,11 +115,11 @@ class Driver:
         if deadline_ms is not None and deadline_ms - now_ms < wait_ms:
             wait_ms = deadline_ms - now_ms
         self._driving = True
-        self._turn.release()
+        self._lock.release()
         try:
             frames = self._link.receive(wait_ms)
         finally:
-            self._turn.acquire()
+            self._lock.acquire()
             self._driving = False
             if self._others:
                 self._turn.notify_all()

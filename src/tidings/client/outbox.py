@@ -17,6 +17,7 @@ could take the number that the new message was given, and the new message would 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidings.client.doubt import holds_transaction, related, with_entry
@@ -257,18 +258,18 @@ class Outbox:
 
     def _send_singles(self, lane: Lane) -> None:
         taken = self._take_singles(lane)
-        size = 0
-        for entry in taken:
-            size += entry.row.size_bytes
-        lane.count -= len(taken)
-        lane.size_bytes -= size
-        self.waiting_count -= len(taken)
-        body = encode(columns_of(self._identity.name, [entry.row for entry in taken]))
+        rows = [entry.row for entry in taken]
+        count = len(rows)
+        lane.count -= count
+        for row in rows:
+            lane.size_bytes -= row.size_bytes
+        self.waiting_count -= count
+        body = encode(columns_of(self._identity.name, rows))
         explicit = taken[0].sequence
         if explicit is not None:
             self._next[lane.topics[0]] = explicit
             self._unsure.pop(lane.topics[0], None)
-        part = Part(self._number_rows(lane.topics, len(taken)), len(taken))
+        part = Part(self._number_rows(lane.topics, count), count)
         self._ship(Shipment(lane, taken, (part,), (body,), ()))
 
     def _take_singles(self, lane: Lane) -> list[Single]:
@@ -359,7 +360,7 @@ class Outbox:
             )
         shipment.call = call
         shipment.lane.in_flight += 1
-        call.pending.then(lambda p: self._on_shipped(shipment, p))
+        call.pending.then(partial(self._on_shipped, shipment))
 
     def _on_shipped(self, shipment: Shipment, answered: Pending[AnyAnswer]) -> None:
         lane = shipment.lane
@@ -453,7 +454,7 @@ class Outbox:
         assert call is not None
         shipment.lane.in_flight += 1
         self._session.repeat(call)
-        call.pending.then(lambda p: self._on_shipped(shipment, p))
+        call.pending.then(partial(self._on_shipped, shipment))
 
 
 def _first_sent(shipment: Shipment) -> int:

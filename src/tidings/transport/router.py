@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,11 +62,11 @@ class Router:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wake_read, zmq.POLLIN)
-        self._waker = zmq.Poller()
-        self._waker.register(self._wake_read, zmq.POLLIN)
+        self._waker = select.poll()
+        self._waker.register(self._wake_read, select.POLLIN)
+        self._waiter = select.poll()
+        self._waiter.register(self._wake_read, select.POLLIN)
+        self._waiter.register(int(self._socket.fd), select.POLLIN)
 
     @property
     def wake_descriptor(self) -> int:
@@ -86,11 +87,13 @@ class Router:
 
     def wait(self, timeout_ms: int, reading: bool) -> bool:
         """Waits for requests (if `reading`) or to be woken; whether there is something to receive."""
-        ready = dict((self._poller if reading else self._waker).poll(timeout_ms))
-        if self._wake_read in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_read, 4096)
-        return self._socket in ready
+        if reading and frames.is_readable(self._socket):  # With many clients there mostly is.
+            return True
+        for descriptor, _ in (self._waiter if reading else self._waker).poll(timeout_ms):
+            if descriptor == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+        return reading and frames.is_readable(self._socket)
 
     def receive(self, count_max: int) -> Iterator[tuple[Peer, list[bytes | memoryview], str | None]]:
         """The requests that have come, up to a number: peer, frames, and whose key it was."""

