@@ -101,7 +101,8 @@ class Driver:
     def _drive(self, now_ms: int, deadline_ms: int | None) -> None:
         """Sends, waits for one message or for time to pass, and takes it in."""
         session = self._session
-        self._send()
+        if session.outgoing or session.reopen:
+            self._send()
         due_ms = session.next_due_ms()
         if due_ms is not None and due_ms <= now_ms:
             # What has come while nobody looked comes first: an answer that lies here is not late.

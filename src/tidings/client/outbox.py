@@ -379,7 +379,8 @@ class Outbox:
                 shipment.finish(stored)
                 if shipment.entries[0].sequence is not None and stored[0][0].repeated:
                     self._doubt_numbers(shipment)  # A repetition of an older number says nothing about the next one.
-                self._after(lane)
+                if lane.waiting or lane.rivals:
+                    self._after(lane)
                 return
             error = ProtocolError("The broker's answer does not fit what was put: is that a tidings broker?")
         self._doubt_numbers(shipment)

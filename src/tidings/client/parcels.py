@@ -42,8 +42,9 @@ class Single(Entry):
     def __init__(self, topics: tuple[str, ...], row: Row, sequence: int | None = None) -> None:
         super().__init__(topics)
         self.row = row
-        self.sequence = sequence
-        self.alone = sequence is not None
+        if sequence is not None:
+            self.sequence = sequence
+            self.alone = True
 
 
 class Bulk(Entry):

@@ -44,3 +44,23 @@ def receive(socket: zmq.Socket[Any]) -> list[zmq.Frame]:
         frame = _receive(socket, NOT_NOW, False)
         frames.append(frame)
     return frames
+
+
+def receive_copy(socket: zmq.Socket[Any]) -> list[bytes]:
+    """The next message, its frames copied; zmq.Again if there is none."""
+    frame = _receive(socket, NOT_NOW, False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = _receive(socket, NOT_NOW, False)
+        frames.append(frame.bytes)
+    return frames
+
+
+def receive_from(socket: zmq.Socket[Any]) -> tuple[bytes, list[zmq.Frame]]:
+    """A ROUTER's next message: who sent it, and its frames, not copied; zmq.Again if there is none.
+
+    The sender stands before every message, so that there is no need to look whether anything follows: 2.3 instead of
+    2.9 us for a put with all that the router does.
+    """
+    sender: bytes = _receive(socket, NOT_NOW)
+    return sender, receive(socket)

@@ -97,22 +97,22 @@ class Router:
 
     def receive(self, count_max: int) -> Iterator[tuple[Peer, list[bytes | memoryview], str | None]]:
         """The requests that have come, up to a number: peer, frames, and whose key it was."""
-        receive, socket = frames.receive, self._socket
+        receive, socket, keyed = frames.receive_from, self._socket, self._keyed
         for count in range(count_max):
             if count == 1 and not frames.is_readable(socket):  # Most come alone.
                 return
             try:
-                identity, *parts = receive(socket)
+                identity, parts = receive(socket)
             except zmq.Again:
                 return
-            user = curve.sender(parts[0]) if self._keyed and parts else None
+            user = curve.sender(parts[0]) if keyed else None
             request: list[bytes | memoryview] = [
                 part.bytes if len(part) <= COPY_BYTES_MAX else part.buffer for part in parts
             ]
-            if request and not request[0]:
-                yield (identity.bytes,), request[1:], user
+            if request[0]:
+                yield identity, request, user
             else:
-                yield identity.bytes, request, user
+                yield (identity,), request[1:], user
 
     def send_all(self, outgoing: list[tuple[Peer, list[bytes | memoryview]]]) -> None:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from tidings.errors import InvalidRequest, LimitReached
-from tidings.transport.frames import Frame, is_readable, receive, send
+from tidings.transport.frames import Frame, is_readable, receive_copy, send
 
 if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
@@ -69,15 +69,15 @@ class DealerLink:
         """The next message, or None after `timeout_ms` or when woken."""
         dealer = self._socket
         if timeout_ms == 0:
-            return _take(dealer) if is_readable(dealer) else None
+            return receive_copy(dealer) if is_readable(dealer) else None
         if self._prompt:
             try:
-                return _take(dealer)
+                return receive_copy(dealer)
             except zmq.Again:
                 self._prompt = False
         elif is_readable(dealer):
             self._prompt = True
-            return _take(dealer)
+            return receive_copy(dealer)
         return self._wait(timeout_ms)
 
     def _wait(self, timeout_ms: int) -> list[bytes] | None:
@@ -85,7 +85,7 @@ class DealerLink:
         until = monotonic() + timeout_ms / 1000
         while ready := self._waiter.poll(timeout_ms):
             if is_readable(self._socket):
-                return _take(self._socket)
+                return receive_copy(self._socket)
             if any(descriptor == self._ear_descriptor for descriptor, _ in ready):
                 with contextlib.suppress(BlockingIOError):
                     self._ear.recv(4096)
@@ -142,11 +142,6 @@ class DealerLink:
         self._waiter = select.poll()
         self._waiter.register(int(opened.fd), select.POLLIN)
         self._waiter.register(self._ear_descriptor, select.POLLIN)
-
-
-def _take(dealer: zmq.Socket[bytes]) -> list[bytes]:
-    """The next message; zmq.Again if there is none."""
-    return [frame.bytes for frame in receive(dealer)]
 
 
 def _no_socket(error: Exception) -> LimitReached:
