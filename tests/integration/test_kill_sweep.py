@@ -13,7 +13,7 @@ import pytest
 import tidings
 from tidings.journal import disk
 
-PRIMITIVES = ("pwritev", "posix_fallocate", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")
+PRIMITIVES = ("pwritev", "pwrite", "posix_fallocate", "fdatasync", "fsync", "rename", "replace", "ftruncate", "unlink")
 PUTS = 24
 
 
@@ -36,8 +36,8 @@ class DeadlyOs(types.ModuleType):
             if self.calls == self._die_at:
                 if self._how == "after":
                     real(*arguments, **named)
-                elif self._how == "half" and name == "pwritev":
-                    data = b"".join(arguments[1])  # type: ignore[arg-type]
+                elif self._how == "half" and name in ("pwritev", "pwrite"):
+                    data = b"".join(arguments[1]) if name == "pwritev" else arguments[1]  # type: ignore[arg-type]
                     os.pwrite(arguments[0], data[: len(data) // 2], arguments[2])  # type: ignore[arg-type]
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **named)

@@ -18,6 +18,8 @@ from tidings.journal.disk import (
     ALLOCATED_BYTES,
     BUFFERS_PER_WRITE_MAX,
     DESCRIPTORS_MAX,
+    SMALL_BYTES_MAX,
+    ZEROS,
     Disk,
     DiskFull,
     RealDisk,
@@ -148,14 +150,27 @@ class TestFolder:
 class TestRoomAhead:
     """Z11: a file that grows is larger than what was appended; only a crash may show it."""
 
-    def test_a_crash_leaves_zeros_and_closing_leaves_none(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("data", "room_bytes"), [(b"abc", len(ZEROS)), (b"x" * (SMALL_BYTES_MAX + 1), ALLOCATED_BYTES)]
+    )
+    def test_a_crash_leaves_zeros_and_closing_leaves_none(self, data: bytes, room_bytes: int, tmp_path: Path) -> None:
         disk = RealDisk(tmp_path)
         disk.create("a")
-        disk.append("a", [b"abc"])
-        assert (tmp_path / "a").stat().st_size == 3 + ALLOCATED_BYTES
-        assert (tmp_path / "a").read_bytes().rstrip(b"\0") == b"abc"
+        disk.append("a", [data])
+        assert (tmp_path / "a").stat().st_size == len(data) + room_bytes
+        assert (tmp_path / "a").read_bytes().rstrip(b"\0") == data
         disk.close()
-        assert (tmp_path / "a").read_bytes() == b"abc"
+        assert (tmp_path / "a").read_bytes() == data
+
+    def test_what_follows_goes_into_either_kind_of_room(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        for name, data in (("small", b"x"), ("large", b"x" * (SMALL_BYTES_MAX + 1))):
+            disk.create(name)
+            disk.commit(name, [data])
+            disk.commit(name, [b"y"])
+            disk.commit(name, [b"z"])
+            assert (tmp_path / name).read_bytes().rstrip(b"\0") == data + b"yz"
+        disk.close()
 
     def test_a_sealed_file_ends_where_its_last_byte_is(self, tmp_path: Path) -> None:
         disk = RealDisk(tmp_path)
@@ -203,7 +218,6 @@ class TestRealFaults:
         """What the kernel refuses to sync is never taken for synced. /dev/null is such a file."""
         disk = RealDisk(tmp_path)
         (tmp_path / "a").symlink_to("/dev/null")
-        disk.append("a", [b"gone"])
         with pytest.raises(SyncFailed, match="did not keep a"):
             disk.sync("a")
         disk.close()
