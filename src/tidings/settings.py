@@ -446,17 +446,12 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepts under way: while so many are, commands are gathered for the next."""
     undecided_bytes_max: int = 32 * MIB
     """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
-    snapshot_every_slots: int = 10_000
-    kept_slots: int = 2_000
-    """Values kept behind a snapshot, for those who are only a little behind."""
-    part_bytes_max: int = MIB
-    """One piece of a snapshot."""
-    snapshot_bytes_max: int = 1024 * MIB
+    piece_bytes_max: int = MIB
+    """One piece of a file, for a node that is far behind."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            least = 0 if name == "kept_slots" else 1
-            _require(getattr(self, name) >= least, f"The replica setting {name} must be at least {least}.")
+            _require(getattr(self, name) >= 1, f"The replica setting {name} must be at least 1.")
         _require(self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every beat comes too late.")
 
 

@@ -23,7 +23,7 @@ import msgspec
 from tidings.errors import StorageError
 from tidings.journal import segment as files
 from tidings.journal.disk import Buffer, Disk, DiskFull
-from tidings.journal.record import HEADER_SIZE, Append, Record, encode
+from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
 from tidings.journal.recovery import Recovery, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
@@ -111,6 +111,21 @@ class Journal:
         return list(self._sealed)
 
     @property
+    def snapshot_name(self) -> str | None:
+        """The file of the newest snapshot; None before the first segment is sealed."""
+        return self._snapshot_name
+
+    @property
+    def segment_address(self) -> int:
+        """Where the current segment begins."""
+        return self._base_address
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the current segment has no record yet, and so cannot be sealed."""
+        return self._next_slot == self._first_slot
+
+    @property
     def full(self) -> bool:
         """Whether the current segment has reached its limit and should be sealed."""
         return (
@@ -124,8 +139,16 @@ class Journal:
         return self._settings.commit_bytes_max * (REMOTE_COMMIT_FACTOR if self._disk.remote else 1)
 
     def recover(self) -> Recovery:
-        """What the disk holds. Appending has to wait until the records have been read to the end."""
+        """What the disk holds. Appending has to wait until the records have been read to the end.
+
+        May be called again, after the files have been exchanged.
+        """
+        assert self._commit is None, "a commit is under way"
         found = survey(self._disk)
+        self._ready, self._roll = False, None
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._mapped.clear()
         self._sealed = found.sealed
         self._snapshot_name = files.snapshot_name(found.first_slot) if found.snapshot else None
         self._begin_segment(found.first_slot, found.base_address)
@@ -251,6 +274,16 @@ class Journal:
         if self.remote:
             return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
         return self._map(segment.first_slot)[position : position + size]
+
+    def record_at(self, address: int) -> tuple[Record, memoryview] | None:
+        """A finished record that begins at an address, and its bodies; None if it is gone or damaged."""
+        try:
+            size = size_at(self.read(address, HEADER_SIZE))
+            view = memoryview(self.read(address, size)) if 0 < size <= self._end_address - address else memoryview(b"")
+        except StorageError:
+            return None
+        record = decode(view, 0, address)
+        return (record, view[size - record.bodies_size :]) if record is not None else None
 
     def remove_through(self, end_address: int) -> int:
         """Removes every sealed segment that ends at or before an address; gives back how many."""

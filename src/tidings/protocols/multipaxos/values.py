@@ -30,11 +30,15 @@ class Noop(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag="command", gc=False):
-    """Something for the state machine, which alone looks into `body`. (client, sequence) makes it applied once."""
+    """Something for the state, which alone looks into `body`, and by (client, sequence) knows what it has applied.
+
+    The same command may be chosen in two slots: a client that gets no answer sends it again, to another leader perhaps.
+    """
 
     client: str
     sequence: int
     body: bytes
+    """Or a view of bytes, where these lie in something larger."""
 
 
 class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):

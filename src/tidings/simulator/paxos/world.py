@@ -23,6 +23,7 @@ from tidings.simulator.paxos.node import Node
 from tidings.simulator.paxos.operator import Operator
 from tidings.simulator.planting import PROGRESS
 from tidings.simulator.trace import Trace
+from tidings.wire.codec import Frame
 
 PATIENCE_MS = 30_000
 """How long everything may take to come to its end once nothing goes wrong any more."""
@@ -110,9 +111,7 @@ class PaxosWorld:
 
     def _all_have_all(self) -> bool:
         nodes = [self.nodes[number] for number in self.ledger.members]
-        return all(
-            node.engine is not None and node.engine.replica.log.decided == self.ledger.next_slot for node in nodes
-        )
+        return all(node.engine is not None and node.engine.applied == self.ledger.next_slot for node in nodes)
 
     def _check_at_last(self) -> None:
         members = [self.nodes[number] for number in self.ledger.members]
@@ -182,8 +181,8 @@ class PaxosWorld:
         self.nodes[number].start()
         return number
 
-    def deliver(self, receiver: int, sender: int, data: bytes) -> None:
-        self.nodes[receiver].receive(sender, data)
+    def deliver(self, receiver: int, frames: list[Frame]) -> None:
+        self.nodes[receiver].receive(frames)
 
     # Clients.
 
@@ -244,7 +243,5 @@ def _draw_replica(random: Random) -> ReplicaSettings:
         batch_values_max=random.choice((1, 3, 10)),
         batches_open_max=random.choice((1, 2, 4)),
         undecided_bytes_max=random.choice((100, 10_000)),
-        snapshot_every_slots=random.choice((5, 20)),
-        kept_slots=random.choice((0, 3, 20)),
-        part_bytes_max=random.choice((40, 1_000)),
+        piece_bytes_max=random.choice((300, 2_000)),
     )
