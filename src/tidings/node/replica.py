@@ -54,7 +54,7 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
 from tidings.protocols.multipaxos.records import Installed, Known, Named, Record, Snapshot, Stored, Whole
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.values import Add, Command, Entry, Promote, Remove, Value, size_of
+from tidings.protocols.multipaxos.values import Add, Change, Command, Entry, Promote, Remove, Value, size_of
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
 from tidings.settings import ReplicaSettings
 
@@ -67,6 +67,9 @@ class State(Protocol):
 
     def apply(self, command: Command, address: int) -> bytes | None:
         """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""
+
+    def apply_change(self, change: Change) -> None:
+        """A node comes, votes or goes; who votes is not for the state to judge."""
 
     def apply_local(self, command: bytes, address: int) -> None:
         """The same for a command that this replica has given itself."""
@@ -532,7 +535,8 @@ class ReplicaEngine:
             case Command():
                 result = self.state.apply(value, kept.body_address)
             case Add() | Promote() | Remove():
-                self.history.take(slot, value)
+                if self.history.take(slot, value):
+                    self.state.apply_change(value)
         self.replica.log.forget_below(slot + 1)
         self.notifications.append(Applied(slot, value, result))
 

@@ -13,6 +13,7 @@ from typing import cast
 import msgspec
 
 from tidings.errors import ProtocolError
+from tidings.protocols.multipaxos.joining import JoiningMessage
 from tidings.protocols.multipaxos.messages import Accept, AnyMessage, Chosen, Promise
 from tidings.protocols.multipaxos.values import Command, Entry, Value
 from tidings.wire.codec import Frame
@@ -29,7 +30,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     group: bytes
     sender: int
     receiver: int
-    message: AnyMessage
+    message: AnyMessage | JoiningMessage
     apart: tuple[int, ...] = ()
     """Which of the message's values, counted from 0, have their bodies in frames of their own."""
 
@@ -38,7 +39,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
-def encode_message(message: AnyMessage, group: bytes = b"", sender: int = 0, receiver: int = 0) -> list[Frame]:
+def encode_message(
+    message: AnyMessage | JoiningMessage, group: bytes = b"", sender: int = 0, receiver: int = 0
+) -> list[Frame]:
     """The frames of a message.
 
     >>> from tidings.protocols.multipaxos.messages import Fetch
@@ -82,7 +85,7 @@ def decode_message(frames: Sequence[Frame]) -> Header:
     return msgspec.structs.replace(header, message=_with_values(header.message, values), apart=())
 
 
-def _values(message: AnyMessage) -> list[Value]:
+def _values(message: AnyMessage | JoiningMessage) -> list[Value]:
     match message:
         case Accept() | Chosen():
             return list(message.values)
@@ -91,10 +94,11 @@ def _values(message: AnyMessage) -> list[Value]:
     return []
 
 
-def _with_values(message: AnyMessage, values: list[Value]) -> AnyMessage:
+def _with_values(message: AnyMessage | JoiningMessage, values: list[Value]) -> AnyMessage:
     if isinstance(message, Promise):
         entries = zip(message.entries, values, strict=True)
         return msgspec.structs.replace(
             message, entries=tuple(Entry(entry.slot, entry.ballot, value) for entry, value in entries)
         )
+    assert isinstance(message, Accept | Chosen)
     return msgspec.structs.replace(message, values=tuple(values))

@@ -43,9 +43,9 @@ class Origin(msgspec.Struct, frozen=True):
 class Broker:
     """The state machine, the streams of its readers, and who was heard when."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
-        self.machine = Machine(settings)
+        self.machine = machine if machine is not None else Machine(settings)
         self.dispatcher = Dispatcher(self.machine)
         self.sharing = Sharing(self.machine)
         self._heard_at_ms: dict[str, int] = {}

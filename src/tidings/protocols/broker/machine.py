@@ -483,7 +483,9 @@ class Machine:
     def _on_carry(self, command: Carry, body_address: int) -> None:
         address = body_address
         for batch in command.batches:
-            self.topics[batch.topic].carry(batch.first_offset, address)
+            topic = self.topics.get(batch.topic)
+            if topic is not None:  # A topic that has been collected meanwhile needs none of it.
+                topic.carry(batch.first_offset, address)
             address += batch.size_bytes
         for staged in command.staged:
             self.stages.carry(staged, address)

@@ -71,6 +71,16 @@ class Replica:
         return self._ballot is not None and self._ballot.leading
 
     @property
+    def is_up_to_date(self) -> bool:
+        """Whether we lead, and have decided all that was decided before our time."""
+        return self._ballot is not None and self._ballot.is_up_to_date
+
+    @property
+    def has_room(self) -> bool:
+        """Whether something that is proposed now would be under way at once."""
+        return self._ballot is not None and self._ballot.has_room
+
+    @property
     def leader(self) -> int | None:
         """Who leads, as far as is known here: a hint for clients."""
         return self._election.leader

@@ -45,6 +45,9 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):
     """Takes in a node that listens and does not vote. Its number has never been used before."""
 
     node: int
+    address: str = ""
+    """Where it is reached, and which disk it is: both for the runtime alone."""
+    disk: bytes = b""
 
 
 class Promote(msgspec.Struct, frozen=True, array_like=True, tag="promote", gc=False):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.messages import (
+    AnyMessage,
     ChangeMembership,
     MembershipSettled,
     Propose,
@@ -178,7 +179,7 @@ class Node:
         if self._postponed(lambda: self.receive(frames)):
             return
         header = decode_message(frames)
-        self._handle(Received(self.clock(), header.sender, header.message))
+        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
 
     def propose(self, command: Command) -> None:
         self.waiting[command.client, command.sequence] = None

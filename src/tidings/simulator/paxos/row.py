@@ -14,7 +14,7 @@ import msgspec
 
 from tidings.journal.disk import Buffer
 from tidings.journal.journal import Journal
-from tidings.protocols.multipaxos.values import Command
+from tidings.protocols.multipaxos.values import Change, Command
 
 IN_JOURNAL_MAX = 12
 """So many of the last commands are kept by their addresses alone."""
@@ -65,6 +65,9 @@ class Row:
         self.bodies.append(body)
         self._addresses.append(address)
         return len(self.bodies) - 1
+
+    def apply_change(self, change: Change) -> None:
+        pass
 
     def apply_local(self, command: bytes, address: int) -> None:
         self._addresses[msgspec.msgpack.decode(command, type=Carry).number] = address
