@@ -124,8 +124,8 @@ class EmbeddedLink:
             _nodes[self._node.folder] = (node, users + 1)
         return EmbeddedLink(node)
 
-    def reopen(self) -> None:
-        """A new connection: what was on its way over the old one is lost."""
+    def reopen(self, address: str | None = None) -> None:
+        """A new connection, to the one broker there is: what was on its way over the old one is lost."""
         self._node.leave(self._number)
         self.inbox.clear()
         self._number = self._node.join(self)

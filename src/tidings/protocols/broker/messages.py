@@ -324,6 +324,8 @@ class Welcome(Answer, frozen=True, tag="welcome"):
     message_bytes_max: int
     batch_bytes_max: int
     batch_messages_max: int
+    members: tuple[str, ...] = ()
+    """The addresses of all members of the replica group that this broker leads; a single broker has none."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -494,6 +496,18 @@ class Failed(Answer, frozen=True, tag="error"):
     text: str
 
 
+class Elsewhere(Answer, frozen=True, tag="elsewhere"):
+    """This node does not lead: ask there. The request was not taken; whoever leads may have it from before.
+
+    With the request number 0 it comes unasked: everything that the client had here has ended, and goes on there.
+    """
+
+    leader: str
+    """tcp://HOST:PORT of the leader as far as is known here, "" if nobody is known to lead."""
+    members: tuple[str, ...] = ()
+    """The addresses of all members of the group, as far as is known here."""
+
+
 class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     """Messages for one member of a group; each body frame holds some of them, in the order of `offsets`."""
 
@@ -549,6 +563,7 @@ AnyAnswer = (
     | ByeDone
     | ShutdownDone
     | Failed
+    | Elsewhere
     | Delivery
     | BulkAnswer
 )
