@@ -7,6 +7,7 @@ then from TIDINGS_* variables, then from `tidings.toml`, then from the defaults 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -416,6 +417,29 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require(
             self.link_beat_ms < self.link_silence_ms_max,
             f"link_beat_ms ({self.link_beat_ms}) must be below link_silence_ms_max ({self.link_silence_ms_max}).",
+        )
+
+
+class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the members of a replica group are. It matters only until a node knows who it is."""
+
+    group: tuple[str, ...] = ()
+    """The founders of a new group, the same list for all of them."""
+    join: tuple[str, ...] = ()
+    """Members of the group that a new node asks to be taken in."""
+    advertise: str | None = None
+    """The address of this node as others reach it; None: the one that it binds."""
+
+    def __post_init__(self) -> None:
+        for address in (*self.group, *self.join, *([self.advertise] if self.advertise is not None else [])):
+            _require(
+                len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
+                f"The member's address {address!r} is not one that others can reach: write tcp://HOST:PORT.",
+            )
+        _require(len(set(self.group)) == len(self.group), "A founder is named twice in --group: name each once.")
+        _require(
+            len(self.group) in (0, 1, 3, 5),
+            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: a majority has to be able to decide.",
         )
 
 

@@ -125,12 +125,12 @@ class Engine:
         self._run(self.broker.handle(Ticked(now_ms)))
         if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
             self._retention_at_ms = now_ms
-            segments = [Segment(*each) for each in self._sealed()]
+            segments = self._segments()
             self._run(self.broker.retain(now_ms, segments))
             self._carry(segments)
 
-    def _sealed(self) -> list[tuple[int, int, int]]:
-        return [(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
+    def _segments(self) -> list[Segment]:
+        return [Segment(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
 
     def _carry(self, segments: list[Segment]) -> None:
         """Copies what little the oldest segment still owes to the journal's end."""

@@ -4,10 +4,10 @@
              -> decided and on this disk -> broker applies -> answers
 
 It is an `Engine` to whoever drives it. The differences: what is to be durable is proposed, not just written; only the
-node that leads serves clients, and the others tell them where to go (`Elsewhere`). Streams, lanes and leases live on the
-leader alone: a new one begins as a broker does after a restart, which clients know how to live with. What it answers
-without having anything agreed on (a question, a refusal) waits until a majority has confirmed that it still leads, so
-that one that was cut off or slept never speaks for a state that others have left behind.
+node that leads serves clients, and the others tell them where to go (`Elsewhere`). Streams, lanes and leases live on
+the leader alone: a new one begins as a broker does after a restart, which clients know how to live with. What it
+answers without having anything agreed on (a question, a refusal) waits until a majority has confirmed that it still
+leads, so that one that was cut off or slept never speaks for a state that others have left behind.
 
 Copying old messages forward, so that segments can go, is each node's own affair and not agreed on: addresses differ.
 """
@@ -15,14 +15,14 @@ Copying old messages forward, so that segments can go, is each node's own affair
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
 from tidings.errors import InvalidRequest, ProtocolError, StorageError
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import TICK_MS, Engine
+from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine
 from tidings.node.identity import Identity
 from tidings.node.replica import ReplicaEngine, State, founding
 from tidings.node.replicated import BrokerState, pack, unpack
@@ -50,7 +50,7 @@ from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
 from tidings.settings import BrokerSettings, ReplicaSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK, decode_message, encode_message
+from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
 
 WINDOW = 64
 """Slots that may be open at once, in every group."""
@@ -73,12 +73,6 @@ QUESTIONS = (
     bulk.AskOffset,
 )
 """Requests that may be answered from the state alone; that has to be the state of the group."""
-
-
-class Mate(NamedTuple):
-    """Another member, as the one to send something to."""
-
-    address: str
 
 
 class _Candidate(NamedTuple):
@@ -110,9 +104,7 @@ class GroupEngine(Engine):
         super().__init__(settings, journal)
         self._identity = identity
         self._random = random if random is not None else Random(os.urandom(16))
-        self.replica = ReplicaEngine(
-            identity.number, replica_settings, self._make_state, journal, disk, self._random
-        )
+        self.replica = ReplicaEngine(identity.number, replica_settings, self._make_state, journal, disk, self._random)
         self.serving = False
         """Whether clients are served here: this node leads and has applied all that came before its time."""
         self._wanted: list[Persist] = []
@@ -141,7 +133,10 @@ class GroupEngine(Engine):
 
     @property
     def members(self) -> dict[int, Member]:
-        return self._state.members
+        """Who belongs to the group, as far as is applied here; before anything is, whom we were told of."""
+        known = self._state.members or {member.number: member for member in self._identity.contacts}
+        nodes = self.replica.history.newest.membership.nodes
+        return {number: member for number, member in known.items() if number in nodes or not nodes}
 
     def recover(self, now_ms: int = 0) -> int:
         founders = self._identity.founders
@@ -155,7 +150,8 @@ class GroupEngine(Engine):
     def receive(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None = None) -> None:
         self._now_ms = now_ms
         if frames and frames[0] == MARK:
-            self._receive_mate(now_ms, frames)
+            if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
+                self._receive_mate(now_ms, frames)
             return
         super().receive(now_ms, peer, frames, user)
 
@@ -280,8 +276,9 @@ class GroupEngine(Engine):
             self._broker_tick_at_ms = now_ms + TICK_MS
             if self.serving:
                 super().tick(now_ms)
-            else:
-                self._tend(now_ms)
+            elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
+                self._retention_at_ms = now_ms
+                self._carry(self._segments())
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self._look_after_members(now_ms)
@@ -324,6 +321,7 @@ class GroupEngine(Engine):
                         self._reply(held.request.peer, self._elsewhere(held.request.message.request))
                 case MembershipSettled(first_slot, _):
                     self._settled_slot = first_slot
+                    self.broker.members = self._addresses()
                     self._answer_operators()
         self._check_serving()
         if self.serving:
@@ -334,12 +332,10 @@ class GroupEngine(Engine):
                 self._send_mate(node, message)
 
     def _send_mate(self, node: int, message: AnyMessage) -> None:
-        member = self.members.get(node)
+        member = self._state.members.get(node) or self.members.get(node)
         if member is not None:
             identity = self._identity
-            self.outgoing.append(
-                (Mate(member.address), encode_message(message, identity.group, identity.number, node))
-            )
+            self.outgoing.append((Mate(member.address), encode_message(message, identity.group, identity.number, node)))
 
     def _check_serving(self) -> None:
         replica = self.replica
@@ -347,6 +343,7 @@ class GroupEngine(Engine):
         if ready and not self.serving:
             self.serving = True
             self.broker = Broker(self.broker.settings, self._state.machine)
+            self.broker.members = self._addresses()
             self.broker.recovered()
         elif self.serving and not replica.replica.leads:
             self._stop_serving()
@@ -389,7 +386,7 @@ class GroupEngine(Engine):
         known = next((member for member in self.members.values() if member.disk == meet.disk), None)
         if known is not None:
             founders = self._identity.founders if known in self._identity.founders else ()
-            answer: Any = Found(self._identity.group, known.number, founders)
+            answer: Any = Found(self._identity.group, known.number, founders, tuple(self.members.values()))
         else:
             answer = Known(self._addresses())
             if meet.address in self._candidates or len(self._candidates) < CANDIDATES_MAX:
@@ -410,22 +407,17 @@ class GroupEngine(Engine):
         change: Change | None = None
         for address, candidate in self._candidates.items():
             holder = next((member for member in self.members.values() if member.address == address), None)
-            if holder is not None and holder.disk != candidate.disk and holder.number in membership.nodes:
-                change = Remove(holder.number)
-            elif holder is None and (address in self._to_add or address in self._replaced):
+            if holder is not None:
+                change = Remove(holder.number, candidate.disk)
+            elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
                 change = Add(membership.newest + 1, address, candidate.disk)
         if change is None and self._to_remove:
             change = Remove(next(iter(self._to_remove)))
         if change is None and membership.listeners:
             change = Promote(membership.listeners[0])
         if change is not None:
-            self._propose_change(now_ms, change)
+            self.replica.handle(Requested(now_ms, ChangeMembership(change)))
         self._answer_operators()
-
-    def _propose_change(self, now_ms: int, change: Change) -> None:
-        if isinstance(change, Remove) and change.node not in self._to_remove:
-            self._replaced[self.members[change.node].address] = None
-        self.replica.handle(Requested(now_ms, ChangeMembership(change)))
 
     def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: messages.AddMember) -> None:
         address = message.address
@@ -443,7 +435,9 @@ class GroupEngine(Engine):
         self._answer_operators()
 
     def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
-        member = next((each for each in self.members.values() if message.member in (str(each.number), each.address)), None)
+        member = next(
+            (each for each in self.members.values() if message.member in (str(each.number), each.address)), None
+        )
         if member is None:
             error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
             self._fail(peer, message.request, error)

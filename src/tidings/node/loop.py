@@ -241,7 +241,7 @@ def serve(
         engine.recover()
         router = Router(node, broker.batch_bytes_max)
         loop = Loop(engine, router, node, Clock(), doors)
-        _stop_on_signals(loop, router.wake_descriptor)
+        stop_on_signals(loop, router.wake_descriptor)
         gc.freeze()
         gc.set_threshold(GARBAGE_MIN)
         on_ready(router.address)
@@ -261,7 +261,8 @@ def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk
     return RemoteDisk(lambda: Caller(address, options), broker, node.storage_wait_ms)
 
 
-def _stop_on_signals(loop: Loop, wake_descriptor: int) -> None:
+def stop_on_signals(loop: Loop, wake_descriptor: int) -> None:
+    """SIGTERM and SIGINT end a loop that runs in the main thread in good order."""
     if threading.current_thread() is not threading.main_thread():
         return
 

@@ -26,7 +26,10 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import lowest_address
 from tidings.protocols.effects import Persist
 from tidings.protocols.multipaxos.joining import Member
+from tidings.protocols.multipaxos.membership import MEMBERS_MAX
 from tidings.protocols.multipaxos.values import Add, Change, Command, Remove
+
+MEMBERS_KEPT = 2 * MEMBERS_MAX
 
 _TIME = struct.Struct("<Q")
 _SIZES = struct.Struct("<II")
@@ -76,6 +79,7 @@ class ReplicatedState(msgspec.Struct, frozen=True, array_like=True):
     """What a snapshot holds: who belongs to the group, and all of the broker's own."""
 
     members: tuple[Member, ...]
+    heirs: dict[str, bytes]
     machine: bytes
 
 
@@ -89,6 +93,9 @@ class BrokerState:
     def __init__(self, machine: Machine, founders: tuple[Member, ...], answer: Answer) -> None:
         self.machine = machine
         self.members = {member.number: member for member in founders}
+        """Also some of those who have left: until others know that, they have to be reached."""
+        self.heirs: dict[str, bytes] = {}
+        """At the address of a member that has lost its disk: the disk that comes in its place."""
         self._answer = answer
 
     def apply(self, command: Command, address: int) -> None:
@@ -106,8 +113,12 @@ class BrokerState:
         match change:
             case Add(node, address, disk):
                 self.members[node] = Member(node, address, disk)
-            case Remove(node):
-                self.members.pop(node, None)
+                self.heirs.pop(address, None)
+                while len(self.members) > MEMBERS_KEPT:
+                    del self.members[min(self.members)]
+            case Remove(node, heir):
+                if heir and node in self.members:
+                    self.heirs[self.members[node].address] = heir
 
     def apply_local(self, command: bytes, address: int) -> None:
         self._apply(decode_command(command), 0, address)
@@ -124,7 +135,7 @@ class BrokerState:
 
     def seal(self) -> tuple[bytes, bytes]:
         index, machine = self.machine.seal()
-        return index, msgspec.msgpack.encode(ReplicatedState(tuple(self.members.values()), machine))
+        return index, msgspec.msgpack.encode(ReplicatedState(tuple(self.members.values()), self.heirs, machine))
 
     def mark_sealed(self) -> None:
         self.machine.mark_sealed()
@@ -132,6 +143,7 @@ class BrokerState:
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
         state = msgspec.msgpack.decode(snapshot, type=ReplicatedState)
         self.members = {member.number: member for member in state.members}
+        self.heirs = state.heirs
         self.machine.restore(state.machine, indexes)
 
     def lowest_address(self, end_address: int) -> int:

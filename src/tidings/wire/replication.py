@@ -8,7 +8,7 @@ Small commands travel in the header, large ones in frames of their own, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -20,8 +20,16 @@ from tidings.wire.codec import Frame
 
 MARK = b"tidings replica 1"
 """The first frame: what follows is no client's request."""
+MATE_NAME = "replica"
+"""Whose key members use among each other, where connections are encrypted."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 4 * 1024
+
+
+class Mate(NamedTuple):
+    """Another member of the group, as the one to send something to."""
+
+    address: str
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):

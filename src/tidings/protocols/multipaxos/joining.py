@@ -39,6 +39,8 @@ class Found(Message, frozen=True):
     group: bytes
     number: int
     founders: tuple[Member, ...]
+    members: tuple[Member, ...] = ()
+    """Where the others are."""
 
 
 class Known(Message, frozen=True):

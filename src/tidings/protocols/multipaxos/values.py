@@ -60,6 +60,8 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove", gc=Fals
     """Takes a node out, whether it votes or not."""
 
     node: int
+    heir: bytes = b""
+    """The disk that comes in the place of the node's, which is lost; for the runtime alone."""
 
 
 Change = Add | Promote | Remove
