@@ -87,6 +87,8 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     sync_ms_max: int
     slow_disk: int
     """A node whose disk takes ten times as long; one that does not exist: none."""
+    piece_ends: float
+    """How often a piece of another's file is followed by the end of the process, some steps of the disk later."""
     ends: tuple[NodeEnd, ...]
     outages: tuple[Outage, ...]
     pauses: tuple[NodePause, ...]
@@ -108,6 +110,7 @@ def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: in
         late_ms_max=latency_ms_max,
         sync_ms_max=sync_ms_max,
         slow_disk=0,
+        piece_ends=0.0,
         ends=(),
         outages=(),
         pauses=(),
@@ -141,6 +144,7 @@ def draw_plan(random: Random) -> PaxosPlan:
         late_ms_max=random.choice((200, 1_000, 3_000)),
         sync_ms_max=random.choice((1, 10, 60)),
         slow_disk=random.randrange(12),
+        piece_ends=rate(0.1),
         ends=tuple(_draw_end(random, at_ms) for at_ms in times(6)),
         outages=tuple(Outage(at_ms, random.randint(1, 500)) for at_ms in times(1)),
         pauses=tuple(NodePause(at_ms, victim(), random.choice((200, 900, 2_000))) for at_ms in times(2)),

@@ -17,6 +17,7 @@ from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
     MembershipSettled,
+    Piece,
     Propose,
     Read,
     ReadReady,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tidings.simulator.paxos.world import PaxosWorld
 
 WRITE_STEPS_MAX = 16
+PIECE_STEPS_MAX = 40
+"""About as many as it takes to exchange all files."""
 SLOW_DISK_FACTOR = 10
 CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
@@ -179,7 +182,14 @@ class Node:
         if self._postponed(lambda: self.receive(frames)):
             return
         header = decode_message(frames)
+        if isinstance(header.message, Piece) and not self._world.calm:
+            self._plan_end_among_files()
         self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
+
+    def _plan_end_among_files(self) -> None:
+        random = self._world.random
+        if self._steps_left is None and random.random() < self._world.plan.piece_ends:
+            self._steps_left, self._steps_how = random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power"))
 
     def propose(self, command: Command) -> None:
         self.waiting[command.client, command.sequence] = None
