@@ -411,8 +411,9 @@ class GroupEngine(Engine):
                 change = Remove(holder.number, candidate.disk)
             elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
                 change = Add(membership.newest + 1, address, candidate.disk)
-        if change is None and self._to_remove:
-            change = Remove(next(iter(self._to_remove)))
+        unwanted = [number for number in self._to_remove if number in membership.nodes]
+        if change is None and unwanted:
+            change = Remove(unwanted[0])
         if change is None and membership.listeners:
             change = Promote(membership.listeners[0])
         if change is not None:
@@ -435,15 +436,15 @@ class GroupEngine(Engine):
         self._answer_operators()
 
     def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
-        member = next(
-            (each for each in self.members.values() if message.member in (str(each.number), each.address)), None
-        )
+        # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
+        known = (*self.members.values(), *self._state.members.values())
+        member = next((each for each in known if message.member in (str(each.number), each.address)), None)
+        voters = self.replica.history.newest.membership.voters
         if member is None:
             error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
             self._fail(peer, message.request, error)
-        elif len(self.replica.history.newest.membership.voters) == 1:
-            error = InvalidRequest("The last voter cannot be removed: stop it instead.")
-            self._fail(peer, message.request, error)
+        elif voters == (member.number,):
+            self._fail(peer, message.request, InvalidRequest("The last voter cannot be removed: stop it instead."))
         else:
             self._to_remove.setdefault(member.number, []).append((peer, message.request))
 
