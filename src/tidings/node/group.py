@@ -55,6 +55,8 @@ from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, enco
 WINDOW = 64
 """Slots that may be open at once, in every group."""
 REPLICA_TICK_MS = 10
+CHECK_EVERY_MS = 5_000
+"""How often a sealed segment is read, one after another, to see whether the disk still has what it was given."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 CANDIDATES_MAX = 16
@@ -115,7 +117,7 @@ class GroupEngine(Engine):
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
-        self._broker_tick_at_ms = self._membership_at_ms = 0
+        self._broker_tick_at_ms = self._membership_at_ms = self._check_at_ms = 0
         self._candidates: dict[str, _Candidate] = {}
         """Who asks to be taken in, by address."""
         self._to_add: dict[str, list[tuple[ClientPeer, int]]] = {}
@@ -279,6 +281,9 @@ class GroupEngine(Engine):
             elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
                 self._retention_at_ms = now_ms
                 self._carry(self._segments())
+        if now_ms >= self._check_at_ms:
+            self._check_at_ms = now_ms + CHECK_EVERY_MS
+            self.replica.check_next()
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self._look_after_members(now_ms)
