@@ -7,6 +7,7 @@ then from TIDINGS_* variables, then from `tidings.toml`, then from the defaults 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -419,6 +420,29 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the members of a replica group are. It matters only until a node knows who it is."""
+
+    group: tuple[str, ...] = ()
+    """The founders of a new group, the same list for all of them."""
+    join: tuple[str, ...] = ()
+    """Members of the group that a new node asks to be taken in."""
+    advertise: str | None = None
+    """The address of this node as others reach it; None: the one that it binds."""
+
+    def __post_init__(self) -> None:
+        for address in (*self.group, *self.join, *([self.advertise] if self.advertise is not None else [])):
+            _require(
+                len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
+                f"The member's address {address!r} is not one that others can reach: write tcp://HOST:PORT.",
+            )
+        _require(len(set(self.group)) == len(self.group), "A founder is named twice in --group: name each once.")
+        _require(
+            len(self.group) in (0, 1, 3, 5),
+            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: a majority has to be able to decide.",
+        )
+
+
 class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a replica of a group keeps time and what it keeps in memory. None of it matters to safety.
 
@@ -446,17 +470,12 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accepts under way: while so many are, commands are gathered for the next."""
     undecided_bytes_max: int = 32 * MIB
     """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
-    snapshot_every_slots: int = 10_000
-    kept_slots: int = 2_000
-    """Values kept behind a snapshot, for those who are only a little behind."""
-    part_bytes_max: int = MIB
-    """One piece of a snapshot."""
-    snapshot_bytes_max: int = 1024 * MIB
+    piece_bytes_max: int = MIB
+    """One piece of a file, for a node that is far behind."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            least = 0 if name == "kept_slots" else 1
-            _require(getattr(self, name) >= least, f"The replica setting {name} must be at least {least}.")
+            _require(getattr(self, name) >= 1, f"The replica setting {name} must be at least 1.")
         _require(self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every beat comes too late.")
 
 

@@ -85,7 +85,7 @@ class TroubledLink:
             return link.receive(timeout_ms)
         return None
 
-    def reopen(self) -> None:
+    def reopen(self, address: str | None = None) -> None:
         self._node = None
         if self._trouble.node is None and self._trouble.deaths == 1:
             self._trouble.revive()

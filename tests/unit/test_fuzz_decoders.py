@@ -56,6 +56,8 @@ REQUESTS: list[messages.AnyRequest] = [
 ]
 ANSWERS: list[messages.AnyAnswer] = [
     messages.Welcome(1, 1, 1, 100, 1000, 10),
+    messages.Welcome(1, 1, 1, 100, 1000, 10, ("tcp://a:7400", "tcp://b:7400")),
+    messages.Elsewhere(1, "tcp://a:7400", ("tcp://a:7400", "tcp://b:7400")),
     messages.PutDone(2, (messages.Stored(4, ((0, 3), (1, None))),)),
     messages.Delivery(1, "news", 3, 2, 9, 1),
     messages.Failed(3, 6, "a gap"),

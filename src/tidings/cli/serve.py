@@ -33,6 +33,8 @@ EXAMPLES = """\
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
   tidings serve --data data/ --http                                          # and numbers into words, on port 7480
   tidings serve --storage tcp://127.0.0.1:7410                               # the journal at a `tidings storage`
+  tidings serve --data a/ --bind tcp://127.0.0.1:7401 --group tcp://127.0.0.1:7401,tcp://127.0.0.1:7402,tcp://127.0.0.1:7403
+  tidings serve --data d/ --bind tcp://127.0.0.1:7404 --join tcp://127.0.0.1:7401   # then: tidings group add
 """
 
 
@@ -42,6 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--storage", metavar="ADDRESS", help="the storage server that keeps it (see tidings storage)")
     parser.add_argument(
         "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"
+    )
+    parser.add_argument(
+        "--group",
+        metavar="ADDRESSES",
+        type=addresses,
+        help="found a replica group of 1, 3 or 5 nodes: all their addresses, the same list for each of them",
+    )
+    parser.add_argument(
+        "--join",
+        metavar="ADDRESSES",
+        type=addresses,
+        help="ask the members there to be taken in (see tidings group add)",
+    )
+    parser.add_argument(
+        "--advertise", metavar="ADDRESS", help="the address at which other members reach this one (default: --bind)"
     )
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     parser.add_argument(
@@ -129,6 +146,12 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings.transport import curve
 
     curve.check_bind(node.bind, node.keys)
+    group = settings.load(
+        settings.GroupSettings, {"group": arguments.group, "join": arguments.join, "advertise": arguments.advertise}
+    )
+    replicated = bool(group.group or group.join) or is_member(arguments.data)
+    if replicated and (arguments.data is None or sockets.sockets_port is not None):
+        raise InvalidRequest("A member of a group keeps its own folder and has no --sockets: give --data, leave those.")
     ready_file: Path | None = arguments.ready_file
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
@@ -155,8 +178,28 @@ def run(arguments: argparse.Namespace) -> int:
 
         if ready_file is not None:
             stack.callback(ready_file.unlink, missing_ok=True)
-        loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
+        if replicated:
+            from tidings.node.member import serve_member
+
+            replica = settings.load(settings.ReplicaSettings)
+            serve_member(arguments.data, broker, journal, node, group, replica, on_ready)
+        else:
+            loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
     return 0
+
+
+def addresses(text: str) -> list[str]:
+    """A list of addresses as people write it.
+
+    >>> addresses("tcp://a:1, tcp://b:2")
+    ['tcp://a:1', 'tcp://b:2']
+    """
+    return [each.strip() for each in text.split(",")]
+
+
+def is_member(data: Path | None) -> bool:
+    """Whether a folder belongs to a member of a group, which it stays without being told again."""
+    return data is not None and (data / "member").exists()
 
 
 def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:

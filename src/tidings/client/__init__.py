@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.client.bus import Bus
 from tidings.client.link import Link
+from tidings.client.route import split_addresses
 from tidings.errors import InvalidRequest
 from tidings.message import check_name
 from tidings.settings import ClientSettings, NodeSettings, load
@@ -32,6 +33,9 @@ def connect(
     **settings: Any,
 ) -> Bus:
     """A bus to the broker at an address (default: TIDINGS_BUS, or tcp://127.0.0.1:7400).
+
+    For a replicated group give the addresses of several members with commas between them, or of one that is up:
+    whichever answers knows the others, and the bus finds whoever leads and follows when that changes.
 
     `client_id` is who you are; subscriptions and sequence numbers belong to that name, and a newer session of
     the same name takes over from an older one. Without it a name is made up, and its subscriptions are not for
@@ -135,7 +139,9 @@ def _settings(timeout: float | None, retries: int | None, given: dict[str, Any])
 
 def _link(address: str | None, name: str, keys: str | os.PathLike[str] | None, server_key: str | None) -> DealerLink:
     address = address or os.environ.get("TIDINGS_BUS") or NodeSettings().bind
-    if not re.fullmatch(r"tcp://[^\s/]+:\d{1,5}|(ipc|inproc)://\S+", address):
+    if address.startswith("tcp://") and "," in address:
+        address = ",".join(split_addresses(address))
+    elif not re.fullmatch(r"tcp://[^\s/]+:\d{1,5}|(ipc|inproc)://\S+", address):
         raise InvalidRequest(
             f"The address {address!r} is not one of a broker: write tcp://HOST:PORT, for instance "
             f"{NodeSettings().bind}."

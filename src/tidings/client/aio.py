@@ -153,7 +153,7 @@ class AsyncDriver:
         if session.reopen:
             session.reopen = False
             self._loop.remove_reader(self._watched)
-            link.reopen()
+            link.reopen(session.route.at)
             self._watched = link.fileno()
             self._loop.add_reader(self._watched, self.pump)
         if session.outgoing:

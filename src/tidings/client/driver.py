@@ -153,7 +153,7 @@ class Driver:
         session, link = self._session, self._link
         if session.reopen:
             session.reopen = False
-            link.reopen()
+            link.reopen(session.route.at)
         if session.outgoing:
             outgoing, session.outgoing = session.outgoing, []
             for frames in outgoing:

@@ -4,20 +4,24 @@ A small thread with a connection of its own tells the broker every `beat_ms` tha
 work of a group open. It touches nothing of the session but its epoch. It says nothing about how the work gets on: a
 parcel on which nothing happens is sent again by the broker all the same (see `extend`).
 
+In a replica group the thread looks for the leader by itself, since the session stands still while a handler works.
+
 On an event loop none of this is needed: there the session's own beats go out while handlers wait.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
 from tidings.client.link import Link
+from tidings.client.route import Route
 from tidings.client.session import Session
 from tidings.errors import TidingsError
-from tidings.protocols.broker.messages import Beat
-from tidings.wire.codec import encode
+from tidings.protocols.broker.messages import Beat, Elsewhere
+from tidings.wire.codec import decode_answer, encode
 
 
 class Heartbeat:
@@ -46,21 +50,45 @@ def _beat(connect: Callable[[], Link], known: weakref.ref[Session], stopped: thr
     session = known()
     if session is None:
         return
-    every_seconds = session.settings.beat_ms / 1000
+    every_seconds, route = session.beat_ms / 1000, Route(session.route.known)
+    route.at = session.route.at
     del session
     link = connect()
+    asked = False
     try:
         while not stopped.wait(every_seconds):
             session = known()
             if session is None:
                 return
+            every_seconds = session.beat_ms / 1000
+            if session.route.grouped:
+                route.learn(session.route.known)
+            _look_after(link, route, asked)
             who = session.main
-            if who.epoch and who.fenced is None and session.members.numbers():
+            asked = who.epoch > 0 and who.fenced is None and bool(session.members.numbers())
+            if asked:
                 link.send([encode(Beat(1, who.name, who.epoch, ()))])
             del session, who
-            while link.receive(0) is not None:
-                pass  # Whatever the answer says, the session itself will find out.
     except TidingsError:
         pass  # The broker in this process has failed; every call says so.
     finally:
         link.close()
+
+
+def _look_after(link: Link, route: Route, asked: bool) -> None:
+    """Takes in what the last beat led to. Of a group's members it says which one to beat to next."""
+    now_ms = time.monotonic_ns() // 1_000_000
+    heard = moved = False
+    while (frames := link.receive(0)) is not None:
+        heard = True
+        if route.grouped and not moved:  # Whatever else an answer says, the session itself will find out.
+            answer = decode_answer(frames[0])
+            if isinstance(answer, Elsewhere):
+                moved = route.on_elsewhere(now_ms, answer.leader, answer.members)
+            else:
+                route.on_answer(now_ms, now_ms)
+    if route.grouped and not moved and (route.pause_ends_ms is not None or (asked and not heard)):
+        route.move_on(now_ms)
+        moved = True
+    if moved:
+        link.reopen(route.at)

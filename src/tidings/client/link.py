@@ -22,8 +22,11 @@ class Link(Protocol):
     def receive(self, timeout_ms: int) -> Sequence[Frame] | None:
         """The next message, or None after `timeout_ms` or when woken."""
 
-    def reopen(self) -> None:
-        """Throws the connection away, with everything not yet sent or received, and makes a new one."""
+    def reopen(self, address: str | None = None) -> None:
+        """Throws the connection away, with everything not yet sent or received, and makes a new one.
+
+        `address` is where to, for a link that leads to one of several nodes.
+        """
 
     def close(self) -> None:
         """Ends the link."""

@@ -7,6 +7,10 @@ connection away first (`reopen`) and when to be woken next (`next_due_ms`).
 and send everything unanswered again, in the same order and with the same bytes. After `retries` tries
 everything unanswered fails as Unavailable; the next call starts afresh.
 
+*Elsewhere.* A member of a replica group that does not lead says so, and the session goes where it is sent (`route`),
+with everything unanswered, as after a time-out. A group's members are not waited for one by one for so long: what
+limits a request there is `retries` times `timeout_ms`, counted from when it was first sent.
+
 *Hello first.* Requests of a name wait until the broker has given that name an epoch. The token stays the
 same, so a Hello that is sent again gets the same epoch again. Only where copies of an older request may
 still be under way somewhere (see `outbox`) does the session take a new token: the new epoch fences those
@@ -23,6 +27,7 @@ from tidings.client.link import Frame
 from tidings.client.members import OF_A_STREAM, Members
 from tidings.client.outbox import Outbox
 from tidings.client.pending import Pending
+from tidings.client.route import Route
 from tidings.client.streams import Streams
 from tidings.errors import Fenced, LimitReached, Overloaded, ProtocolError, TidingsError, Unavailable, from_number
 from tidings.message import check_name
@@ -33,6 +38,7 @@ from tidings.protocols.broker.messages import (
     Beat,
     Commit,
     Delivery,
+    Elsewhere,
     Failed,
     Flow,
     Hello,
@@ -51,6 +57,9 @@ CALLS_MAX = 100_000
 """Requests sent or held back and not yet answered; one more is LimitReached."""
 
 NOT_WELCOME = "The answer to Hello was something else than Welcome: is that a tidings broker?"
+
+BEAT_MS_MAX = 500
+"""How often a reader asks a group whether its streams are served, at least: a leader may be gone without a sign."""
 
 COMING_AND_GOING = (Subscribe, Unsubscribe, Join, Leave)
 """Requests of which an old copy must not undo a newer one."""
@@ -149,6 +158,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.address = address
+        self.route = Route.of(address)
         self.now_ms = 0
         self.outgoing: list[list[Frame]] = []
         self.reopen = False
@@ -159,6 +169,8 @@ class Session:
         self._held_count = 0
         self._last_number = 0
         self._failing = False
+        self._leaving = False
+        """Whether the present connection is being left, so that what still comes over it no longer counts."""
         self._stale_subscribe = False
         self.main = Identity(self, client, token, anonymous)
         self.identities: dict[str, Identity] = {client: self.main}
@@ -236,11 +248,17 @@ class Session:
             text = str(error)
             self._fail_all(lambda: ProtocolError(text))
             return
+        self.route.heard_ms = now_ms
+        if self._leaving and not self._counts(answer):
+            return
         if isinstance(answer, Delivery):
             self.streams.on_delivery(answer, frames[1:])
             return
         if isinstance(answer, Parcel):
             self.members.on_parcel(answer, frames[1:])
+            return
+        if isinstance(answer, Elsewhere):
+            self._on_elsewhere(answer)
             return
         call = self._outstanding.get(answer.request)
         if call is None:
@@ -250,6 +268,8 @@ class Session:
         del self._outstanding[answer.request]
         who = call.identity
         who.outstanding -= 1
+        if self.route.grouped:
+            self.route.on_answer(now_ms, call.sent_ms)
         if isinstance(answer, Failed):
             problem = from_number(answer.number, answer.text)
             if isinstance(problem, Fenced) and call.kind not in OF_A_STREAM:
@@ -267,7 +287,9 @@ class Session:
         """Does what is due. The shell takes in everything that has come before it calls this."""
         self.now_ms = now_ms
         first = next(iter(self._outstanding.values()), None)
-        if first is not None and now_ms - first.sent_ms >= self.settings.timeout_ms:
+        if self.route.grouped:
+            self._follow(first)
+        elif first is not None and now_ms - first.sent_ms >= self.settings.timeout_ms:
             if first.tries >= self.settings.retries:
                 self._fail_all(self.unavailable)
             else:
@@ -283,10 +305,20 @@ class Session:
         """When `tick` has something to do next, or None."""
         due = self.streams.beat_due_ms
         first = next(iter(self._outstanding.values()), None)
-        if first is not None:
+        late: int | None = None
+        if self.route.grouped:
+            late = self._move_due_ms(first)
+        elif first is not None:
             late = first.sent_ms + self.settings.timeout_ms
+        if late is not None:
             due = late if due is None else min(due, late)
         return due
+
+    @property
+    def beat_ms(self) -> int:
+        """How often a client that waits for messages asks whether its streams are still served."""
+        beat_ms = self.settings.beat_ms
+        return min(beat_ms, BEAT_MS_MAX) if self.route.grouped else beat_ms
 
     # Requests.
 
@@ -323,10 +355,12 @@ class Session:
             self._submit(call)
             return
         call.sent_ms = self.now_ms
-        call.copies += 1
-        call.copies_in_epoch += 1
         self._outstanding[call.number] = call
         who.outstanding += 1
+        if self._leaving and self.route.pause_ends_ms is not None:
+            return  # It goes out with everything else when the pause is over.
+        call.copies += 1
+        call.copies_in_epoch += 1
         self.outgoing.append(call.frames)
 
     def _try_again(self) -> None:
@@ -335,6 +369,7 @@ class Session:
         self.outgoing.clear()
         passing = [call for call in self._outstanding.values() if call.kind in (Flow, Beat, *OF_A_STREAM)]
         tries = 1
+        since_ms = min((call.sent_ms for call in self._outstanding.values()), default=self.now_ms)
         for call in passing:  # These speak of streams that end with the connection; new ones follow.
             tries = max(tries, call.tries + 1)
             if call is not call.identity.greeting:
@@ -343,14 +378,25 @@ class Session:
             call.tries += 1
             call.copies += 1
             call.copies_in_epoch += 1
-            call.sent_ms = self.now_ms
+            if not self.route.grouped:
+                call.sent_ms = self.now_ms
             self.outgoing.append(call.frames)
+        last = self._last_number
         self.streams.reopen_all(tries)
         self.members.reopen_all(tries)
+        if self.route.grouped:  # What takes the place of something that waited has waited as long.
+            for call in self._outstanding.values():
+                if call.number > last:
+                    call.sent_ms = since_ms
 
     def unavailable(self) -> TidingsError:
         """The error that says that nobody answers."""
         tries, seconds = self.settings.retries, self.settings.timeout_ms / 1000
+        if self.route.grouped:
+            return Unavailable(
+                f"For {tries * seconds:g} s nobody has led the group at {', '.join(self.route.known)}, or answered: "
+                "check that more than half of its nodes run and can be reached, or give a longer time-out."
+            )
         return Unavailable(
             f"No answer from {self.address} after {tries} {'try' if tries == 1 else 'tries'} of {seconds:g} s: "
             "check that the broker runs and can be reached there, then try again, or give a longer time-out."
@@ -360,6 +406,7 @@ class Session:
         """Everything unanswered fails, and the connection goes with whatever it still holds."""
         self.failures += 1
         self.reopen = True
+        self.route.begin_afresh()
         self.outgoing.clear()
         calls = list(self._outstanding.values())
         self._outstanding.clear()
@@ -382,6 +429,47 @@ class Session:
     def failing(self) -> bool:
         """Whether everything outstanding is being failed just now, so that nothing new may be sent."""
         return self._failing
+
+    # Groups.
+
+    def _on_elsewhere(self, answer: Elsewhere) -> None:
+        if answer.request and answer.request not in self._outstanding:
+            return
+        self._leaving = True
+        if self.route.on_elsewhere(self.now_ms, answer.leader, answer.members):
+            self._try_again()
+        else:
+            self.outgoing.clear()
+
+    def _counts(self, answer: AnyAnswer) -> bool:
+        """Whether an answer counts although the connection is being left.
+
+        A member that begins to lead in between refuses what follows a request that it had sent elsewhere.
+        """
+        if self.route.pause_ends_ms is not None:
+            return isinstance(answer, Elsewhere)
+        if not self.reopen:
+            self._leaving = False  # The shell has made the new connection, and this came over it.
+        return not self._leaving
+
+    def _follow(self, first: Call | None) -> None:
+        """Leaves for another member when that is due; `first` is the oldest unanswered request."""
+        settings = self.settings
+        if first is not None and self.now_ms - first.sent_ms >= settings.retries * settings.timeout_ms:
+            self._fail_all(self.unavailable)
+            return
+        due_ms = self._move_due_ms(first)
+        if due_ms is not None and self.now_ms >= due_ms:
+            self.route.move_on(self.now_ms)
+            self._try_again()
+
+    def _move_due_ms(self, first: Call | None) -> int | None:
+        settings = self.settings
+        if first is None:
+            return self.route.due_ms(None, settings.timeout_ms)
+        due_ms = self.route.due_ms(first.sent_ms, settings.timeout_ms)
+        given_up_ms = first.sent_ms + settings.retries * settings.timeout_ms
+        return given_up_ms if due_ms is None else min(due_ms, given_up_ms)
 
     # Names and epochs.
 
@@ -426,6 +514,8 @@ class Session:
         renewed = who.epoch != 0
         who.welcome(answer.epoch)
         self.limits = answer
+        if answer.members:
+            self.route.learn(answer.members)
         if who is self.main and renewed:
             self.streams.reopen_all(1)
             self.members.reopen_all(1)

@@ -52,6 +52,8 @@ class Streams:
         self._beat: Call | None = None
         self._turn = 0
         self.beat_due_ms: int | None = None
+        self._survey_due_ms = 0
+        """When silent streams are looked at next: every `beat_ms` of the settings, however often a group is asked."""
 
     def of(self, topics: tuple[str, ...]) -> Stream:
         """The stream of a subscription; it is closed until `open`."""
@@ -91,7 +93,7 @@ class Streams:
     def keep_beating(self) -> None:
         """A stream is open: the next beat is due in a while, if none is."""
         if self.beat_due_ms is None:
-            self.beat_due_ms = self._session.now_ms + self._session.settings.beat_ms
+            self.beat_due_ms = self._session.now_ms + self._session.beat_ms
 
     def probe(self, stream: Stream) -> Pending[None]:
         """Done once everything that the broker had when it was asked has come in."""
@@ -126,7 +128,7 @@ class Streams:
         for stream in list(self._numbers.values()):
             self.open(stream, tries)
         if self.beat_due_ms is not None:
-            self.beat_due_ms = self._session.now_ms + self._session.settings.beat_ms
+            self.beat_due_ms = self._session.now_ms + self._session.beat_ms
 
     def close_all(self, error: Callable[[], TidingsError]) -> None:
         """Every open stream ends with this error; the next use opens it again."""
@@ -235,14 +237,17 @@ class Streams:
         now_ms = self._session.now_ms
         if self.beat_due_ms is None or now_ms < self.beat_due_ms:
             return
-        self.beat_due_ms = now_ms + self._session.settings.beat_ms
+        self.beat_due_ms = now_ms + self._session.beat_ms
         name, numbers = self._session.main.name, (*self._numbers, *self._session.members.numbers())
         if self._beat is None and numbers:
+            survey = now_ms >= self._survey_due_ms
+            if survey:
+                self._survey_due_ms = now_ms + self._session.settings.beat_ms
             beat = self._session.request(now_ms, lambda request, epoch: Beat(request, name, epoch, numbers))
             self._beat = beat
-            beat.pending.then(lambda p: self._on_beaten(beat, p))
+            beat.pending.then(lambda p: self._on_beaten(beat, survey, p))
 
-    def _on_beaten(self, beat: Call, answered: Pending[AnyAnswer]) -> None:
+    def _on_beaten(self, beat: Call, survey: bool, answered: Pending[AnyAnswer]) -> None:
         if self._beat is not beat:
             return
         self._beat = None
@@ -250,15 +255,22 @@ class Streams:
             return
         answer = answered.outcome()
         missing = answer.missing if isinstance(answer, BeatDone) else ()
+        for number in missing:
+            if number in self._numbers:
+                self.open(self._numbers[number])
+        self._session.members.on_beaten(missing)
+        if survey:
+            self._ask_the_silent()
+
+    def _ask_the_silent(self) -> None:
+        """A delivery that got lost shows when the next one comes. If none comes, only asking helps: in turn."""
         silent = []
-        for number, stream in list(self._numbers.items()):
-            if number in missing or self._may_have_lost_count(stream):
+        for stream in list(self._numbers.values()):
+            if self._may_have_lost_count(stream):
                 self.open(stream)
             elif not (stream.heard or stream.ready() or stream.flows):
                 silent.append(stream)
             stream.heard = False
-        self._session.members.on_beaten(missing)
-        # A delivery that got lost shows when the next one comes. If none comes, only asking helps: in turn.
         for step in range(min(len(silent), ASKED_AT_A_BEAT_MAX)):
             self._send_flow(silent[(self._turn + step) % len(silent)])
         self._turn += ASKED_AT_A_BEAT_MAX

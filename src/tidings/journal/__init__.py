@@ -2,13 +2,14 @@
 
 from tidings.journal.disk import Buffer, Disk, DiskFull, RealDisk, SyncFailed
 from tidings.journal.journal import Commit, Journal
-from tidings.journal.record import COMMAND, NO_OP, Append, Record
+from tidings.journal.record import COMMAND, LOCAL, REPLICA, Append, Record
 from tidings.journal.recovery import Recovery
 from tidings.journal.segment import Segment
 
 __all__ = [
     "COMMAND",
-    "NO_OP",
+    "LOCAL",
+    "REPLICA",
     "Append",
     "Buffer",
     "Commit",

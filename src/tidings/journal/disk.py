@@ -105,6 +105,13 @@ class Disk(Protocol):
         """Lets go of the folder."""
 
 
+class LocalDisk(Disk, Protocol):
+    """A folder in the hands of this process."""
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives a file that is on disk another name, atomically, in place of one that had it."""
+
+
 class _Descriptors:
     """Open files of a folder by name, the least recently opened one closed to make room for another."""
 
@@ -248,6 +255,12 @@ class RealDisk:
             temporary.unlink(missing_ok=True)
             raise _full_or_failed(name, error) from error
         self._forget(name)
+        self._sync_directory()
+
+    def rename(self, name: str, new_name: str) -> None:
+        self._forget(name)
+        os.rename(self._folder / name, self._folder / new_name)
+        self._forget(new_name)
         self._sync_directory()
 
     def remove(self, name: str) -> None:

@@ -23,8 +23,8 @@ import msgspec
 from tidings.errors import StorageError
 from tidings.journal import segment as files
 from tidings.journal.disk import Buffer, Disk, DiskFull
-from tidings.journal.record import HEADER_SIZE, Append, Record, encode
-from tidings.journal.recovery import Recovery, replay, survey
+from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
+from tidings.journal.recovery import Recovery, Span, check, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
@@ -111,6 +111,21 @@ class Journal:
         return list(self._sealed)
 
     @property
+    def snapshot_name(self) -> str | None:
+        """The file of the newest snapshot; None before the first segment is sealed."""
+        return self._snapshot_name
+
+    @property
+    def segment_address(self) -> int:
+        """Where the current segment begins."""
+        return self._base_address
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the current segment has no record yet, and so cannot be sealed."""
+        return self._next_slot == self._first_slot
+
+    @property
     def full(self) -> bool:
         """Whether the current segment has reached its limit and should be sealed."""
         return (
@@ -123,19 +138,29 @@ class Journal:
         """How much should go into one commit: more where it has to be sent to a storage server first."""
         return self._settings.commit_bytes_max * (REMOTE_COMMIT_FACTOR if self._disk.remote else 1)
 
-    def recover(self) -> Recovery:
-        """What the disk holds. Appending has to wait until the records have been read to the end."""
+    def recover(self, skips_damage: bool = False) -> Recovery:
+        """What the disk holds. Appending has to wait until the records have been read to the end.
+
+        Damage among the last segment's records is an error, or is skipped and noted. May be called again, after the
+        files have been exchanged.
+        """
+        assert self._commit is None, "a commit is under way"
         found = survey(self._disk)
+        self._ready, self._roll = False, None
+        self._recent.clear()
+        self._recent_bytes = 0
+        self._mapped.clear()
         self._sealed = found.sealed
         self._snapshot_name = files.snapshot_name(found.first_slot) if found.snapshot else None
         self._begin_segment(found.first_slot, found.base_address)
         self._next_slot = found.first_slot
         self._end_address = found.base_address + SEGMENT_HEADER_SIZE
         snapshot = found.snapshot.payload if found.snapshot else None
-        return Recovery(snapshot, found.indexes, self._replay())
+        damaged: list[Span] = []
+        return Recovery(snapshot, found.indexes, self._replay(damaged if skips_damage else None), damaged)
 
-    def _replay(self) -> Iterator[Record]:
-        for record in replay(self._disk, self._first_slot, self._base_address):
+    def _replay(self, damaged: list[Span] | None) -> Iterator[Record]:
+        for record in replay(self._disk, self._first_slot, self._base_address, damaged):
             self._next_slot = record.slot + 1
             self._end_address = record.end_address
             self._last_time_ms = max(self._last_time_ms, record.time_ms)
@@ -251,6 +276,20 @@ class Journal:
         if self.remote:
             return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
         return self._map(segment.first_slot)[position : position + size]
+
+    def record_at(self, address: int) -> tuple[Record, memoryview] | None:
+        """A finished record that begins at an address, and its bodies; None if it is gone or damaged."""
+        try:
+            size = size_at(self.read(address, HEADER_SIZE))
+            view = memoryview(self.read(address, size)) if 0 < size <= self._end_address - address else memoryview(b"")
+        except StorageError:
+            return None
+        record = decode(view, 0, address)
+        return (record, view[size - record.bodies_size :]) if record is not None else None
+
+    def check(self, segment: Segment) -> list[Span]:
+        """Where a sealed segment is damaged; reads all of it."""
+        return list(check(self._disk.map(files.journal_name(segment.first_slot)), segment.base_address))
 
     def remove_through(self, end_address: int) -> int:
         """Removes every sealed segment that ends at or before an address; gives back how many."""

@@ -5,13 +5,13 @@ little-endian and unsigned; sizes are in bytes:
 
     magic            4   b"TDJ1": a record of format version 1
     crc              4   CRC-32 of all that follows, header and payload
-    kind             1   1 a command, 2 a no-op
+    kind             1   1 a command, 2 a replica's record, 3 a replica's own housekeeping
     flags            1   0
     reserved         2   0
     command_size     4
     bodies_size      4   of all bodies together
     slot             8   the record's number in the journal
-    ballot_number    8   the ballot under which it was chosen, 0 in a group of one
+    ballot_number    8   the ballot that was promised when it was written, 0 in a group of one
     ballot_node      4
     time_ms          8   since 1970, from the clock of whoever proposed it
     durable_address  8   up to here the journal was known to be on disk when this was written
@@ -45,7 +45,11 @@ from tidings.journal.disk import Buffer
 
 MAGIC = b"TDJ1"
 COMMAND = 1
-NO_OP = 2
+"""A command of the broker, in a group of one."""
+REPLICA = 2
+"""A record of `protocols.multipaxos.records`; if it holds a command, that is the body."""
+LOCAL = 3
+"""A command that a replica gives itself, outside the agreement."""
 
 _PREFIX = struct.Struct("<4sI")
 _REST = struct.Struct("<BBHIIQQIQQ")
@@ -80,6 +84,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     command: bytes
     body_address: int
     bodies_size: int
+
+    @property
+    def address(self) -> int:
+        """The address of the record's first byte."""
+        return self.body_address - len(self.command) - HEADER_SIZE
 
     @property
     def end_address(self) -> int:
@@ -128,6 +137,14 @@ def peek(view: memoryview, address: int) -> tuple[Record, int] | None:
     return Record(slot, kind, time_ms, number, node, bytes(view[HEADER_SIZE:end]), address + end, bodies_size), end
 
 
+def size_at(view: Buffer) -> int:
+    """The size of the record that begins a view, unchecked; 0 if none does."""
+    if len(view) < HEADER_SIZE:
+        return 0
+    magic, _, _, _, _, command_size, bodies_size, *_ = _unpack_header(view)
+    return HEADER_SIZE + command_size + bodies_size if magic == MAGIC else 0
+
+
 def decode(view: memoryview, position: int, base_address: int) -> Record | None:
     """The record at a position of a segment that starts at `base_address`; None if no valid one is there."""
     if position + HEADER_SIZE > len(view):
@@ -160,21 +177,32 @@ def scan(view: memoryview, position: int, base_address: int, slot: int, name: st
         slot += 1
 
 
+def next_valid(view: memoryview, position: int, base_address: int) -> int | None:
+    """Where the first valid record at or behind a position begins."""
+    for found in _marks(view, position):
+        if decode(view, found, base_address) is not None:
+            return found
+    return None
+
+
 def synced_behind(view: memoryview, position: int, base_address: int) -> bool:
     """Whether a valid record at or behind `position` says that the byte at `position` had been synced."""
     address = base_address + position
+    return any(
+        found + HEADER_SIZE <= len(view)
+        and address < _unpack_header(view, found)[-1] <= base_address + found
+        and decode(view, found, base_address) is not None
+        for found in _marks(view, position)
+    )
+
+
+def _marks(view: memoryview, position: int) -> Iterator[int]:
+    """Every place at or behind a position at which a record might begin."""
     # `find` wants bytes, and those of a whole segment are too many to copy at once.
     window_size = 1 << 20
     for start in range(position, len(view), window_size):
         window = bytes(view[start : start + window_size + len(MAGIC) - 1])
         at = window.find(MAGIC)
         while at >= 0:
-            found = start + at
-            if (
-                found + HEADER_SIZE <= len(view)
-                and address < _unpack_header(view, found)[-1] <= base_address + found
-                and decode(view, found, base_address) is not None
-            ):
-                return True
+            yield start + at
             at = window.find(MAGIC, at + 1)
-    return False

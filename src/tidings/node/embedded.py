@@ -16,7 +16,6 @@ from tidings.journal.disk import DiskFull, RealDisk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
-from tidings.node.loop import TICK_MS
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire.codec import Frame
 
@@ -58,7 +57,7 @@ class EmbeddedNode:
             now_ms = self._clock()
             engine = self._engine
             if now_ms >= self._tick_at_ms:
-                self._tick_at_ms = now_ms + TICK_MS
+                self._tick_at_ms = now_ms + self._engine.tick_ms
                 engine.tick(now_ms)
             engine.receive(now_ms, number, frames)
             while engine.has_staged:
@@ -124,8 +123,8 @@ class EmbeddedLink:
             _nodes[self._node.folder] = (node, users + 1)
         return EmbeddedLink(node)
 
-    def reopen(self) -> None:
-        """A new connection: what was on its way over the old one is lost."""
+    def reopen(self, address: str | None = None) -> None:
+        """A new connection, to the one broker there is: what was on its way over the old one is lost."""
         self._node.leave(self._number)
         self.inbox.clear()
         self._number = self._node.join(self)

@@ -36,10 +36,15 @@ COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
 
 RETENTION_EVERY_MS = 5_000
+TICK_MS = 100
+"""How often the engine looks at the time: a lost lease is noticed this late at most."""
 
 
 class Engine:
     """One broker on one journal."""
+
+    tick_ms = TICK_MS
+    """How often `tick` is to be called."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.broker = Broker(settings)
@@ -92,7 +97,11 @@ class Engine:
             except TidingsError as error:
                 self._refuse(peer, request.request, error)
                 return
-        self._run(self.broker.handle(Received(now_ms, peer, request, bodies, batches, user)))
+        self._take(Received(now_ms, peer, request, bodies, batches, user))
+
+    def _take(self, received: Received) -> None:
+        """A request that can be read."""
+        self._run(self.broker.handle(received))
 
     def _read_bodies(self, bodies: tuple[Frame, ...]) -> tuple[Contents, ...]:
         settings = self.broker.settings
@@ -103,8 +112,12 @@ class Engine:
     def _refuse(self, peer: Peer, request: int, error: TidingsError) -> None:
         self.outgoing.append((peer, [codec.encode(messages.Failed(request, error.number, str(error)))]))
 
+    def gather(self, now_ms: int) -> bool:
+        """Called before a commit begins, with all requests of a round; whether something should be sent before it."""
+        return False
+
     def tick(self, now_ms: int) -> None:
-        """To be called about ten times a second: leases, silent clients, and what retention lets go."""
+        """To be called every `tick_ms`: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
         if self._postponed:
             postponed, self._postponed = self._postponed, []
@@ -112,12 +125,12 @@ class Engine:
         self._run(self.broker.handle(Ticked(now_ms)))
         if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
             self._retention_at_ms = now_ms
-            segments = [Segment(*each) for each in self._sealed()]
+            segments = self._segments()
             self._run(self.broker.retain(now_ms, segments))
             self._carry(segments)
 
-    def _sealed(self) -> list[tuple[int, int, int]]:
-        return [(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
+    def _segments(self) -> list[Segment]:
+        return [Segment(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
 
     def _carry(self, segments: list[Segment]) -> None:
         """Copies what little the oldest segment still owes to the journal's end."""
@@ -127,7 +140,10 @@ class Engine:
                 bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
                 stored = tuple(carried for carried, _ in due if isinstance(carried, Carried))
                 staged = tuple(carried for carried, _ in due if isinstance(carried, CarriedStage))
-                self._stage(Persist(Carry(stored, staged), bodies))
+                self._stage_carry(Carry(stored, staged), bodies)
+
+    def _stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
+        self._stage(Persist(command, bodies))
 
     # The group commit.
 

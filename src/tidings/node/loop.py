@@ -37,8 +37,6 @@ from tidings.transport.curve import client_options
 from tidings.transport.router import Router
 from tidings.transport.zeromq import DealerLink
 
-TICK_MS = 100
-"""How often the engine looks at the time: a lost lease is noticed this late at most."""
 LINGER_MS = 1_000
 INLINE_NS_MAX = 2_000_000
 """Commits are written in the loop as long as the last ones took less than this on the average."""
@@ -157,8 +155,10 @@ class Loop:
             now_ms = self._clock()
             if now_ms >= tick_at_ms:
                 engine.tick(now_ms)
-                tick_at_ms = now_ms + TICK_MS
+                tick_at_ms = now_ms + engine.tick_ms
             reading = engine.staged_bytes < self._settings.staged_bytes_max
+            if engine.gather(now_ms):
+                self._flush()
             self._start_commit()
             self._flush()
             if router.wait(max(0, tick_at_ms - self._clock()), reading):
@@ -241,7 +241,7 @@ def serve(
         engine.recover()
         router = Router(node, broker.batch_bytes_max)
         loop = Loop(engine, router, node, Clock(), doors)
-        _stop_on_signals(loop, router.wake_descriptor)
+        stop_on_signals(loop, router.wake_descriptor)
         gc.freeze()
         gc.set_threshold(GARBAGE_MIN)
         on_ready(router.address)
@@ -261,7 +261,8 @@ def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk
     return RemoteDisk(lambda: Caller(address, options), broker, node.storage_wait_ms)
 
 
-def _stop_on_signals(loop: Loop, wake_descriptor: int) -> None:
+def stop_on_signals(loop: Loop, wake_descriptor: int) -> None:
+    """SIGTERM and SIGINT end a loop that runs in the main thread in good order."""
     if threading.current_thread() is not threading.main_thread():
         return
 

@@ -1,46 +1,177 @@
 """A replica on a journal: joins `protocols.multipaxos` and `journal`, and does no I/O of its own.
 
-    bytes -> wire -> replica -> records staged -> begin_commit -> (the journal writes) -> finish_commit
-          -> answers in `outgoing` -> bytes
+    frames -> wire -> replica -> records staged -> begin_commit -> (the journal writes) -> finish_commit
+           -> answers in `outgoing` -> frames
+           -> what is decided and on this disk is applied to the state
 
-Whoever drives it brings the bytes and the timers, runs `journal.write` on what `begin_commit` returned, calls
+Whoever drives it brings the messages and the timers, runs `journal.write` on what `begin_commit` returned, calls
 `finish_commit`, sends what is in `outgoing`, and looks at `notifications`. All records that came while one commit was
 being written go into the next: that is the group commit. What the replica wants said only when it is durable leaves
 only then, in the order in which it was wanted.
 
-The records have numbers of their own in the journal, beside the slots that they speak of. A full segment is sealed with
-all that is still of use (`Whole`) as its snapshot, and removed at once.
+**One file.** The accept log is the journal of the state: a command is written once, as the body of the record that says
+under which ballot it was accepted, and stays there. When its slot is decided and the record is on this disk, the state
+is given the command and its address here. (Records have numbers of their own in the journal, beside the slots that
+they speak of: a slot that is accepted again under a higher ballot has two.) A full segment is sealed with the state and
+a `Head` as its snapshot, and stays as long as the state refers to it.
+
+Those who are behind are sent the values, read from the journal; if these are gone, the files (`node.exchange`).
 
 A full disk ends the process, as a failed sync does: an acceptor that cannot write cannot answer, and the others go on.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from random import Random
+from typing import Protocol, cast
 
-from tidings.errors import InvalidRequest
+import msgspec
+
+from tidings.errors import InvalidRequest, StorageDamaged
+from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.journal.record import COMMAND, Append
-from tidings.protocols.multipaxos.membership import Membership, Term
-from tidings.protocols.multipaxos.messages import Persist, Received, Send
-from tidings.protocols.multipaxos.records import (
-    Installed,
-    Named,
-    Record,
-    Snapshot,
-    Stored,
-    decode_record,
-    decode_whole,
-    encode,
+from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
+from tidings.journal.record import Record as JournalRecord
+from tidings.journal.recovery import Span
+from tidings.node.exchange import Exchange
+from tidings.node.head import Head, Held, decode_head, decode_piece, encode
+from tidings.node.places import Places
+from tidings.protocols.multipaxos import records
+from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
+from tidings.protocols.multipaxos.membership import History, Membership, Term
+from tidings.protocols.multipaxos.messages import (
+    AnyMessage,
+    Chosen,
+    Decided,
+    Fetch,
+    FetchFile,
+    Offer,
+    Persist,
+    ReadReady,
+    Received,
+    Send,
 )
+from tidings.protocols.multipaxos.messages import Piece as FilePiece
+from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.sessions import Machine
+from tidings.protocols.multipaxos.values import (
+    CHOSEN,
+    ZERO,
+    Add,
+    Ballot,
+    Change,
+    Command,
+    Entry,
+    Promote,
+    Remove,
+    Value,
+    size_of,
+)
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
 from tidings.settings import ReplicaSettings
-from tidings.wire.replication import encode_message
 
+REPAIRS_MAX = 16
+"""Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
+
+
+class State(Protocol):
+    """What is replicated. It has no clock and no chance: the same commands in the same order, the same state."""
+
+    def apply(self, command: Command, address: int) -> bytes | None:
+        """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""
+
+    def apply_change(self, change: Change) -> None:
+        """A node comes, votes or goes; who votes is not for the state to judge."""
+
+    def apply_local(self, command: bytes, address: int) -> None:
+        """The same for a command that this replica has given itself."""
+
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        """A command's body lies somewhere else from now on."""
+
+    def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
+        """A command's body in the pieces in which it will be read."""
+
+    def seal(self) -> tuple[bytes, bytes]:
+        """An index of what was gained since the last seal, and all the rest of the state."""
+
+    def mark_sealed(self) -> None:
+        """What `seal` returned last is on disk."""
+
+    def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
+        """Takes what `seal` returned, the indexes in their order; into a new state, once."""
+
+    def lowest_address(self, end_address: int) -> int:
+        """Below this address the state needs nothing of the journal."""
+
+
+class Applied(Notification, frozen=True):
+    """A slot is decided, on this disk, and applied: every slot once in a life, in their order."""
+
+    slot: int
+    value: Value
+    result: bytes | None
+
+
+class StateExchanged(Notification, frozen=True):
+    """The state was exchanged for another replica's; the slots below `next_slot` were never `Applied`."""
+
+    next_slot: int
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A value that is accepted and on disk, and not yet applied."""
+
+    entry: Entry
+    record_address: int
+    body_address: int
+
+
+class _Local(msgspec.Struct, frozen=True):
+    """A command of this replica for itself."""
+
+    command: bytes
+    bodies: tuple[Buffer, ...]
+
+
+class _Damage:
+    """What can still be said of records that were lost in the middle of a segment.
+
+    Every record says what was promised when it was written, so those behind say at least what the lost ones did. A
+    value that was accepted in a lost one lies less than the acceptor's reach behind what was decided by the time of the
+    next record that says how far that was.
+    """
+
+    def __init__(self, damaged: list[Span]) -> None:
+        self._damaged = damaged
+        self._seen = 0
+        self._decided_after: int | None = None
+        self.promised = ZERO
+        self.lost_slots: list[int] = []
+        """Accepted before the segment began, and damaged in an older one."""
+
+    @property
+    def found(self) -> bool:
+        return bool(self._damaged or self.lost_slots)
+
+    def see(self, record: JournalRecord) -> None:
+        self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
+        if len(self._damaged) > self._seen:
+            self._seen, self._decided_after = len(self._damaged), None
+
+    def see_decided(self, decided: int) -> None:
+        if self._decided_after is None:
+            self._decided_after = decided
+
+    def is_decided(self, decided: int, reach: int) -> bool:
+        """Whether everything that the lost records may have accepted is decided by now."""
+        if not self._damaged:
+            return True
+        return self._decided_after is not None and decided >= self._decided_after + reach
 
 
 def founding(voters: tuple[int, ...], window: int) -> Snapshot:
@@ -48,25 +179,51 @@ def founding(voters: tuple[int, ...], window: int) -> Snapshot:
     if len(set(voters)) != len(voters) or not voters or min(voters) < 1 or window < 1:
         raise InvalidRequest("A group needs voters with different numbers from 1 on, and a window of at least 1.")
     membership = Membership(tuple(sorted(voters)), newest=max(voters))
-    return Snapshot(FIRST_SLOT, window, (Term(FIRST_SLOT, membership),), b"")
+    return Snapshot(FIRST_SLOT, window, (Term(FIRST_SLOT, membership),))
 
 
 class ReplicaEngine:
     """One replica on one journal."""
 
     def __init__(
-        self, node: int, settings: ReplicaSettings, machine: Machine, journal: Journal, random: Random
+        self,
+        node: int,
+        settings: ReplicaSettings,
+        make_state: Callable[[], State],
+        journal: Journal,
+        disk: LocalDisk,
+        random: Random,
     ) -> None:
-        self.replica = Replica(node, settings, machine, random)
+        self.replica = Replica(node, settings, random)
         self.journal = journal
-        self.outgoing: list[tuple[tuple[int, ...], bytes]] = []
+        self.state = make_state()
+        self.applied = 0
+        """The first slot that is not applied."""
+        self.history = History(window=1, terms=())
+        """Who decides, as far as is applied."""
+        self.outgoing: list[tuple[tuple[int, ...], AnyMessage]] = []
         """Messages to send, in order; the driver takes them out."""
         self.timers: list[SetTimer | CancelTimer] = []
         self.notifications: list[Notification] = []
-        self._staged: list[Persist] = []
-        self._committing: list[Persist] = []
+        self.staged_bytes = 0
+        self._settings = settings
+        self._make_state = make_state
+        self._exchange = Exchange(disk, journal, settings, random.getrandbits(32))
+        self._staged: list[Persist | _Local] = []
+        self._committing: list[Persist | _Local] = []
         self._commit: Commit | None = None
-        self._sealed_address: int | None = None
+        self._removable_address: int | None = None
+        self._roll_wanted = False
+        self._decided: deque[Decided] = deque()
+        """Decided, and not yet applied because it is still on its way to this disk."""
+        self._kept: dict[int, _Kept] = {}
+        self._reads: deque[ReadReady] = deque()
+        self.places = Places()
+        self._repairs: dict[int, None] = {}
+        """Slots whose records are damaged here, and asked for from others."""
+        self._checked_address = 0
+
+    # From the disk.
 
     def recover(self, now_ms: int, founded: Snapshot | None = None) -> int:
         """Rebuilds the replica from its journal and starts it; the number of records that were replayed.
@@ -74,25 +231,249 @@ class ReplicaEngine:
         `founded` is what a founder of a new group begins with; a node that joins one begins with nothing. Neither
         matters once the journal holds anything.
         """
-        node, recovery = self.replica.node, self.journal.recover()
-        whole = decode_whole(recovery.snapshot) if recovery.snapshot is not None else None
-        records = [decode_record(record.command) for record in recovery.records]
-        owner = next((record.node for record in records if isinstance(record, Named)), whole.node if whole else None)
+        self._exchange.finish()
+        head, whole, replayed, count, damaged = self._rebuild()
+        node = self.replica.node
+        owner = next((record.node for record in replayed if isinstance(record, Named)), head.node if head else None)
         if owner is None:
             named: list[Record] = [Named(node)]
             if founded is not None:
                 named.append(Installed(founded))
-            self._staged.append(Persist(tuple(named)))
-            records = named
+                self._stand_at(founded)
+            self._stage(Persist(tuple(named)))
+            replayed += named
         elif owner != node:
             raise InvalidRequest(f"This folder belongs to node {owner}, not to {node}: give each node a folder.")
-        self.replica.restore(whole, records)
+        self.replica.restore(whole, replayed, damaged)
+        self._apply_through(self.replica.log.decided)
+        self.replica.log.forget_below(self.applied)
+        self.notifications.clear()  # All of that has happened in an earlier life.
+        taken = tuple(Stored(entry) for entry in (head.taken if head is not None else ()) if self._lacks(entry))
+        if taken:  # Out of the head and into the journal, so that they have addresses.
+            self._stage(Persist(taken))
         self._run(now_ms, self.replica.start())
-        return len(records)
+        return count
+
+    def _lacks(self, entry: Entry) -> bool:
+        return entry.slot >= self.applied and entry.slot not in self._kept
+
+    def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int, bool]:
+        """Reads the journal, and brings the state to where the records say that it has come."""
+        recovery = self.journal.recover(skips_damage=True)
+        self.state = self._make_state()
+        self._kept.clear()
+        self._decided.clear()
+        head = decode_head(recovery.snapshot) if recovery.snapshot is not None else None
+        whole = None
+        if head is not None:
+            pieces = [decode_piece(index) for index in recovery.indexes]
+            self.state.restore(head.state, [piece.state for piece in pieces])
+            self.applied = 0
+            self.places.load(pieces, head.snapshot.next_slot)
+            self._forget_places()
+            self._stand_at(head.snapshot)
+        replayed: list[Record] = []
+        damage = _Damage(recovery.damaged)
+        known = count = 0
+        for found in recovery.records:
+            if head is not None and whole is None:
+                whole = self._load_held(head, damage)
+            count += 1
+            damage.see(found)
+            if found.kind == LOCAL:
+                # Behind damage it may speak of what is not applied; the old copies are still there.
+                if not damage.found:
+                    self._apply_through(known)
+                    self.state.apply_local(found.command, found.body_address)
+                continue
+            record = self._read(found)
+            replayed.append(record)
+            match record:
+                case Stored(entry):
+                    self._keep(entry, found)
+                case Known(decided):
+                    known = max(known, decided)
+                    damage.see_decided(decided)
+                case Installed(snapshot):
+                    self._stand_at(snapshot)
+        if head is not None and whole is None:
+            whole = self._load_held(head, damage)
+        if damage.found:
+            self._check_damage(damage, known)
+            replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
+        return head, whole, replayed, count, damage.found
+
+    def _check_damage(self, damage: _Damage, known: int) -> None:
+        """What is lost can be had from others only if it is decided."""
+        lost = [slot for slot in damage.lost_slots if slot not in self._kept]
+        reach = REACH_WINDOWS * self.history.window
+        if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
+            raise StorageDamaged(
+                "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
+                "it has accepted. Give it an empty folder, and let it join again."
+            )
+
+    def _load_held(self, head: Head, damage: _Damage) -> Whole:
+        for held in head.held:
+            found = self.journal.record_at(held.address)
+            record = self._read(found[0]) if found is not None else None
+            if found is not None and isinstance(record, Stored):
+                self._keep(record.entry, found[0])
+            else:
+                damage.lost_slots.append(held.slot)
+        return Whole(head.promised, head.snapshot, (*head.taken, *(kept.entry for kept in self._kept.values())))
+
+    def _read(self, found: JournalRecord) -> Record:
+        """A replica's record, with the command that is its body."""
+        record = records.decode(found.command)
+        if isinstance(record, Stored) and isinstance(record.entry.value, Command):
+            body = bytes(self.journal.read(found.body_address, found.bodies_size))
+            return Stored(_with_body(record.entry, body))
+        return record
+
+    def _keep(self, entry: Entry, record: JournalRecord) -> None:
+        older = self._kept.get(entry.slot)
+        if entry.slot < self.applied:
+            if entry.ballot == CHOSEN and entry.slot in self.places:
+                self._move(entry, record)
+        elif older is None or older.entry.ballot <= entry.ballot:
+            self._kept[entry.slot] = _Kept(entry, record.address, record.body_address)
+
+    def _move(self, entry: Entry, record: JournalRecord) -> None:
+        """What is applied already has come again: from another, because it is damaged where it lies."""
+        if isinstance(entry.value, Command):
+            self.state.move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
+        self.places.move(entry.slot, record)
+
+    def _stand_at(self, snapshot: Snapshot) -> None:
+        """The state is the one before the snapshot's next slot."""
+        if snapshot.next_slot > self.applied:
+            self.applied = snapshot.next_slot
+            self.history = History(snapshot.window, snapshot.terms)
+            if not self.places:
+                self.places.begin_at(self.applied)
+
+    # What comes in.
 
     def handle(self, event: Event) -> None:
         """A message, a timer or a request."""
-        self._run(event.now_ms, self.replica.handle(event))
+        now_ms = event.now_ms
+        match event:
+            case Received(_, node, Fetch(first_slot)):
+                self._serve(node, first_slot)
+            case Received(_, node, FetchFile() as wanted):
+                self._serve_file(node, wanted)
+            case Received(_, node, Offer() as offer):
+                if offer.next_slot > self.applied:
+                    self._exchange.take_offer(node, offer)
+                    self._go_on_exchanging(now_ms)
+            case Received(_, _, Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
+                del self._repairs[first_slot]
+                self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
+            case Received(_, node, FilePiece() as piece):
+                self._exchange.take(node, piece)
+                self._go_on_exchanging(now_ms)
+            case _:
+                self._run(now_ms, self.replica.handle(event))
+
+    def stage_local(self, command: bytes, bodies: tuple[Buffer, ...]) -> None:
+        """Has a command written down that is for this replica alone; it is applied when it is on disk."""
+        # On replay, too, it has to find the state as it is now.
+        self._stage(Persist((Known(self.applied),)))
+        self._stage(_Local(command, bodies))
+
+    # What is damaged.
+
+    def check_next(self) -> int:
+        """Reads the next sealed segment, and asks others for what is damaged in it; how many slots are."""
+        segments = self.journal.segments
+        segment = next((each for each in segments if each.base_address >= self._checked_address), None)
+        if segment is None:
+            self._checked_address = 0
+        else:
+            self._checked_address = segment.end_address
+            for span in self.journal.check(segment):
+                self._repairs.update(dict.fromkeys(self.places.within(*span)))
+        others = [node for node in self.history.newest.membership.voters if node != self.replica.node]
+        for slot in [slot for slot in self._repairs if slot not in self.places]:
+            del self._repairs[slot]  # Its segment has been removed.
+        for slot in list(self._repairs)[:REPAIRS_MAX]:
+            self.outgoing.append((tuple(others), Fetch(slot)))
+        return len(self._repairs)
+
+    # Those who are behind.
+
+    def _serve(self, node: int, first_slot: int) -> None:
+        """Sends what was decided from a slot on, as much as fits; or offers the files, if that is no longer there."""
+        if first_slot >= self.applied:
+            return
+        values = self._values(first_slot)
+        if values:
+            self.outgoing.append(((node,), Chosen(first_slot, values, self.applied)))
+            return
+        # What has been mended counts for others once it is sealed.
+        offer = self._exchange.offer() if not self.places.has_moved else None
+        if offer is not None:
+            self.outgoing.append(((node,), offer))
+        elif not self._roll_wanted:  # Nothing has been sealed yet; the one who is behind will ask again.
+            self._roll_wanted = True
+            self._stage(Persist((Known(self.applied),)))
+
+    def _serve_file(self, node: int, wanted: FetchFile) -> None:
+        piece = self._exchange.serve(wanted)
+        if piece is not None:
+            self.outgoing.append(((node,), piece))
+        else:
+            self._serve(node, 0)
+
+    def _values(self, first_slot: int) -> tuple[Value, ...]:
+        values: list[Value] = []
+        size_bytes = 0
+        if first_slot not in self.places:
+            return ()
+        for slot in range(first_slot, self.applied):
+            found = self.journal.record_at(self.places.record_address(slot))
+            record = self._read(found[0]) if found is not None else None
+            if not isinstance(record, Stored) or record.entry.slot != slot:
+                break
+            size_bytes += size_of(record.entry.value)
+            if values and size_bytes > self._settings.batch_bytes_max:
+                break
+            values.append(record.entry.value)
+            if len(values) == self._settings.batch_values_max:
+                break
+        return tuple(values)
+
+    def _go_on_exchanging(self, now_ms: int) -> None:
+        """Takes in the files that have come, unless the disk is busy, and asks for more."""
+        if self._commit is not None:
+            return
+        question = self._exchange.go_on()
+        if question is not None:
+            self.replica.wait_for_files(now_ms)
+            self.outgoing.append(question)
+        elif self._exchange.is_complete:
+            self._exchange_state(now_ms)
+
+    def _exchange_state(self, now_ms: int) -> None:
+        """All files are there: they take the place of our own, and what only we know goes with them."""
+        replica = self.replica
+        head, node = self._exchange.head(), self._exchange.node
+        if head is None or head.snapshot.next_slot <= replica.log.decided:
+            self._exchange.drop()
+            return
+        next_slot = head.snapshot.next_slot
+        ours = tuple(kept.entry for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
+        self._exchange.install(
+            msgspec.structs.replace(head, node=replica.node, promised=replica.acceptor.promised, held=(), taken=ours)
+        )
+        # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
+        self._staged = [each for each in self._staged if isinstance(each, Persist)]
+        self._rebuild()
+        if ours:
+            self._stage(Persist(tuple(Stored(entry) for entry in ours)))
+        self.notifications.append(StateExchanged(next_slot))
+        self._run(now_ms, replica.install(now_ms, node, head.snapshot))
 
     # The group commit.
 
@@ -109,33 +490,133 @@ class ReplicaEngine:
         """What is on its way to the disk."""
         return self._commit
 
+    @property
+    def committing_records(self) -> list[Record]:
+        """The replica's records among it."""
+        return [record for each in self._committing if isinstance(each, Persist) for record in each.records]
+
+    def _stage(self, what: Persist | _Local) -> None:
+        self._staged.append(what)
+        if isinstance(what, Persist):
+            for record in what.records:
+                self.staged_bytes += size_of(record.entry.value) if isinstance(record, Stored) else 64
+
     def begin_commit(self, now_ms: int) -> Commit:
         """What has been staged, for `journal.write`; one commit at a time."""
         assert self._staged and self._commit is None
-        if self.journal.full:
-            self._sealed_address = self.journal.end_address
-            self.journal.roll_next(b"", encode(self.replica.whole()))
-        self._committing, self._staged = self._staged, []
-        appends = [_append(record, now_ms) for persist in self._committing for record in persist.records]
-        self._commit = self.journal.begin(appends)
+        journal = self.journal
+        if (journal.full or self._roll_wanted) and not journal.is_fresh:
+            journal.roll_next(*self._seal())
+            lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
+            self._removable_address = min(lowest, self.state.lowest_address(journal.end_address))
+        self._roll_wanted = False
+        self._committing, self._staged, self.staged_bytes = self._staged, [], 0
+        appends: list[Append] = []
+        for each in self._committing:
+            if isinstance(each, Persist):
+                appends += [self._append(record, now_ms) for record in each.records]
+            else:
+                appends.append(self._signed(LOCAL, each.command, each.bodies, now_ms))
+        self._commit = journal.begin(appends)
         return self._commit
 
+    def _seal(self) -> tuple[bytes, bytes]:
+        index, state = self.state.seal()
+        held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
+        head = Head(self.replica.node, self.replica.acceptor.promised, self._snapshot(), held, state)
+        return encode(self.places.seal(index)), encode(head)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self.applied, self.history.window, self.history.terms)
+
+    def _append(self, record: Record, now_ms: int) -> Append:
+        if isinstance(record, Stored) and isinstance(record.entry.value, Command):
+            bodies = self.state.buffers(record.entry.value.body)
+            return self._signed(REPLICA, records.encode(Stored(_with_body(record.entry, b""))), bodies, now_ms)
+        return self._signed(REPLICA, records.encode(record), (), now_ms)
+
+    def _signed(self, kind: int, command: bytes, bodies: tuple[Buffer, ...], now_ms: int) -> Append:
+        """Every record says what was promised when it was written."""
+        promised = self.replica.acceptor.promised
+        return Append(kind, command, bodies, now_ms, promised.number, promised.node)
+
     def finish_commit(self, now_ms: int) -> None:
-        """The commit is durable: what was to be said then is said now."""
+        """The commit is durable: what was to be said then is said now, and what is decided is applied."""
         assert self._commit is not None
-        self.journal.finish(self._commit)
-        if self._sealed_address is not None:
-            self.journal.remove_through(self._sealed_address)
+        commit, committed = self._commit, self._committing
+        self.journal.finish(commit)
+        if self._removable_address is not None:
+            self.state.mark_sealed()
+            self.places.mark_sealed()
+            if self.journal.remove_through(self._removable_address):
+                self._forget_places()
+        written = iter(commit.records)
+        for each in committed:
+            if isinstance(each, _Local):
+                record = next(written)
+                self.state.apply_local(each.command, record.body_address)
+                continue
+            for kept in each.records:
+                record = next(written)
+                if isinstance(kept, Stored):
+                    self._keep(kept.entry, record)
         # Answers leave in their order: what is staged while they do comes after all of them.
-        for persist in self._committing:
-            self._run(now_ms, list(persist.answers))
-        self._commit, self._committing, self._sealed_address = None, [], None
+        for each in committed:
+            if isinstance(each, Persist):
+                self._run(now_ms, list(each.answers))
+        self._commit, self._committing, self._removable_address = None, [], None
+        self._apply_ready()
         self._answer_recordless(now_ms)
+        self._go_on_exchanging(now_ms)
+
+    def _forget_places(self) -> None:
+        """Slots whose segments are gone can no longer be sent to anybody."""
+        segments = self.journal.segments
+        self.places.forget_below(segments[0].base_address if segments else self.journal.segment_address)
 
     def _answer_recordless(self, now_ms: int) -> None:
         """Answers at the head of the queue that need nothing more on disk."""
-        while self._commit is None and self._staged and not self._staged[0].records:
-            self._run(now_ms, list(self._staged.pop(0).answers))
+        while self._commit is None and self._staged:
+            first = self._staged[0]
+            if not isinstance(first, Persist) or first.records:
+                return
+            del self._staged[0]
+            self._run(now_ms, list(first.answers))
+
+    # What is decided.
+
+    def _apply_ready(self) -> None:
+        """Applies what is decided and on this disk."""
+        decided = self._decided
+        while decided:
+            slot, value = decided[0].slot, decided[0].value
+            kept = self._kept.get(slot)
+            if slot >= self.applied:
+                if kept is None or (kept.entry.value is not value and kept.entry.value != value):
+                    return
+                self._apply(slot, kept)
+            decided.popleft()
+        while self._reads and self._reads[0].index <= self.applied:
+            self.notifications.append(self._reads.popleft())
+
+    def _apply_through(self, end: int) -> None:
+        """The same for what the journal says is decided."""
+        while self.applied < end:
+            self._apply(self.applied, self._kept[self.applied])
+
+    def _apply(self, slot: int, kept: _Kept) -> None:
+        value, result = kept.entry.value, None
+        del self._kept[slot]
+        self.applied = slot + 1
+        self.places.append(kept.record_address, kept.body_address - kept.record_address - HEADER_SIZE)
+        match value:
+            case Command():
+                result = self.state.apply(value, kept.body_address)
+            case Add() | Promote() | Remove():
+                if self.history.take(slot, value):
+                    self.state.apply_change(value)
+        self.replica.log.forget_below(slot + 1)
+        self.notifications.append(Applied(slot, value, result))
 
     # What comes out.
 
@@ -143,15 +624,21 @@ class ReplicaEngine:
         for effect in effects:
             match effect:
                 case Persist():
-                    self._staged.append(effect)
+                    self._stage(effect)
                 case Send(nodes, message):
                     others = tuple(node for node in nodes if node != self.replica.node)
                     if others:
-                        self.outgoing.append((others, encode_message(message)))
+                        self.outgoing.append((others, message))
                     if len(others) < len(nodes):
                         self._run(now_ms, self.replica.handle(Received(now_ms, self.replica.node, message)))
                 case SetTimer() | CancelTimer():
                     self.timers.append(effect)
+                case Notify(Decided() as decided):
+                    self._decided.append(decided)
+                    self._apply_ready()
+                case Notify(ReadReady() as ready):
+                    self._reads.append(ready)
+                    self._apply_ready()
                 case Notify(notification):
                     self.notifications.append(notification)
                 case _:
@@ -159,8 +646,7 @@ class ReplicaEngine:
         self._answer_recordless(now_ms)
 
 
-def _append(record: Record, now_ms: int) -> Append:
-    if isinstance(record, Stored):
-        ballot = record.entry.ballot
-        return Append(COMMAND, encode(record), (), now_ms, ballot.number, ballot.node)
-    return Append(COMMAND, encode(record), (), now_ms)
+def _with_body(entry: Entry, body: Buffer) -> Entry:
+    value = entry.value
+    assert isinstance(value, Command)
+    return Entry(entry.slot, entry.ballot, Command(value.client, value.sequence, cast(bytes, body)))

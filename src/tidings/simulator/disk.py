@@ -135,6 +135,11 @@ class SimulatedDisk:
         self._files[name] = self._files.pop(temporary)
         self._sync_directory()
 
+    def rename(self, name: str, new_name: str) -> None:
+        self._step("rename", new_name)
+        self._files[new_name] = self._files.pop(name)
+        self._sync_directory()
+
     def remove(self, name: str) -> None:
         self._step("remove", name)
         del self._files[name]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import zmq
@@ -114,7 +114,7 @@ class Router:
             else:
                 yield (identity,), request[1:], user
 
-    def send_all(self, outgoing: list[tuple[Peer, list[bytes | memoryview]]]) -> None:
+    def send_all(self, outgoing: Sequence[tuple[Peer, list[bytes | memoryview]]]) -> None:
         """Sends frames in order. A peer that is gone, or whose queue is full beyond its credit, misses them."""
         shared: dict[int, zmq.Frame] = {}
         readers: Counter[int] | None = None

@@ -1,4 +1,4 @@
-"""A client's connection to a broker: one ZeroMQ DEALER socket.
+"""A client's connection to a broker, or to one member of a group at a time: one ZeroMQ DEALER socket.
 
 Nothing here promises delivery: a message is sent or lost, and the session above sends again what stays
 unanswered. `reopen` makes a new socket, and what the old one had not sent goes with it.
@@ -29,7 +29,10 @@ QUEUED_MESSAGES_MAX = 100_000
 
 
 class DealerLink:
-    """A link over ZeroMQ; see `tidings.client.link.Link`."""
+    """A link over ZeroMQ; see `tidings.client.link.Link`.
+
+    Of several addresses, `tcp://A:7400,tcp://B:7400`, it takes the first, and the others when it is told so.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,8 @@ class DealerLink:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self.address = address
+        self.at = address.partition(",tcp://")[0]
+        """Where it leads at the moment."""
         self._curve = curve
         self._context = zmq.Context.instance() if context is None else context
         try:
@@ -105,10 +110,11 @@ class DealerLink:
 
     def sibling(self) -> DealerLink:
         """Another connection to the same broker, for another thread."""
-        return DealerLink(self.address, self._curve, self._context)
+        return DealerLink(self.at, self._curve, self._context)
 
-    def reopen(self) -> None:
-        """A new socket; what the old one had not sent or given out is lost."""
+    def reopen(self, address: str | None = None) -> None:
+        """A new socket, to another address if one is given; what the old one had not sent or given out is lost."""
+        self.at = address or self.at
         self._socket.close(linger=0)
         self._open()
 
@@ -125,18 +131,16 @@ class DealerLink:
             raise _no_socket(error) from error
         try:
             opened.linger = 0
-            opened.ipv6 = "[" in self.address
+            opened.ipv6 = "[" in self.at
             opened.maxmsgsize = MESSAGE_BYTES_MAX
             opened.set_hwm(QUEUED_MESSAGES_MAX)
             opened.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             if self._curve is not None:
                 self._curve.apply(opened)
-            opened.connect(self.address)
+            opened.connect(self.at)
         except zmq.ZMQError as error:
             opened.close(linger=0)
-            raise InvalidRequest(
-                f"The address {self.address!r} cannot be used ({error}): write tcp://HOST:PORT."
-            ) from error
+            raise InvalidRequest(f"The address {self.at!r} cannot be used ({error}): write tcp://HOST:PORT.") from error
         self._socket = opened
         self._prompt = False
         self._waiter = select.poll()

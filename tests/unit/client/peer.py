@@ -24,10 +24,14 @@ LIMITS = (1, 1024 * 1024, 8 * 1024 * 1024, 65_536)
 class Script:
     """A session and the frames that it sends, answered by hand."""
 
-    def __init__(self, *, anonymous: bool = False, greeted: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, *, anonymous: bool = False, greeted: bool = True, address: str = "tcp://broker:7400", **settings: Any
+    ) -> None:
         self.now_ms = 1_000
-        self.session = Session("alice", TOKEN, anonymous, ClientSettings(**settings), "tcp://broker:7400")
+        self.session = Session("alice", TOKEN, anonymous, ClientSettings(**settings), address)
         self.reopened = 0
+        self.places: list[str | None] = []
+        """Where the connections led, after the first."""
         if greeted:
             welcomed = self.session.start(self.now_ms)
             (hello,) = self.sent()
@@ -40,6 +44,7 @@ class Script:
         if self.session.reopen:
             self.session.reopen = False
             self.reopened += 1
+            self.places.append(self.session.route.at)
         outgoing, self.session.outgoing = self.session.outgoing, []
         return [[bytes(frame) for frame in frames] for frames in outgoing]
 
@@ -166,7 +171,7 @@ class SmallBroker:
     def _ring(self) -> None:
         """Something has come."""
 
-    def reopen(self) -> None:
+    def reopen(self, address: str | None = None) -> None:
         self.reopened += 1
         self._answers.clear()
         self.streams.clear()

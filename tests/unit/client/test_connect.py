@@ -14,6 +14,7 @@ import zmq
 
 import tidings
 from tidings.client import connect
+from tidings.client.route import is_address
 from tidings.errors import InvalidRequest, Unavailable
 from tidings.protocols.broker import messages as m
 from tidings.transport.zeromq import DealerLink
@@ -40,6 +41,12 @@ def address_of(router: zmq.Socket[bytes]) -> str:
 def test_a_wrong_address_is_said_to_be_one(address: str) -> None:
     with pytest.raises(InvalidRequest, match="tcp://HOST:PORT"):
         connect(address)
+
+
+@pytest.mark.parametrize("more", ["", "b:7400", "ipc:///tmp/x", "tcp://b:7400,tcp://*:7400"])
+def test_a_wrong_address_among_several(more: str) -> None:
+    with pytest.raises(InvalidRequest, match="tcp://HOST:PORT,"):
+        connect(f"tcp://a:7400,{more}")
 
 
 def test_wrong_settings() -> None:
@@ -92,6 +99,33 @@ def test_the_link_sends_receives_and_reopens(router: zmq.Socket[bytes]) -> None:
     assert (again, second != first) == (b"again", True)
     assert link.receive(1) is None
     link.close()
+
+
+def test_the_link_leads_to_one_of_several_nodes_at_a_time(router: zmq.Socket[bytes]) -> None:
+    """P6."""
+    link = DealerLink(f"tcp://127.0.0.1:9,{address_of(router)}")
+    assert (link.at, link.address) == ("tcp://127.0.0.1:9", f"tcp://127.0.0.1:9,{address_of(router)}")
+    link.send([b"lost"])
+    link.reopen(address_of(router))
+    link.send([b"header"])
+    first, header = router.recv_multipart()
+    assert header == b"header"
+    beside = link.sibling()
+    beside.send([b"beside"])
+    assert router.recv_multipart()[1] == b"beside"
+    link.reopen()
+    link.send([b"again"])
+    second, header = router.recv_multipart()
+    assert (header, second != first) == (b"again", True)
+    beside.close()
+    link.close()
+
+
+@pytest.mark.parametrize("address", ["tcp://a-b.c_d.example:65535", "tcp://[fe80::1%eth0]:7400", "tcp://1a..b-:1"])
+def test_zeromq_takes_every_address_that_is_followed(address: str) -> None:
+    """So no redirect can leave a link without a socket."""
+    assert is_address(address)
+    DealerLink(address).close()
 
 
 def test_a_waiting_receive_can_be_woken(router: zmq.Socket[bytes]) -> None:

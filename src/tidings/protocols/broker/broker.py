@@ -43,11 +43,13 @@ class Origin(msgspec.Struct, frozen=True):
 class Broker:
     """The state machine, the streams of its readers, and who was heard when."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
-        self.machine = Machine(settings)
+        self.machine = machine if machine is not None else Machine(settings)
         self.dispatcher = Dispatcher(self.machine)
         self.sharing = Sharing(self.machine)
+        self.members: tuple[str, ...] = ()
+        """The addresses of the replica group that this broker leads, if it is one of several."""
         self._heard_at_ms: dict[str, int] = {}
         self._swept_at_ms = 0
         self._touched: dict[str, None] = {}
@@ -167,6 +169,7 @@ class Broker:
             settings.message_bytes_max,
             settings.batch_bytes_max,
             settings.batch_messages_max,
+            self.members,
         )
 
     def _on_put(self, event: Received, message: messages.Put) -> list[Effect]:
@@ -330,6 +333,8 @@ class Broker:
                 return messages.Groups(request, self.sharing.describe(topic))
             case messages.AskStatus(request):
                 return messages.Status(request, self._status())
+            case messages.AskMembers() | messages.AddMember() | messages.RemoveMember():
+                raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
         raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 
     def _topic_info(self, name: str) -> TopicInfo:

@@ -485,7 +485,9 @@ class Machine:
     def _on_carry(self, command: Carry, body_address: int) -> None:
         address = body_address
         for batch in command.batches:
-            self.topics[batch.topic].carry(batch.first_offset, address)
+            topic = self.topics.get(batch.topic)
+            if topic is not None:  # A topic that has been collected meanwhile needs none of it.
+                topic.carry(batch.first_offset, address)
             address += batch.size_bytes
         for staged in command.staged:
             self.stages.carry(staged, address)
@@ -494,6 +496,16 @@ class Machine:
             for client in self.clients.values():
                 if name in client.tracks:
                     client.tracks[name].seal_again()
+
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        """What lay in a row of addresses lies in another from now on."""
+        end_address = address + size_bytes
+        for topic in self.topics.values():
+            for entry in topic.entries_within(address, end_address):
+                topic.carry(topic.offsets[entry], new_address + topic.addresses[entry] - address)
+        for staged, place in list(self.stages.places()):
+            if address <= place.address < end_address:
+                self.stages.carry(staged, new_address + place.address - address)
 
     # Snapshots.
 

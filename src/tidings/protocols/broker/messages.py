@@ -275,6 +275,22 @@ class AskStatus(Request, frozen=True, tag="status"):
     pass
 
 
+class AskMembers(Request, frozen=True, tag="members"):
+    """Who belongs to the replica group of this node? Every member answers, as far as it knows."""
+
+
+class AddMember(Request, frozen=True, tag="add-member"):
+    """Takes the node at an address into the group, which has asked to join; answered when it votes."""
+
+    address: str
+
+
+class RemoveMember(Request, frozen=True, tag="remove-member"):
+    """Takes a member out of the group, named by its number or its address; answered when it may be switched off."""
+
+    member: str
+
+
 class Bye(Request, frozen=True, tag="bye"):
     """The session ends: its streams are closed; an anonymous name is forgotten, subscriptions and all."""
 
@@ -310,6 +326,9 @@ AnyRequest = (
     | AskSubscribers
     | AskTopics
     | AskStatus
+    | AskMembers
+    | AddMember
+    | RemoveMember
     | Bye
     | Shutdown
     | BulkRequest
@@ -324,6 +343,8 @@ class Welcome(Answer, frozen=True, tag="welcome"):
     message_bytes_max: int
     batch_bytes_max: int
     batch_messages_max: int
+    members: tuple[str, ...] = ()
+    """The addresses of all members of the replica group that this broker leads; a single broker has none."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -479,6 +500,24 @@ class Status(Answer, frozen=True, tag="status"):
     numbers: dict[str, int]
 
 
+class MemberInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A member of a replica group. `role` is voter or listener."""
+
+    number: int
+    address: str
+    role: str
+    leads: bool
+
+
+class Members(Answer, frozen=True, tag="members"):
+    """The members of a replica group, as the node with this number knows them after so many slots of its log."""
+
+    group: str
+    number: int
+    applied: int
+    members: tuple[MemberInfo, ...]
+
+
 class ByeDone(Answer, frozen=True, tag="farewell"):
     pass
 
@@ -492,6 +531,18 @@ class Failed(Answer, frozen=True, tag="error"):
 
     number: int
     text: str
+
+
+class Elsewhere(Answer, frozen=True, tag="elsewhere"):
+    """This node does not lead: ask there. The request was not taken; whoever leads may have it from before.
+
+    With the request number 0 it comes unasked: everything that the client had here has ended, and goes on there.
+    """
+
+    leader: str
+    """tcp://HOST:PORT of the leader as far as is known here, "" if nobody is known to lead."""
+    members: tuple[str, ...] = ()
+    """The addresses of all members of the group, as far as is known here."""
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
@@ -546,9 +597,11 @@ AnyAnswer = (
     | Subscribers
     | Topics
     | Status
+    | Members
     | ByeDone
     | ShutdownDone
     | Failed
+    | Elsewhere
     | Delivery
     | BulkAnswer
 )

@@ -5,11 +5,11 @@ into their copies. Whoever dictates (the leader) may be shown the door at any mo
 who first asks more than half of the clerks what they have written so far, and dictates that again before anything new.
 
     replica.py      one door: events in, effects out            acceptor.py   promises, accepts
-    leader.py       one ballot: phase 1, phase 2, the window    log.py        entries, what is decided, the state
+    leader.py       one ballot: phase 1, phase 2, the window    log.py        entries, and what is decided
     election.py     when to try, under which ballot             reads.py      is it still me who leads?
     membership.py   who votes on which slot                     catchup.py    for those who are behind
-    sessions.py     chosen twice, applied once                  records.py    what is on disk
-    messages.py     what is said, asked, told and wanted        values.py     ballots, and what a slot may hold
+    records.py      what is on disk                             values.py     ballots, and what a slot may hold
+    messages.py     what is said, asked, told and wanted
 
 Invariants
 ----------
@@ -28,8 +28,9 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
 6. *Decided means chosen.* A node takes a slot for decided if it counted a majority of accepts itself; or if the leader
    of a ballot says so and the value here came under that very ballot; or if another replica sends the value as chosen.
    A leader that learns from others what it has proposed itself stops leading.
-7. *Applied in order, once.* Slots are applied one after another without a gap; (client, sequence) is judged by the
-   replicated state (`sessions`), which a snapshot therefore contains, like the slot it stands at and who votes there.
+7. *Applied in order, once.* Slots are applied one after another without a gap, by the runtime (`node.replica`), when
+   they are decided and on its disk; whether a command was chosen before, in another slot, is judged by the replicated
+   state. A snapshot therefore contains that too, like the slot it stands at and who votes there.
 8. *A number stands for a disk.* A node that has lost its disk has lost its promises: it comes back under a new number,
    listens until it has caught up, and votes only after a change that says so.
 9. *Reads are current.* A read is answered after a majority has confirmed, in a round that began after the read, that

@@ -84,11 +84,22 @@ class Leader:
 
     # Phase 2.
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a command would be proposed at once, and not have to wait for others to be decided."""
+        if not self.leading or self.queue:
+            return False
+        self._forget_batches()
+        return len(self._batch_ends) < self._settings.batches_open_max
+
+    def _forget_batches(self) -> None:
+        while self._batch_ends and self._batch_ends[0] <= self._log.decided:
+            self._batch_ends.popleft()
+
     def next_batch(self) -> tuple[int, tuple[Value, ...]] | None:
         """Proposes in the next slots, as far as the window lets it; the first slot and the values."""
         log, settings = self._log, self._settings
-        while self._batch_ends and self._batch_ends[0] <= log.decided:
-            self._batch_ends.popleft()
+        self._forget_batches()
         if len(self._batch_ends) >= settings.batches_open_max:
             return None
         first_slot = slot = self.next_slot = max(self.next_slot, log.decided)

@@ -1,13 +1,12 @@
-"""The log of one replica: what it has accepted, how much of that is decided, and the state that follows from it.
+"""The log of one replica: what it has accepted, and how much of that is decided.
 
     start            decided                 decided + reach
       |  chosen values  |  accepted, undecided  |
-      '-- a snapshot can take their place
+      '-- forgotten here once the runtime has applied them
 
-Below `decided` the log holds nothing but chosen values, and all of them are applied. What is behind it may still be
-replaced under a higher ballot. A slot counts as decided for one of three reasons: this node leads and has counted a
-majority; the leader says so and our value came under that leader's very ballot; or another replica sent the value
-as chosen.
+Below `decided` the log holds nothing but chosen values. What is behind it may still be replaced under a higher ballot.
+A slot counts as decided for one of three reasons: this node leads and has counted a majority; the leader says so and
+our value came under that leader's very ballot; or another replica sent the value as chosen.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from collections.abc import Iterable
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.multipaxos.membership import History, Membership
-from tidings.protocols.multipaxos.messages import Applied
+from tidings.protocols.multipaxos.messages import Decided
 from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
-from tidings.protocols.multipaxos.sessions import Sessions
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
     ZERO,
     Add,
     Ballot,
-    Command,
     Entry,
     Promote,
     Remove,
@@ -34,31 +31,35 @@ from tidings.protocols.multipaxos.values import (
 
 
 class Log:
-    """Entries by slot, and the replicated state up to `decided`."""
+    """Entries by slot, and who decides on each."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self.sessions = sessions
+    def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.start = 0
         self.decided = 0
         """The first slot that is not known to be decided."""
+        self._known = 0
         self.undecided_bytes = 0
         """About how much is accepted and not decided: what a promise would have to report."""
-        self.snapshot: Snapshot | None = None
         self.history = History(window=1, terms=())
 
     def open_memberships(self) -> tuple[Membership, Membership]:
         """Those who decide on the first open slot and on the last one; mostly the same."""
         return self.history.at(self.decided), self.history.at(self.decided + self.history.window - 1)
 
+    @property
+    def known(self) -> int:
+        """Every slot below is known to be decided. After damage to this disk that may be more than is still here."""
+        return max(self.decided, self._known)
+
     # From the disk.
 
-    def rebuild(self, whole: Whole | None, records: Iterable[Record]) -> Ballot:
-        """Takes what a disk holds; the ballot that was promised."""
+    def rebuild(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> Ballot:
+        """Takes what a disk holds; the ballot that was promised. Of a damaged one decided slots may be missing."""
         promised, snapshot, decided = ZERO, None, 0
         entries: dict[int, Entry] = {}
         if whole is not None:
-            promised, snapshot, decided = whole.promised, whole.snapshot, whole.decided
+            promised, snapshot = whole.promised, whole.snapshot
             entries = {entry.slot: entry for entry in whole.entries}
         for record in records:
             match record:
@@ -78,23 +79,20 @@ class Log:
                 case Named():
                     pass  # Whoever opened the disk has looked at it.
         if snapshot is not None:
-            self._restore(snapshot)
+            self._stand_at(snapshot)
         self.entries = {slot: entry for slot, entry in sorted(entries.items()) if slot >= self.start}
         self._count_undecided()
+        self._known = decided
         while self.decided < decided:
             if self.decided not in self.entries:
+                if damaged:
+                    break  # Others have it.
                 raise StorageDamaged(
-                    f"Slot {self.decided} is missing, and it was decided. Give this node an empty folder and a new "
-                    "number, and let it join again."
+                    f"Slot {self.decided} is missing, and it was decided. Give this node an empty folder, and let it "
+                    "join again."
                 )
-            self._apply_next()
+            self.decide_next()
         return promised
-
-    def whole(self, node: int, promised: Ballot) -> Whole:
-        """What a disk has to hold for this log to come back."""
-        next_slot = self.snapshot.next_slot if self.snapshot is not None else 0
-        entries = tuple(entry for slot, entry in sorted(self.entries.items()) if slot >= next_slot)
-        return Whole(node, promised, self.snapshot, entries, self.decided)
 
     # What is accepted.
 
@@ -122,28 +120,34 @@ class Log:
 
     # What is decided.
 
-    def decide_next(self) -> Applied:
-        """The next undecided slot holds its chosen value: applies it."""
-        return self._apply_next()
+    def decide_next(self) -> Decided:
+        """The next undecided slot holds its chosen value."""
+        slot = self.decided
+        value = self.entries[slot].value
+        self.decided = slot + 1
+        self.undecided_bytes -= size_of(value)
+        if isinstance(value, Add | Promote | Remove):
+            self.history.take(slot, value)
+        return Decided(slot, value)
 
-    def decide_through(self, end: int, ballot: Ballot) -> list[Applied]:
-        """The leader of a ballot says that every slot below `end` is decided; applies what is known to be the value.
+    def decide_through(self, end: int, ballot: Ballot) -> list[Decided]:
+        """The leader of a ballot says that every slot below `end` is decided; decides what is known to be the value.
 
         Only an entry of that very ballot is: one of an older ballot may be what was overruled.
         """
-        applied = []
+        decided = []
         while self.decided < end and self._is_surely_chosen(ballot):
-            applied.append(self._apply_next())
-        return applied
+            decided.append(self.decide_next())
+        return decided
 
     def _is_surely_chosen(self, ballot: Ballot) -> bool:
         entry = self.entries.get(self.decided)
         return entry is not None and entry.ballot in (ballot, CHOSEN)
 
-    def learn(self, first_slot: int, values: tuple[Value, ...]) -> tuple[list[Record], list[Applied]]:
-        """Another replica says that these values are chosen; what to write down, and what was applied."""
+    def learn(self, first_slot: int, values: tuple[Value, ...]) -> tuple[list[Record], list[Decided]]:
+        """Another replica says that these values are chosen; what to write down, and what is decided by that."""
         records: list[Record] = []
-        applied = []
+        decided = []
         for slot, value in enumerate(values, first_slot):
             if slot != self.decided:  # Behind us, or beyond a gap.
                 continue
@@ -152,43 +156,26 @@ class Log:
                 entry = Entry(slot, CHOSEN, value)
                 self._keep(entry)
                 records.append(Stored(entry))
-            applied.append(self._apply_next())
-        return records, applied
+            decided.append(self.decide_next())
+        return records, decided
 
-    def _apply_next(self) -> Applied:
-        slot = self.decided
-        value = self.entries[slot].value
-        self.decided = slot + 1
-        self.undecided_bytes -= size_of(value)
-        match value:
-            case Command():
-                outcome = self.sessions.apply(value)
-                return Applied(slot, value, outcome.result, outcome.repeated)
-            case Add() | Promote() | Remove():
-                self.history.take(slot, value)
-        return Applied(slot, value, None, False)
+    # The state that the runtime has.
 
-    # Snapshots.
-
-    def take_snapshot(self, kept_slots: int) -> None:
-        """Makes a snapshot of the state as it is, and forgets the values before it but for the last few."""
-        self.snapshot = Snapshot(self.decided, self.history.window, self.history.terms, self.sessions.snapshot())
-        first_kept = max(self.start, self.decided - kept_slots)
-        for slot in range(self.start, first_kept):
-            self.entries.pop(slot, None)
-        self.start = first_kept
+    def forget_below(self, slot: int) -> None:
+        """The values of the slots below are applied, and kept elsewhere."""
+        for each in range(self.start, slot):
+            self.entries.pop(each, None)
+        self.start = max(self.start, slot)
 
     def install(self, snapshot: Snapshot) -> bool:
-        """Takes the state of another replica; False if ours is as new."""
+        """The runtime has taken the state of another replica; False if ours is as new."""
         if snapshot.next_slot <= self.decided:
             return False
-        self._restore(snapshot)
+        self._stand_at(snapshot)
         self.entries = {slot: entry for slot, entry in self.entries.items() if slot >= self.start}
         self._count_undecided()
         return True
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+    def _stand_at(self, snapshot: Snapshot) -> None:
         self.start = self.decided = snapshot.next_slot
         self.history = History(snapshot.window, snapshot.terms)
-        self.sessions.restore(snapshot.state)

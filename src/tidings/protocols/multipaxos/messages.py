@@ -5,12 +5,21 @@ Nodes are numbers here; where a number is reached is the runtime's business.
 
 from __future__ import annotations
 
+import msgspec
+
 from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.records import Record
 from tidings.protocols.multipaxos.values import Ballot, Change, Command, Entry, Value
 from tidings.protocols.stack import Effect, Event, Message, Notification, Request, Timer
 
 # Across: to another replica.
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a replica's folder."""
+
+    name: str
+    size_bytes: int
 
 
 class Canvass(Message, frozen=True):
@@ -88,31 +97,44 @@ class Chosen(Message, frozen=True):
     decided: int
 
 
-class FetchPart(Message, frozen=True):
-    """Send me the snapshot up to `next_slot` from this byte on; or, if you have another, what follows `first_slot`."""
+class Offer(Message, frozen=True):
+    """What you ask for is no longer here by itself: take the files of a state that holds every slot below `next_slot`.
+
+    All but the last do not change any more. The last is the snapshot, which goes with just these others. Files of the
+    same name from another node, or from another `life` of this one, are others.
+    """
 
     next_slot: int
+    life: int
+    files: tuple[File, ...]
+
+
+class FetchFile(Message, frozen=True):
+    """Send me this file from this byte on."""
+
+    name: str
     position: int
-    first_slot: int
+    life: int
 
 
-class Part(Message, frozen=True):
-    """A piece of a snapshot that has `size_bytes` in all."""
+class Piece(Message, frozen=True):
+    """A piece of a file."""
 
-    next_slot: int
+    name: str
     position: int
-    size_bytes: int
     data: bytes
 
 
-AnyMessage = Canvass | Support | Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | FetchPart | Part
+AnyMessage = (
+    Canvass | Support | Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | Offer | FetchFile | Piece
+)
 
 
 # Down: from the application.
 
 
 class Propose(Request, frozen=True):
-    """Have a command chosen. It is answered by `Applied` here, or by `TurnedAway`, or in doubt not at all."""
+    """Have a command chosen. It is answered by `Decided` here, or by `TurnedAway`, or in doubt not at all."""
 
     command: Command
 
@@ -124,7 +146,7 @@ class ChangeMembership(Request, frozen=True):
 
 
 class Read(Request, frozen=True):
-    """Tell me when everything that was acknowledged before this is applied here."""
+    """Tell me when everything that was acknowledged before this is decided here."""
 
     token: int
 
@@ -132,15 +154,11 @@ class Read(Request, frozen=True):
 # Up: to the application.
 
 
-class Applied(Notification, frozen=True):
-    """A slot is decided, and what it holds is applied: every slot once in a life, in their order."""
+class Decided(Notification, frozen=True):
+    """A slot is decided: every slot once in a life, in their order."""
 
     slot: int
     value: Value
-    result: bytes | None
-    """What the state machine answered; None for what is not a command, or one that it refuses."""
-    repeated: bool
-    """True: the command was applied earlier, and this is what was answered then."""
 
 
 class TurnedAway(Notification, frozen=True):
@@ -151,7 +169,7 @@ class TurnedAway(Notification, frozen=True):
 
 
 class ReadReady(Notification, frozen=True):
-    """The state as it is now answers the read: it holds every slot below `index`."""
+    """A state that holds every slot below `index` answers the read."""
 
     token: int
     index: int
@@ -182,12 +200,6 @@ class MembershipSettled(Notification, frozen=True):
 
     first_slot: int
     membership: Membership
-
-
-class SnapshotInstalled(Notification, frozen=True):
-    """The state was replaced by one that another replica sent; the slots below `next_slot` were never `Applied`."""
-
-    next_slot: int
 
 
 # Later: to ourselves.

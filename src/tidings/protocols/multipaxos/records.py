@@ -2,6 +2,9 @@
 
 The last word counts: a later entry of the same slot, which always has a higher ballot, replaces the earlier, and
 promises only rise. So records may be replayed on top of a `Whole` that already knows them.
+
+The state that follows from the decided slots is the runtime's, and so are snapshots of it. Here there is only where it
+stands (`Snapshot`).
 """
 
 from __future__ import annotations
@@ -12,13 +15,12 @@ from tidings.protocols.multipaxos.membership import Term
 from tidings.protocols.multipaxos.values import Ballot, Entry
 
 
-class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):
-    """The state before a slot: the state machine's, and who decides on the slots from there on."""
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """That there is a snapshot of the state before a slot, and who decides on the slots from there on."""
 
     next_slot: int
     window: int
     terms: tuple[Term, ...]
-    state: bytes
 
 
 class Named(msgspec.Struct, frozen=True, array_like=True, tag="named"):
@@ -54,36 +56,23 @@ class Installed(msgspec.Struct, frozen=True, array_like=True, tag="installed"):
 Record = Named | Promised | Stored | Known | Installed
 
 
-class Whole(msgspec.Struct, frozen=True, array_like=True):
-    """All that the records say, in one."""
+class Whole(msgspec.Struct, frozen=True):
+    """All that the records so far say, in one."""
 
-    node: int
     promised: Ballot
-    snapshot: Snapshot | None
+    snapshot: Snapshot
     entries: tuple[Entry, ...]
-    decided: int
 
 
 _encoder = msgspec.msgpack.Encoder()
-_record_decoder = msgspec.msgpack.Decoder(Record)
-_whole_decoder = msgspec.msgpack.Decoder(Whole)
-_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
+_decoder = msgspec.msgpack.Decoder(Record)
 
 
-def encode(what: Record | Whole | Snapshot) -> bytes:
-    return _encoder.encode(what)
+def encode(record: Record) -> bytes:
+    return _encoder.encode(record)
 
 
-def decode_record(data: bytes) -> Record:
+def decode(data: bytes) -> Record:
     """A record from the disk, for which its checksum has already vouched."""
-    record: Record = _record_decoder.decode(data)
+    record: Record = _decoder.decode(data)
     return record
-
-
-def decode_whole(data: bytes) -> Whole:
-    return _whole_decoder.decode(data)
-
-
-def decode_snapshot(data: bytes) -> Snapshot:
-    """A snapshot as another replica sent it; raises msgspec.DecodeError if it is none."""
-    return _snapshot_decoder.decode(data)

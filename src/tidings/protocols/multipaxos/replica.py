@@ -18,18 +18,15 @@ from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
-    Applied,
     BeatDue,
     Canvass,
     ChangeMembership,
     Chosen,
+    Decided,
     ElectionDue,
-    Fetch,
-    FetchPart,
     LeaderChanged,
     MembershipChanged,
     MembershipSettled,
-    Part,
     Persist,
     Prepare,
     Promise,
@@ -40,13 +37,11 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     Refused,
     Send,
-    SnapshotInstalled,
     Support,
     TurnedAway,
 )
 from tidings.protocols.multipaxos.reads import Rounds
-from tidings.protocols.multipaxos.records import Installed, Known, Promised, Record, Whole
-from tidings.protocols.multipaxos.sessions import Machine, Sessions
+from tidings.protocols.multipaxos.records import Known, Promised, Record, Snapshot, Whole
 from tidings.protocols.multipaxos.values import Noop, Promote, Value
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notify, Requested, SetTimer, TimerFired, UnexpectedEvent
 from tidings.settings import ReplicaSettings
@@ -55,10 +50,10 @@ from tidings.settings import ReplicaSettings
 class Replica:
     """One node of a group. Its number stands for its disk: whoever lost the disk has lost the number."""
 
-    def __init__(self, node: int, settings: ReplicaSettings, machine: Machine, random: Random) -> None:
+    def __init__(self, node: int, settings: ReplicaSettings, random: Random) -> None:
         self.node = node
         self._settings = settings
-        self.log = Log(Sessions(machine))
+        self.log = Log()
         self.acceptor = Acceptor(self.log, settings)
         self._catchup = Catchup(self.log, settings)
         self._ballot: Leader | None = None
@@ -76,16 +71,26 @@ class Replica:
         return self._ballot is not None and self._ballot.leading
 
     @property
+    def is_up_to_date(self) -> bool:
+        """Whether we lead, and have decided all that was decided before our time."""
+        return self._ballot is not None and self._ballot.is_up_to_date
+
+    @property
+    def has_room(self) -> bool:
+        """Whether something that is proposed now would be under way at once."""
+        return self._ballot is not None and self._ballot.has_room
+
+    @property
     def leader(self) -> int | None:
         """Who leads, as far as is known here: a hint for clients."""
         return self._election.leader
 
     # Its life.
 
-    def restore(self, whole: Whole | None, records: Iterable[Record]) -> None:
-        """Takes what the disk holds; before `start`."""
-        self.acceptor.promised = self.log.rebuild(whole, records)
-        self._known = self.log.decided
+    def restore(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> None:
+        """Takes what the disk holds; before `start`. `damaged`: some of what was decided may be missing."""
+        self.acceptor.promised = self.log.rebuild(whole, records, damaged)
+        self._known = self.log.known
         self._announced = self.log.history.newest.first_slot
 
     def start(self) -> list[Effect]:
@@ -93,9 +98,21 @@ class Replica:
         self._await_leader()
         return self._effects
 
-    def whole(self) -> Whole:
-        """All that the disk has to hold, to take the place of the records so far."""
-        return self.log.whole(self.node, self.acceptor.promised)
+    def install(self, now_ms: int, node: int, snapshot: Snapshot) -> list[Effect]:
+        """The runtime has taken the state of another replica, and has it on disk; asks that one for what follows."""
+        self._effects = []
+        if snapshot.next_slot > self.log.decided:
+            self._stop_proposing_below(snapshot.next_slot)
+            self.log.install(snapshot)
+            self._known = self.log.decided
+            self._take_decided([])
+        self._effects += self._catchup.go_on(now_ms, node, snapshot.next_slot + 1)
+        self._go_on()
+        return self._effects
+
+    def wait_for_files(self, now_ms: int) -> None:
+        """What is asked for comes in, piece by piece: no need to ask again."""
+        self._catchup.wait(now_ms)
 
     def handle(self, event: Event) -> list[Effect]:
         self._effects = []
@@ -132,14 +149,8 @@ class Replica:
                 self._on_accepted(now_ms, node, message)
             case Refused():
                 self._on_refused(now_ms, node, message)
-            case Fetch():
-                self._effects += self._catchup.serve(node, message)
             case Chosen():
                 self._on_chosen(now_ms, node, message)
-            case FetchPart():
-                self._effects += self._catchup.serve_part(node, message)
-            case Part():
-                self._on_part(now_ms, node, message)
             case _:
                 raise UnexpectedEvent(message)
 
@@ -193,7 +204,7 @@ class Replica:
         self.acceptor.promised = ballot
         voters = tuple(node for node in self._voters() if node != self.node)
         prepare = Prepare(ballot, self.log.decided)
-        own = Promise(ballot, self.log.undecided(self.log.decided), self.log.decided)
+        own = Promise(ballot, self.log.undecided(self.log.decided), self.log.known)
         self._persist([Promised(ballot)], Send(voters, prepare), Send((self.node,), own))
         self._effects.append(SetTimer(BeatDue(), self._settings.beat_ms))
 
@@ -216,7 +227,8 @@ class Replica:
         if ballot is None or ballot.ballot != message.ballot:
             return  # Late, or for an earlier attempt.
         ballot.take_promise(node, message)
-        self._effects += self._catchup.ask(now_ms, node, message.decided)
+        if node != self.node:  # What our own disk has lost is known to it, and gone.
+            self._effects += self._catchup.ask(now_ms, node, message.decided)
         self._go_on()
 
     def _on_refused(self, now_ms: int, node: int, message: Refused) -> None:
@@ -283,7 +295,7 @@ class Replica:
             self._beat()
         if ballot.leading:
             while ballot.next_is_chosen():
-                self._take_applied([self.log.decide_next()])
+                self._take_decided([self.log.decide_next()])
                 if self._ballot is not ballot:
                     return  # What was decided has removed us.
             self._propose()
@@ -388,31 +400,19 @@ class Replica:
         self._election.heard_at_ms = now_ms
         self._follow(node)
         effect = self.acceptor.accept(node, message)
-        applied = self.log.decide_through(message.decided, message.ballot)
+        decided = self.log.decide_through(message.decided, message.ballot)
         self._effects.append(self._with_known(effect))  # First the entries, then the word that they are decided.
-        self._take_applied(applied)
+        self._take_decided(decided)
         self._effects += self._catchup.ask(now_ms, node, message.decided)
 
     def _on_chosen(self, now_ms: int, node: int, message: Chosen) -> None:
         self._stop_proposing_below(message.first_slot + len(message.values))
-        records, applied = self.log.learn(message.first_slot, message.values)
+        records, decided = self.log.learn(message.first_slot, message.values)
         if records:
             self._persist(records)
-        self._take_applied(applied)
-        if applied:  # What comes twice must not be asked for twice, or questions and answers multiply.
+        self._take_decided(decided)
+        if decided:  # What comes twice must not be asked for twice, or questions and answers multiply.
             self._effects += self._catchup.go_on(now_ms, node, message.decided)
-        self._go_on()
-
-    def _on_part(self, now_ms: int, node: int, message: Part) -> None:
-        if not self._catchup.take_part(message):
-            return
-        snapshot = self._catchup.take_whole()
-        if snapshot is not None and snapshot.next_slot > self.log.decided:
-            self._stop_proposing_below(snapshot.next_slot)
-            self.log.install(snapshot)
-            self._persist([Installed(snapshot)])
-            self._effects.append(Notify(SnapshotInstalled(snapshot.next_slot)))
-        self._effects += self._catchup.go_on(now_ms, node, message.next_slot)
         self._go_on()
 
     def _stop_proposing_below(self, end: int) -> None:
@@ -426,8 +426,8 @@ class Replica:
 
     # What is decided, and what is written down.
 
-    def _take_applied(self, applied: list[Applied]) -> None:
-        for each in applied:
+    def _take_decided(self, decided: list[Decided]) -> None:
+        for each in decided:
             self._effects.append(Notify(each))
         newest = self.log.history.newest
         if newest.first_slot > self._announced:
@@ -437,10 +437,6 @@ class Replica:
             # A membership has come into force. Nobody may be needed any more who only voted before.
             self._known = self.log.decided
             self._persist([Known(self._known)])
-        snapshot = self.log.snapshot
-        covered = snapshot.next_slot if snapshot is not None else 0
-        if self.log.decided - covered >= self._settings.snapshot_every_slots:
-            self.log.take_snapshot(self._settings.kept_slots)
         if self.leads and not self._votes(self.node):
             self._step_down()  # The change that removes us is in force, and others vote from here on.
             self._await_leader()

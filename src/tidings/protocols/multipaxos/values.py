@@ -30,17 +30,24 @@ class Noop(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag="command", gc=False):
-    """Something for the state machine, which alone looks into `body`. (client, sequence) makes it applied once."""
+    """Something for the state, which alone looks into `body`, and by (client, sequence) knows what it has applied.
+
+    The same command may be chosen in two slots: a client that gets no answer sends it again, to another leader perhaps.
+    """
 
     client: str
     sequence: int
     body: bytes
+    """Or a view of bytes, where these lie in something larger."""
 
 
 class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):
     """Takes in a node that listens and does not vote. Its number has never been used before."""
 
     node: int
+    address: str = ""
+    """Where it is reached, and which disk it is: both for the runtime alone."""
+    disk: bytes = b""
 
 
 class Promote(msgspec.Struct, frozen=True, array_like=True, tag="promote", gc=False):
@@ -53,6 +60,8 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove", gc=Fals
     """Takes a node out, whether it votes or not."""
 
     node: int
+    heir: bytes = b""
+    """The disk that comes in the place of the node's, which is lost; for the runtime alone."""
 
 
 Change = Add | Promote | Remove

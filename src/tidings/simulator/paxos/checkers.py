@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, Applied, Prepare, Promise
+from tidings.node.replica import Applied, ReplicaEngine
+from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, Prepare, Promise
 from tidings.protocols.multipaxos.records import Promised, Record, Stored
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Command, Entry
 from tidings.simulator.checkers import Violation
 from tidings.simulator.paxos.ledger import Ledger
-from tidings.wire.replication import decode_message
 
 if TYPE_CHECKING:
     from tidings.simulator.paxos.node import Node
@@ -94,6 +94,8 @@ class PromisesHold(PaxosChecker):
         super().__init__(ledger)
         self._answered: dict[int, Ballot] = {}
         self._durable: dict[int, Ballot] = {}
+        self._accepted: dict[tuple[int, int, Ballot], None] = {}
+        """What was accepted once may be written down again, when a node exchanges its files."""
 
     def on_durable(self, node: Node, records: list[Record]) -> None:
         for record in records:
@@ -101,9 +103,14 @@ class PromisesHold(PaxosChecker):
                 case Promised(ballot):
                     self._raise(node, ballot)
                 case Stored(entry) if entry.ballot != CHOSEN:
-                    if entry.ballot < self._answered.get(node.number, ZERO):
-                        self.broken(f"{node.name} has accepted {entry} after promising {self._answered[node.number]}")
+                    self._accept(node, entry)
                     self._raise(node, entry.ballot)
+
+    def _accept(self, node: Node, entry: Entry) -> None:
+        accept = (node.number, entry.slot, entry.ballot)
+        if accept not in self._accepted and entry.ballot < self._answered.get(node.number, ZERO):
+            self.broken(f"{node.name} has accepted {entry} after promising {self._answered[node.number]}")
+        self._accepted[accept] = None
 
     def _raise(self, node: Node, ballot: Ballot) -> None:
         self._durable[node.number] = max(self._durable.get(node.number, ZERO), ballot)
@@ -114,6 +121,8 @@ class PromisesHold(PaxosChecker):
             self.broken(f"{node.name} has come back with {promised} and had promised {answered}")
         # Also what was written and not synced may have survived; from now on it counts.
         self._raise(node, promised)
+        for entry in replica.log.entries.values():
+            self._accepted[node.number, entry.slot, entry.ballot] = None
 
     def on_sent(self, node: Node, message: AnyMessage) -> None:
         match message:
@@ -165,7 +174,7 @@ class OneOrder(PaxosChecker):
 
     def _check_voters(self, node: Node, slot: int) -> None:
         assert node.engine is not None
-        voters, wanted = node.engine.replica.log.history.at(slot).voters, self.ledger.voters_of(slot)
+        voters, wanted = node.engine.history.at(slot).voters, self.ledger.voters_of(slot)
         if sorted(voters) != sorted(wanted):
             self.broken(f"{node.name} lets {voters} decide on slot {slot}, and it is up to {wanted}")
 
@@ -242,18 +251,17 @@ class Watch:
         for checker in self._checkers:
             checker.on_durable(node, records)
 
-    def on_recovered(self, node: Node, replica: Replica) -> None:
+    def on_recovered(self, node: Node, engine: ReplicaEngine) -> None:
         for checker in self._checkers:
-            checker.on_recovered(node, replica)
-            checker.on_begun(node, replica.log.decided)
-            checker.on_state(node, replica.log.decided)
+            checker.on_recovered(node, engine.replica)
+            checker.on_begun(node, engine.applied)
+            checker.on_state(node, engine.applied)
 
-    def on_installed(self, node: Node, next_slot: int) -> None:
+    def on_exchanged(self, node: Node, next_slot: int) -> None:
         for checker in self._checkers:
             checker.on_begun(node, next_slot)
 
-    def on_sent(self, node: Node, nodes: tuple[int, ...], data: bytes) -> None:
-        message = decode_message(data)
+    def on_sent(self, node: Node, nodes: tuple[int, ...], message: AnyMessage) -> None:
         self._world.note(node.name, f"-> {','.join(map(str, nodes))} {_message_line(message)}")
         for checker in self._checkers:
             checker.on_sent(node, message)

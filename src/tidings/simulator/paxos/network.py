@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidings.simulator.paxos.faults import Partition, PaxosPlan
+from tidings.wire.codec import Frame
 
 if TYPE_CHECKING:
     from tidings.simulator.paxos.world import PaxosWorld
@@ -19,12 +20,12 @@ class Network:
         self._partitions: list[tuple[Partition, int, int]] = []
         """With the node and the other one that each has hit."""
 
-    def send(self, sender: int, receiver: int, data: bytes) -> None:
+    def send(self, sender: int, receiver: int, frames: list[Frame]) -> None:
         """From one replica to another."""
         if not self._passes(sender, receiver):
             return
         for delay_ms in self._delays():
-            self._world.after(delay_ms, lambda: self._world.deliver(receiver, sender, data))
+            self._world.after(delay_ms, lambda: self._world.deliver(receiver, frames))
 
     def delay_of_call(self) -> int | None:
         """When a client's question or a node's answer to it arrives; None if it is lost."""

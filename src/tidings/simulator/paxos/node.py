@@ -8,55 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, cast
 
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
-from tidings.node.replica import ReplicaEngine
+from tidings.journal.segment import journal_name
+from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.messages import (
-    Applied,
+    AnyMessage,
     ChangeMembership,
     MembershipSettled,
+    Piece,
     Propose,
     Read,
     ReadReady,
     ReadRefused,
     Received,
-    SnapshotInstalled,
     TurnedAway,
 )
-from tidings.protocols.multipaxos.records import Record, Snapshot, decode_record
+from tidings.protocols.multipaxos.records import Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
 from tidings.simulator.broker import START_MS
 from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
 from tidings.simulator.faults import End
-from tidings.wire.replication import decode_message
+from tidings.simulator.paxos.row import Row
+from tidings.wire.codec import Frame
+from tidings.wire.replication import decode_message, encode_message
 
 if TYPE_CHECKING:
     from tidings.simulator.paxos.world import PaxosWorld
 
 WRITE_STEPS_MAX = 16
+CHECK_EVERY_MS = 150
+DAMAGED_LAST = 8
+"""Damage is done to one of so many records, the last ones: older ones are soon of no use to anybody."""
+PIECE_STEPS_MAX = 40
+"""About as many as it takes to exchange all files."""
 SLOW_DISK_FACTOR = 10
-
-
-class Row:
-    """A state machine that shows every mistake: the row of all commands applied. A command is answered by its place."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-
-    def apply(self, body: bytes) -> bytes:
-        self.bodies.append(body)
-        return str(len(self.bodies) - 1).encode()
-
-    def snapshot(self) -> bytes:
-        return msgspec.msgpack.encode(self.bodies)
-
-    def restore(self, state: bytes) -> None:
-        self.bodies = msgspec.msgpack.decode(state, type=list[bytes]) if state else []
+CARRY_SHARE = 0.02
+"""Of the commits, how many are followed by a copy of something old to the end of the journal."""
 
 
 class Node:
@@ -71,7 +62,6 @@ class Node:
         self.disk.on_step = self._on_step
         self.engine: ReplicaEngine | None = None
         """None while there is no process."""
-        self.row = Row()
         self.life = 0
         self.retired = False
         """For good: it never comes back."""
@@ -82,6 +72,7 @@ class Node:
         self._clock_offset_ms = START_MS
         self._paused_until_ms = 0
         self._steps_left: int | None = None
+        world.after(CHECK_EVERY_MS, self.check)
         self._steps_how: End = "kill"
         self._back_after_ms = 1
 
@@ -94,7 +85,6 @@ class Node:
             return
         self.life += 1
         self._timers, self.waiting = {}, {}
-        self.row = Row()
         engine = self.open()
         try:
             count = engine.recover(self.clock(), self._founded)
@@ -109,14 +99,21 @@ class Node:
         world.note(
             self.name, f"life {self.life}: {count} records, {promised} promised, {log.start} to {log.decided} decided"
         )
-        world.watch.on_recovered(self, engine.replica)
+        world.watch.on_recovered(self, engine)
         self._go_on(engine)
 
     def open(self) -> ReplicaEngine:
         world = self._world
+        journal = Journal.open(self.disk, world.journal_settings)
         return ReplicaEngine(
-            self.number, world.replica_settings, self.row, Journal.open(self.disk, world.journal_settings), world.random
+            self.number, world.replica_settings, lambda: Row(journal), journal, self.disk, world.random
         )
+
+    @property
+    def row(self) -> Row:
+        """The state of the process that is there."""
+        assert self.engine is not None and isinstance(self.engine.state, Row)
+        return self.engine.state
 
     def _die(self, how: End, why: str) -> None:
         self._world.note(self.name, f"life {self.life} ends {why}")
@@ -178,6 +175,43 @@ class Node:
             for timer, number in list(self._timers.items()):
                 self._fire(timer, number)
 
+    def on_damage(self, choice: int) -> None:
+        """A bit flips in the record of something that is applied, in a segment that is sealed."""
+        engine = self.engine
+        if engine is None:
+            return
+        # What nobody else has applied nobody else can vouch for: then the group waits for this disk, and rightly so.
+        limit = min(self._world.applied_by_members, default=0)
+        slots = [
+            (segment, slot)
+            for segment in engine.journal.segments
+            for slot in engine.places.within(*segment[1:3])
+            if slot < limit
+        ]
+        if slots:
+            segment, slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
+            place = engine.places.body_address if choice & 64 else engine.places.record_address
+            self._world.note(self.name, f"the record of slot {slot} is damaged")
+            position = place(slot) - segment.base_address
+            if position < segment.end_address - segment.base_address:
+                self.disk.flip_bit(journal_name(segment.first_slot), position, choice % 8)
+
+    def misplaced(self) -> bool:
+        """Whether something is not where it should be, or not whole."""
+        engine = self.engine
+        if engine is None:
+            return True
+        slots = range(engine.places.first_slot, engine.applied)
+        whole = (engine.journal.record_at(engine.places.record_address(slot)) is not None for slot in slots)
+        return bool(self.row.misplaced()) or not all(whole)
+
+    def check(self) -> None:
+        """Reads what is sealed, as it does every now and then."""
+        if self.engine is not None and not self._postponed(self.check):
+            self.engine.check_next()
+            self._go_on(self.engine)
+        self._world.after(CHECK_EVERY_MS, self.check)
+
     def on_calm(self) -> None:
         self._steps_left = None
 
@@ -186,10 +220,18 @@ class Node:
 
     # Its work.
 
-    def receive(self, sender: int, data: bytes) -> None:
-        if self._postponed(lambda: self.receive(sender, data)):
+    def receive(self, frames: list[Frame]) -> None:
+        if self._postponed(lambda: self.receive(frames)):
             return
-        self._handle(Received(self.clock(), sender, decode_message(data)))
+        header = decode_message(frames)
+        if isinstance(header.message, Piece) and not self._world.calm:
+            self._plan_end_among_files()
+        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
+
+    def _plan_end_among_files(self) -> None:
+        random = self._world.random
+        if self._steps_left is None and random.random() < self._world.plan.piece_ends:
+            self._steps_left, self._steps_how = random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power"))
 
     def propose(self, command: Command) -> None:
         self.waiting[command.client, command.sequence] = None
@@ -222,8 +264,15 @@ class Node:
 
     def _handle(self, event: Event) -> None:
         engine = self.engine
-        if engine is not None:
+        if engine is None:
+            return
+        try:
             engine.handle(event)
+        except PowerCut:  # Only where the files of another are taken over is the disk touched outside a commit.
+            self._die(self._steps_how, f"among the files of another ({self._steps_how})")
+        except SyncFailed:
+            self._die("sync", "because a sync failed")
+        else:
             self._go_on(engine)
 
     def _go_on(self, engine: ReplicaEngine) -> None:
@@ -235,15 +284,15 @@ class Node:
             if isinstance(effect, SetTimer):
                 self._set_timer(effect.timer, effect.delay_ms)
         outgoing, engine.outgoing = engine.outgoing, []
-        for nodes, data in outgoing:
-            world.watch.on_sent(self, nodes, data)
+        for nodes, message in outgoing:
+            world.watch.on_sent(self, nodes, message)
             for node in nodes:
-                world.network.send(self.number, node, data)
+                world.network.send(self.number, node, encode_message(message, b"group", self.number, node))
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
             self._on_notification(notification)
         if notifications:
-            world.watch.on_state(self, engine.replica.log.decided)
+            world.watch.on_state(self, engine.applied)
         if engine.has_staged and not engine.committing:
             engine.begin_commit(self.clock())
             slow = SLOW_DISK_FACTOR if self.number == world.plan.slow_disk else 1
@@ -265,10 +314,21 @@ class Node:
         except SyncFailed:
             self._die("sync", "because a sync failed")
             return
-        records: list[Record] = [decode_record(record.command) for record in commit.records]
-        self._world.watch.on_durable(self, records)
-        engine.finish_commit(self.clock())
-        self._go_on(engine)
+        self._world.watch.on_durable(self, engine.committing_records)
+        try:
+            engine.finish_commit(self.clock())
+        except PowerCut:
+            self._die(self._steps_how, f"after a commit ({self._steps_how})")
+        except SyncFailed:
+            self._die("sync", "because a sync failed")
+        else:
+            self._carry(engine)
+            self._go_on(engine)
+
+    def _carry(self, engine: ReplicaEngine) -> None:
+        oldest = self.row.oldest_in_journal()
+        if oldest is not None and not engine.has_staged and self._world.random.random() < CARRY_SHARE:
+            engine.stage_local(oldest[0], (oldest[1],))
 
     def _set_timer(self, timer: Timer, delay_ms: int) -> None:
         self._timers_set += 1
@@ -302,8 +362,8 @@ class Node:
             case MembershipSettled(first_slot, membership):
                 self._world.note(self.name, repr(notification))
                 self._world.operator.on_settled(first_slot, membership)
-            case SnapshotInstalled(next_slot):
-                self._world.note(self.name, f"takes a snapshot up to {next_slot}")
-                watch.on_installed(self, next_slot)
+            case StateExchanged(next_slot):
+                self._world.note(self.name, f"takes over the files of another, up to {next_slot}")
+                watch.on_exchanged(self, next_slot)
             case _:
                 self._world.note(self.name, repr(notification))

@@ -16,13 +16,14 @@ from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import NodeEnd, Outage, PaxosPlan, draw_plan
+from tidings.simulator.paxos.faults import Damage, NodeEnd, Outage, PaxosPlan, draw_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.network import Network
 from tidings.simulator.paxos.node import Node
 from tidings.simulator.paxos.operator import Operator
 from tidings.simulator.planting import PROGRESS
 from tidings.simulator.trace import Trace
+from tidings.wire.codec import Frame
 
 PATIENCE_MS = 30_000
 """How long everything may take to come to its end once nothing goes wrong any more."""
@@ -60,6 +61,8 @@ class PaxosWorld:
         }
         self._readers: dict[int, Client] = {}
         self._tokens = 0
+        self._damaged: int | None = None
+        """The one node whose disk flips bits."""
 
     @property
     def lives(self) -> int:
@@ -110,9 +113,10 @@ class PaxosWorld:
 
     def _all_have_all(self) -> bool:
         nodes = [self.nodes[number] for number in self.ledger.members]
-        return all(
-            node.engine is not None and node.engine.replica.log.decided == self.ledger.next_slot for node in nodes
-        )
+        return all(node.engine is not None and node.engine.applied == self.ledger.next_slot for node in nodes)
+
+    def _all_in_place(self) -> bool:
+        return not any(self.nodes[number].misplaced() for number in self.ledger.members)
 
     def _check_at_last(self) -> None:
         members = [self.nodes[number] for number in self.ledger.members]
@@ -123,6 +127,7 @@ class PaxosWorld:
                 node.start()
         self.watch.on_last_restart(members)
         self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
+        self.pass_until(self._all_in_place, self.now_ms + PROBE_MS_MAX, "fetching what is damaged")
         self.watch.on_end(members)
 
     def _plan_faults(self) -> None:
@@ -143,6 +148,8 @@ class PaxosWorld:
                 jump.at_ms,
                 lambda jump=jump: self.nodes[self.pick(jump.victim)].on_clock_jump(jump.by_ms),  # type: ignore[misc]
             )
+        for damage in plan.damages:
+            self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
         for work in plan.works:
             self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
         self.at(plan.calm_ms, self._on_calm)
@@ -154,6 +161,11 @@ class PaxosWorld:
         self.note("world", "all lights go out")
         for node in self.nodes.values():
             node.on_end("power", None, self.random.randint(1, outage.back_after_ms))
+
+    def _on_damage(self, damage: Damage) -> None:
+        if self._damaged is None:
+            self._damaged = self.pick(damage.victim)
+        self.nodes[self._damaged].on_damage(damage.choice)
 
     def _on_calm(self) -> None:
         self.note("world", "from now on nothing goes wrong")
@@ -167,6 +179,12 @@ class PaxosWorld:
     def leading(self) -> list[int]:
         """The nodes that take themselves for leaders."""
         return [number for number, node in self.nodes.items() if node.engine is not None and node.engine.replica.leads]
+
+    @property
+    def applied_by_members(self) -> list[int]:
+        """How far each member has come; one that is not there has not come anywhere."""
+        engines = [self.nodes[number].engine for number in self.ledger.members]
+        return [engine.applied if engine is not None else 0 for engine in engines]
 
     def pick(self, choice: int) -> int:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
@@ -182,8 +200,8 @@ class PaxosWorld:
         self.nodes[number].start()
         return number
 
-    def deliver(self, receiver: int, sender: int, data: bytes) -> None:
-        self.nodes[receiver].receive(sender, data)
+    def deliver(self, receiver: int, frames: list[Frame]) -> None:
+        self.nodes[receiver].receive(frames)
 
     # Clients.
 
@@ -244,7 +262,5 @@ def _draw_replica(random: Random) -> ReplicaSettings:
         batch_values_max=random.choice((1, 3, 10)),
         batches_open_max=random.choice((1, 2, 4)),
         undecided_bytes_max=random.choice((100, 10_000)),
-        snapshot_every_slots=random.choice((5, 20)),
-        kept_slots=random.choice((0, 3, 20)),
-        part_bytes_max=random.choice((40, 1_000)),
+        piece_bytes_max=random.choice((300, 2_000)),
     )

@@ -1,0 +1,493 @@
+"""The engine of a broker whose journal several nodes agree on.
+
+    requests -> broker -> commands wanted -> gather: a value -> the replica has it agreed on
+             -> decided and on this disk -> broker applies -> answers
+
+It is an `Engine` to whoever drives it. The differences: what is to be durable is proposed, not just written; only the
+node that leads serves clients, and the others tell them where to go (`Elsewhere`). Streams, lanes and leases live on
+the leader alone: a new one begins as a broker does after a restart, which clients know how to live with. What it
+answers without having anything agreed on (a question, a refusal) waits until a majority has confirmed that it still
+leads, so that one that was cut off or slept never speaks for a state that others have left behind.
+
+Copying old messages forward, so that segments can go, is each node's own affair and not agreed on: addresses differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple, cast
+
+from tidings.errors import InvalidRequest, ProtocolError, StorageError
+from tidings.journal.disk import LocalDisk
+from tidings.journal.journal import Commit, Journal
+from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine
+from tidings.node.identity import Identity
+from tidings.node.replica import ReplicaEngine, State, founding
+from tidings.node.replicated import BrokerState, pack, unpack
+from tidings.protocols.broker import bulk, messages
+from tidings.protocols.broker.broker import Broker
+from tidings.protocols.broker.commands import Carry, encode_command
+from tidings.protocols.effects import Effect, Persist, Send
+from tidings.protocols.effects import Peer as ClientPeer
+from tidings.protocols.events import Persisted
+from tidings.protocols.events import Received as ClientRequest
+from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
+from tidings.protocols.multipaxos.messages import (
+    AnyMessage,
+    ChangeMembership,
+    MembershipSettled,
+    Propose,
+    Read,
+    ReadReady,
+    ReadRefused,
+    Received,
+    TurnedAway,
+)
+from tidings.protocols.multipaxos.values import Add, Change, Command, Promote, Remove
+from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
+from tidings.settings import BrokerSettings, ReplicaSettings
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
+
+WINDOW = 64
+"""Slots that may be open at once, in every group."""
+REPLICA_TICK_MS = 10
+CHECK_EVERY_MS = 5_000
+"""How often a sealed segment is read, one after another, to see whether the disk still has what it was given."""
+MEMBERSHIP_EVERY_MS = 200
+"""How often a leader looks for nodes that wait to vote or to be taken in."""
+CANDIDATES_MAX = 16
+CANDIDATE_SILENCE_MS_MAX = 3_000
+PEERS_MAX = 100_000
+QUESTIONS = (
+    messages.Hello,
+    messages.Get,
+    messages.AskGroups,
+    messages.AskSequence,
+    messages.AskSubscriptions,
+    messages.AskSubscribers,
+    messages.AskTopics,
+    messages.AskStatus,
+    bulk.Read,
+    bulk.AskOffset,
+)
+"""Requests that may be answered from the state alone; that has to be the state of the group."""
+
+
+class _Candidate(NamedTuple):
+    disk: bytes
+    heard_at_ms: int
+
+
+class _Held(NamedTuple):
+    """Answers that wait for the word that we still lead."""
+
+    request: ClientRequest
+    effects: list[Effect]
+
+
+class GroupEngine(Engine):
+    """One broker of a group, leading or following."""
+
+    tick_ms = REPLICA_TICK_MS
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        replica_settings: ReplicaSettings,
+        identity: Identity,
+        journal: Journal,
+        disk: LocalDisk,
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(settings, journal)
+        self._identity = identity
+        self._random = random if random is not None else Random(os.urandom(16))
+        self.replica = ReplicaEngine(identity.number, replica_settings, self._make_state, journal, disk, self._random)
+        self.serving = False
+        """Whether clients are served here: this node leads and has applied all that came before its time."""
+        self._wanted: list[Persist] = []
+        self._proposed: dict[int, tuple[Command, list[Persist]]] = {}
+        self._sequence = self._random.getrandbits(48) << 14
+        self._reads: dict[int, _Held] = {}
+        self._last_token = 0
+        self._due: dict[Timer, int] = {}
+        self._peers: dict[ClientPeer, None] = {}
+        """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
+        self._broker_tick_at_ms = self._membership_at_ms = self._check_at_ms = 0
+        self._candidates: dict[str, _Candidate] = {}
+        """Who asks to be taken in, by address."""
+        self._to_add: dict[str, list[tuple[ClientPeer, int]]] = {}
+        self._to_remove: dict[int, list[tuple[ClientPeer, int]]] = {}
+        self._settled_slot = 0
+
+    def _make_state(self) -> State:
+        """A new and empty state; whoever had the old one starts anew."""
+        self.broker = Broker(self.broker.settings)
+        return BrokerState(self.broker.machine, self._identity.founders, self._answer)
+
+    @property
+    def _state(self) -> BrokerState:
+        return cast(BrokerState, self.replica.state)
+
+    @property
+    def members(self) -> dict[int, Member]:
+        """Who belongs to the group, as far as is applied here; before anything is, whom we were told of."""
+        known = self._state.members or {member.number: member for member in self._identity.contacts}
+        nodes = self.replica.history.newest.membership.nodes
+        return {number: member for number, member in known.items() if number in nodes or not nodes}
+
+    def recover(self, now_ms: int = 0) -> int:
+        founders = self._identity.founders
+        founded = founding(tuple(each.number for each in founders), WINDOW) if founders else None
+        count = self.replica.recover(now_ms, founded)
+        self._after(now_ms)
+        return count
+
+    # Requests of clients.
+
+    def receive(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None = None) -> None:
+        self._now_ms = now_ms
+        if frames and frames[0] == MARK:
+            if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
+                self._receive_mate(now_ms, frames)
+            return
+        super().receive(now_ms, peer, frames, user)
+
+    def _take(self, received: ClientRequest) -> None:
+        message, peer = received.message, received.peer
+        match message:
+            case messages.AskMembers(request):
+                self._reply(peer, self._describe(request))
+                return
+            case messages.Shutdown():
+                self._run(self.broker.handle(received))
+                return
+        if not self.serving:
+            self._reply(peer, self._elsewhere(message.request))
+            return
+        match message:
+            case messages.AddMember():
+                self._on_add_wanted(received.now_ms, peer, message)
+            case messages.RemoveMember():
+                self._on_remove_wanted(peer, message)
+            case _:
+                if len(self._peers) < PEERS_MAX:
+                    self._peers[peer] = None
+                effects = self.broker.handle(received)
+                if isinstance(message, QUESTIONS) or any(map(_is_refusal, effects)):
+                    self._confirm(received, effects)
+                else:
+                    self._run(effects)
+
+    def _confirm(self, received: ClientRequest, effects: list[Effect]) -> None:
+        """Lets answers out once it is certain that we led when they were made."""
+        commanded = [effect for effect in effects if not isinstance(effect, Persist)]
+        self._run([effect for effect in effects if isinstance(effect, Persist)])
+        if commanded:
+            self._last_token += 1
+            self._reads[self._last_token] = _Held(received, commanded)
+            self.replica.handle(Requested(received.now_ms, Read(self._last_token)))
+
+    def _reply(self, peer: ClientPeer, answer: Any) -> None:
+        self.outgoing.append((peer, [codec.encode(answer)]))
+
+    def _elsewhere(self, request: int) -> messages.Elsewhere:
+        leader = self.members.get(self.replica.replica.leader or 0)
+        known = leader is not None and leader.number != self._identity.number
+        return messages.Elsewhere(request, leader.address if leader is not None and known else "", self._addresses())
+
+    def _addresses(self) -> tuple[str, ...]:
+        return tuple(member.address for member in self.members.values())
+
+    # What is to be agreed on.
+
+    def _stage(self, effect: Persist) -> None:
+        self._wanted.append(effect)
+        self.staged_bytes += _size(effect)
+
+    def _stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
+        self.replica.stage_local(encode_command(command), bodies)
+
+    def gather(self, now_ms: int) -> bool:
+        """Proposes what is wanted, as much as may be under way at once."""
+        replica = self.replica.replica
+        bytes_max = self.journal.commit_bytes_max
+        while self._wanted and self.serving and replica.has_room:
+            count = size = 0
+            while count < len(self._wanted) and size < bytes_max:
+                size += _size(self._wanted[count])
+                count += 1
+            taken, self._wanted = self._wanted[:count], self._wanted[count:]
+            self._sequence += 1
+            command = Command("", self._sequence, pack(now_ms, taken))
+            self._proposed[self._sequence] = (command, taken)
+            self.replica.handle(Requested(now_ms, Propose(command)))
+        self._after(now_ms)
+        return bool(self.outgoing)
+
+    def _answer(self, command: Command, address: int) -> bool:
+        """Applies what this node has proposed, and answers for it."""
+        proposed = self._proposed.pop(command.sequence, None)
+        if proposed is None or proposed[0] is not command or not self.serving:
+            return False
+        time_ms, parts = unpack(command.body)
+        handle = self.broker.handle
+        for persist, part in zip(proposed[1], parts, strict=True):
+            self.staged_bytes -= _size(persist)
+            self._run(
+                handle(Persisted(self._now_ms, persist.command, time_ms, address + part.bodies_at, persist.origin))
+            )
+        return True
+
+    # The group commit.
+
+    @property
+    def has_staged(self) -> bool:
+        return self.replica.has_staged
+
+    @property
+    def committing(self) -> bool:
+        return self.replica.committing
+
+    def begin_commit(self, now_ms: int) -> Commit:
+        return self.replica.begin_commit(now_ms)
+
+    def finish_commit(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.replica.finish_commit(now_ms)
+        self._after(now_ms)
+
+    def refuse_commit(self, now_ms: int, error: Exception) -> None:
+        """A replica that cannot write cannot answer, and the others go on without it."""
+        raise StorageError(f"This member of the group has to end ({error}): free some space, then start it again.")
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        for timer, due_ms in list(self._due.items()):
+            if now_ms >= due_ms and self._due.get(timer) == due_ms:
+                del self._due[timer]
+                self.replica.handle(TimerFired(now_ms, timer))
+        self._after(now_ms)
+        if now_ms >= self._broker_tick_at_ms:
+            self._broker_tick_at_ms = now_ms + TICK_MS
+            if self.serving:
+                super().tick(now_ms)
+            elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
+                self._retention_at_ms = now_ms
+                self._carry(self._segments())
+        if now_ms >= self._check_at_ms:
+            self._check_at_ms = now_ms + CHECK_EVERY_MS
+            self.replica.check_next()
+        if self.serving and now_ms >= self._membership_at_ms:
+            self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
+            self._look_after_members(now_ms)
+        self._after(now_ms)
+
+    # Between members.
+
+    def _receive_mate(self, now_ms: int, frames: Sequence[Frame]) -> None:
+        try:
+            header = decode_message(frames)
+        except ProtocolError:
+            return  # Nobody who speaks so waits for an answer that could be understood.
+        identity = self._identity
+        if isinstance(header.message, Meet):
+            self._on_meet(now_ms, header.message)
+        elif header.group == identity.group and header.receiver == identity.number and header.sender:
+            self.replica.handle(Received(now_ms, header.sender, cast(AnyMessage, header.message)))
+            self._after(now_ms)
+
+    def _after(self, now_ms: int) -> None:
+        """Does what the replica wants done, and what has become possible by it."""
+        replica = self.replica
+        timers, replica.timers = replica.timers, []
+        for effect in timers:
+            self._due.pop(effect.timer, None)
+            if isinstance(effect, SetTimer):
+                self._due[effect.timer] = now_ms + effect.delay_ms
+        notifications, replica.notifications = replica.notifications, []
+        for notification in notifications:
+            match notification:
+                case TurnedAway(Command() as command, _):
+                    self._turn_away(command)
+                case ReadReady(token, _):
+                    held = self._reads.pop(token, None)
+                    if held is not None:
+                        self._run(held.effects)
+                case ReadRefused(token, _):
+                    held = self._reads.pop(token, None)
+                    if held is not None:
+                        self._reply(held.request.peer, self._elsewhere(held.request.message.request))
+                case MembershipSettled(first_slot, _):
+                    self._settled_slot = first_slot
+                    self.broker.members = self._addresses()
+                    self._answer_operators()
+        self._check_serving()
+        if self.serving:
+            self._run(self.broker.serve_streams(now_ms))
+        outgoing, replica.outgoing = replica.outgoing, []
+        for nodes, message in outgoing:
+            for node in nodes:
+                self._send_mate(node, message)
+
+    def _send_mate(self, node: int, message: AnyMessage) -> None:
+        member = self._state.members.get(node) or self.members.get(node)
+        if member is not None:
+            identity = self._identity
+            self.outgoing.append((Mate(member.address), encode_message(message, identity.group, identity.number, node)))
+
+    def _check_serving(self) -> None:
+        replica = self.replica
+        ready = replica.replica.is_up_to_date and (self.serving or replica.applied == replica.replica.log.decided)
+        if ready and not self.serving:
+            self.serving = True
+            self.broker = Broker(self.broker.settings, self._state.machine)
+            self.broker.members = self._addresses()
+            self.broker.recovered()
+        elif self.serving and not replica.replica.leads:
+            self._stop_serving()
+
+    def _stop_serving(self) -> None:
+        """Somebody else leads, or nobody: whoever waits for us is told."""
+        self.serving = False
+        wanted, self._wanted = self._wanted, []
+        for persist in wanted:
+            self._turn_away_one(persist)
+        for held in self._reads.values():
+            self._reply(held.request.peer, self._elsewhere(held.request.message.request))
+        self._reads.clear()
+        for waiting in (*self._to_add.values(), *self._to_remove.values()):
+            for peer, request in waiting:
+                self._reply(peer, self._elsewhere(request))
+        self._to_add, self._to_remove = {}, {}
+        for peer in self._peers:
+            self._reply(peer, self._elsewhere(0))
+        self._peers.clear()
+        self._postponed.clear()
+        self.broker = Broker(self.broker.settings, self._state.machine)
+
+    def _turn_away(self, command: Command) -> None:
+        proposed = self._proposed.pop(command.sequence, None)
+        if proposed is not None:
+            for persist in proposed[1]:
+                self._turn_away_one(persist)
+
+    def _turn_away_one(self, persist: Persist) -> None:
+        """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
+        self.staged_bytes -= _size(persist)
+        message = getattr(persist.origin, "message", None)
+        if message is not None and message.request:
+            self._reply(persist.origin.peer, self._elsewhere(message.request))
+
+    # Members.
+
+    def _on_meet(self, now_ms: int, meet: Meet) -> None:
+        known = next((member for member in self.members.values() if member.disk == meet.disk), None)
+        if known is not None:
+            founders = self._identity.founders if known in self._identity.founders else ()
+            answer: Any = Found(self._identity.group, known.number, founders, tuple(self.members.values()))
+        else:
+            answer = Known(self._addresses())
+            if meet.address in self._candidates or len(self._candidates) < CANDIDATES_MAX:
+                self._candidates[meet.address] = _Candidate(meet.disk, now_ms)
+        self.outgoing.append((Mate(meet.address), encode_message(answer)))
+
+    def _look_after_members(self, now_ms: int) -> None:
+        """Takes in who is wanted, replaces who has lost a disk, and lets those vote who have caught up."""
+        history = self.replica.history
+        membership, applied = history.newest.membership, self.replica.applied
+        self._candidates = {
+            address: candidate
+            for address, candidate in self._candidates.items()
+            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX
+        }
+        if history.is_open(applied) or self.replica.replica.log.history.is_open(applied):
+            return
+        change: Change | None = None
+        for address, candidate in self._candidates.items():
+            holder = next((member for member in self.members.values() if member.address == address), None)
+            if holder is not None:
+                change = Remove(holder.number, candidate.disk)
+            elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
+                change = Add(membership.newest + 1, address, candidate.disk)
+        unwanted = [number for number in self._to_remove if number in membership.nodes]
+        if change is None and unwanted:
+            change = Remove(unwanted[0])
+        if change is None and membership.listeners:
+            change = Promote(membership.listeners[0])
+        if change is not None:
+            self.replica.handle(Requested(now_ms, ChangeMembership(change)))
+        self._answer_operators()
+
+    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: messages.AddMember) -> None:
+        address = message.address
+        if address not in self._addresses() and address not in self._candidates:
+            self._fail(
+                peer,
+                message.request,
+                InvalidRequest(
+                    f"Nobody at {address} asks to join: start it with `tidings serve --data DIR --bind {address} "
+                    f"--join {','.join(self._addresses())}`, then add it."
+                ),
+            )
+            return
+        self._to_add.setdefault(address, []).append((peer, message.request))
+        self._answer_operators()
+
+    def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
+        # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
+        known = (*self.members.values(), *self._state.members.values())
+        member = next((each for each in known if message.member in (str(each.number), each.address)), None)
+        voters = self.replica.history.newest.membership.voters
+        if member is None:
+            error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
+            self._fail(peer, message.request, error)
+        elif voters == (member.number,):
+            self._fail(peer, message.request, InvalidRequest("The last voter cannot be removed: stop it instead."))
+        else:
+            self._to_remove.setdefault(member.number, []).append((peer, message.request))
+
+    def _fail(self, peer: ClientPeer, request: int, error: InvalidRequest) -> None:
+        self._reply(peer, messages.Failed(request, error.number, str(error)))
+
+    def _answer_operators(self) -> None:
+        """Tells those who wanted a change that it has come to its end."""
+        newest = self.replica.history.newest
+        if self._settled_slot < newest.first_slot:
+            return
+        voters = newest.membership.voters
+        by_address = {member.address: member.number for member in self.members.values()}
+        for address in [each for each in self._to_add if by_address.get(each) in voters]:
+            for peer, request in self._to_add.pop(address):
+                self._reply(peer, self._describe(request))
+        for number in [each for each in self._to_remove if each not in newest.membership.nodes]:
+            for peer, request in self._to_remove.pop(number):
+                self._reply(peer, self._describe(request))
+
+    def _describe(self, request: int) -> messages.Members:
+        replica, history = self.replica, self.replica.history
+        membership = history.newest.membership
+        rows = tuple(
+            messages.MemberInfo(
+                member.number,
+                member.address,
+                "voter" if member.number in membership.voters else "listener",
+                member.number == replica.replica.leader,
+            )
+            for member in self.members.values()
+        )
+        return messages.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
+
+
+def _is_refusal(effect: Effect) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.message, messages.Failed)
+
+
+def _size(persist: Persist) -> int:
+    return 256 + sum(map(len, persist.bodies))

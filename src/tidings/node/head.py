@@ -1,0 +1,60 @@
+"""What a replica's snapshots and indexes hold beside those of its state.
+
+A segment of a replica's journal is sealed with a `Head`: the state, where it stands, what was promised, and what was
+accepted beyond it, by its place in the journal. The index of each segment has the places of the slots that were
+applied while it was written, so that those who are behind can be sent them, however old they are.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.multipaxos.records import Snapshot
+from tidings.protocols.multipaxos.values import Ballot, Entry
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A value that is accepted and not applied: the record at this address has it."""
+
+    slot: int
+    address: int
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """All that the records before it say."""
+
+    node: int
+    promised: Ballot
+    snapshot: Snapshot
+    held: tuple[Held, ...]
+    state: bytes
+    taken: tuple[Entry, ...] = ()
+    """The same as `held`, of a replica that has exchanged its journal for another's: no record has them any more."""
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """What was applied while a segment was written: where the records are, slot by slot; the state's index."""
+
+    first_slot: int
+    addresses: bytes
+    command_sizes: bytes
+    state: bytes
+    moved: tuple[tuple[int, int, int], ...] = ()
+    """Slots of earlier segments whose records were damaged and came again: their new addresses and command sizes."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(Head)
+_piece_decoder = msgspec.msgpack.Decoder(Piece)
+
+
+def encode(what: Head | Piece) -> bytes:
+    return _encoder.encode(what)
+
+
+def decode_head(data: bytes | memoryview) -> Head:
+    return _head_decoder.decode(data)
+
+
+def decode_piece(data: bytes | memoryview) -> Piece:
+    return _piece_decoder.decode(data)

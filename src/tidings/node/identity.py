@@ -1,0 +1,118 @@
+"""Who a member of a group is, and how a node that is new becomes one.
+
+A file beside the journal (`member`) says it for good: the group, the number, the mark of this disk. A folder without
+one belongs to a node that is new; see `protocols.multipaxos.joining` for what it says and hears.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from tidings.errors import InvalidRequest
+from tidings.journal.disk import LocalDisk
+from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
+from tidings.protocols.multipaxos.membership import MEMBERS_MAX
+
+MEMBER_NAME = "member"
+DISK_NAME = "disk"
+MEET_EVERY_MS = 300
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A member of a group."""
+
+    group: bytes
+    number: int
+    disk: bytes
+    founders: tuple[Member, ...]
+    """Empty for a node that has joined later."""
+    contacts: tuple[Member, ...]
+    """Whom a node that has joined knew at first."""
+
+
+def read_identity(disk: LocalDisk) -> Identity | None:
+    """Who this folder belongs to; None if to nobody yet."""
+    if MEMBER_NAME not in disk.names():
+        if any(name.endswith(".journal") for name in disk.names()):
+            raise InvalidRequest(
+                "This folder holds the journal of a broker that stands alone: give a member of a group one of its own."
+            )
+        return None
+    return msgspec.msgpack.decode(bytes(disk.map(MEMBER_NAME)), type=Identity)
+
+
+class Newcomer:
+    """A node that does not know yet who it is. Pure but for its folder."""
+
+    def __init__(self, disk: LocalDisk, address: str, founders: tuple[str, ...], contacts: tuple[str, ...]) -> None:
+        self._disk = disk
+        self._address = address
+        self._founders = founders
+        self._contacts = dict.fromkeys(each for each in (*founders, *contacts) if each != address)
+        self._met: dict[str, bytes] = {}
+        """Other founders that are new, and their disks."""
+        self._there_is_a_group = False
+        self.identity: Identity | None = None
+        self.trouble = ""
+        """What keeps the group from being founded, as far as is known."""
+        self._mark = self._read_mark()
+
+    def _read_mark(self) -> bytes:
+        if DISK_NAME not in self._disk.names():
+            self._disk.replace(DISK_NAME, [os.urandom(16)])
+        return bytes(self._disk.map(DISK_NAME))
+
+    @property
+    def contacts(self) -> tuple[str, ...]:
+        return tuple(self._contacts)
+
+    def greet(self) -> Iterator[tuple[str, JoiningMessage]]:
+        """What to say every `MEET_EVERY_MS`, and to whom."""
+        for address in self._contacts:
+            yield address, Meet(self._address, self._mark, self._founders)
+
+    def hear(self, message: object) -> Iterator[tuple[str, JoiningMessage]]:
+        """Takes in what somebody says; what to answer."""
+        match message:
+            case Meet(address, disk, founders) if self._founders:
+                if founders != self._founders:
+                    self.trouble = (
+                        f"{address} was started with --group {','.join(founders)}, and this node with "
+                        f"--group {','.join(self._founders)}: start all founders with the same list."
+                    )
+                elif address in self._founders and address != self._address:
+                    self._met[address] = disk
+                yield from self._found()
+            case Known(addresses):
+                self._there_is_a_group = True
+                for address in addresses[:MEMBERS_MAX]:
+                    if address != self._address:
+                        self._contacts[address] = None
+            case Found(group, number, founders, members):
+                self._become(Identity(group, number, self._mark, founders, members))
+
+    def _found(self) -> Iterator[tuple[str, JoiningMessage]]:
+        """The first founder founds, once it has met all others and none of them knows of a group."""
+        first = self._founders[0]
+        if self._address != first or self._there_is_a_group or self.identity is not None:
+            return
+        if len(self._met) < len(self._founders) - 1:
+            return
+        disks = {**self._met, self._address: self._mark}
+        founders = tuple(Member(number, address, disks[address]) for number, address in enumerate(self._founders, 1))
+        group = os.urandom(16)
+        self._become(Identity(group, 1, self._mark, founders, founders))
+        for member in founders[1:]:
+            yield member.address, Found(group, member.number, founders, founders)
+
+    def found_alone(self) -> None:
+        """A group of one needs nobody else."""
+        if self._founders == (self._address,):
+            list(self._found())
+
+    def _become(self, identity: Identity) -> None:
+        self._disk.replace(MEMBER_NAME, [msgspec.msgpack.encode(identity)])
+        self.identity = identity

@@ -1,0 +1,95 @@
+"""A member of a group as a process: it finds out who it is, then runs like any broker."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tidings.errors import InvalidRequest, ProtocolError
+from tidings.journal.disk import RealDisk
+from tidings.journal.journal import Journal
+from tidings.node.clock import Clock
+from tidings.node.group import GroupEngine
+from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity
+from tidings.node.loop import GARBAGE_MIN, Loop, stop_on_signals
+from tidings.protocols.broker import messages
+from tidings.settings import BrokerSettings, GroupSettings, JournalSettings, NodeSettings, ReplicaSettings
+from tidings.transport.mates import MateRouter
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
+
+
+def serve_member(
+    data: Path,
+    broker: BrokerSettings,
+    journal: JournalSettings,
+    node: NodeSettings,
+    group: GroupSettings,
+    replica: ReplicaSettings,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Runs a member of a group on a folder until SIGTERM, SIGINT or an authorised shutdown.
+
+    `on_ready` gets the address once the node knows who it is. A new group is founded when all founders have met.
+    """
+    disk = RealDisk(data)
+    try:
+        router = MateRouter(node, broker.batch_bytes_max)
+        clock = Clock()
+        identity = read_identity(disk)
+        if identity is None:
+            address = group.advertise or router.address
+            identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
+        engine = GroupEngine(broker, replica, identity, Journal.open(disk, journal), disk)
+        engine.recover(clock())
+        loop = Loop(engine, router, node, clock)
+        stop_on_signals(loop, router.wake_descriptor)
+        gc.freeze()
+        gc.set_threshold(GARBAGE_MIN)
+        on_ready(router.address)
+        loop.run()
+    finally:
+        disk.close()
+
+
+def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:
+    if group.group and address not in group.group:
+        raise InvalidRequest(
+            f"This node is {address}, which is not in --group {','.join(group.group)}: bind one of these addresses, or "
+            "say with --advertise which one it is."
+        )
+    return group.group
+
+
+def _become(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Identity:
+    """Talks to the others until it is clear who this node is."""
+    newcomer.found_alone()
+    greet_at_ms, trouble = clock(), ""
+    while newcomer.identity is None:
+        outgoing: list[tuple[Mate | bytes | tuple[bytes], list[Frame]]] = []
+        if clock() >= greet_at_ms:
+            greet_at_ms = clock() + MEET_EVERY_MS
+            outgoing += [(Mate(address), encode_message(message)) for address, message in newcomer.greet()]
+        if router.wait(max(0, greet_at_ms - clock()), True):
+            for peer, frames, user in router.receive(100):
+                if not frames or frames[0] != MARK:
+                    number = codec.guess_request(frames[0]) if frames else 0
+                    outgoing.append((peer, [codec.encode(messages.Elsewhere(number, "", newcomer.contacts))]))
+                elif user in (None, MATE_NAME):
+                    outgoing += _hear(newcomer, frames)
+        router.send_all(outgoing)
+        if newcomer.trouble != trouble:
+            trouble = newcomer.trouble
+            print(f"tidings: {trouble}", file=sys.stderr, flush=True)
+    return newcomer.identity
+
+
+def _hear(newcomer: Newcomer, frames: list[Frame]) -> list[tuple[Mate, list[Frame]]]:
+    try:
+        header = decode_message(frames)
+    except ProtocolError:
+        return []
+    return [(Mate(address), encode_message(message)) for address, message in newcomer.hear(header.message)]

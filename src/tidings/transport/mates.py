@@ -1,0 +1,82 @@
+"""The door of a member of a group: that of a broker, and a connection to each other member.
+
+A connection carries messages one way: what a member sends goes over a DEALER of its own to the other's door. What
+cannot be sent because the other one is away is dropped: replicas say again what matters, and the latest counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from tidings.settings import NodeSettings
+from tidings.transport import curve, frames
+from tidings.transport.router import COPY_BYTES_MAX, Peer, Router
+from tidings.wire.codec import Frame
+from tidings.wire.replication import MATE_NAME, Mate
+
+MATES_MAX = 32
+MATE_QUEUE_MAX = 1_000
+"""Messages that wait for one member; a window of slots fits many times."""
+
+
+class MateRouter(Router):
+    """A bound ROUTER, and DEALERs to the other members."""
+
+    def __init__(self, settings: NodeSettings, frame_bytes_max: int) -> None:
+        self._mates: dict[str, zmq.Socket[bytes]] = {}
+        super().__init__(settings, frame_bytes_max)
+        self._mate_options = curve.client_options(Path(settings.keys), MATE_NAME) if settings.keys is not None else None
+
+    def send_all(self, outgoing: Sequence[tuple[Peer | Mate, list[Frame]]]) -> None:
+        """Sends frames in order, to clients and to other members; what cannot be sent is dropped."""
+        clients: list[tuple[Peer, list[Frame]]] = []
+        shared: dict[int, zmq.Frame] = {}
+        for peer, parts in outgoing:
+            if isinstance(peer, Mate):
+                self._send_mate(peer, parts, shared)
+            else:
+                clients.append((peer, parts))
+        super().send_all(clients)
+
+    def _send_mate(self, mate: Mate, parts: list[Frame], shared: dict[int, zmq.Frame]) -> None:
+        whole: list[Frame | zmq.Frame] = []
+        for part in parts:
+            if len(part) <= COPY_BYTES_MAX:
+                whole.append(part)
+                continue
+            frame = shared.get(id(part))
+            if frame is None:  # The same bytes go to several members: libzmq counts references.
+                frame = shared[id(part)] = zmq.Frame(part, copy=False)
+            whole.append(frame)
+        with contextlib.suppress(zmq.Again):
+            frames.send(self._mate(mate.address), whole)
+
+    def _mate(self, address: str) -> zmq.Socket[bytes]:
+        mate = self._mates.get(address)
+        if mate is None:
+            if len(self._mates) >= MATES_MAX:
+                oldest = next(iter(self._mates))
+                self._mates.pop(oldest).close(linger=0)
+            mate = self._mates[address] = self._context.socket(zmq.DEALER)
+            mate.linger = 0
+            mate.sndhwm = MATE_QUEUE_MAX
+            mate.ipv6 = "[" in address
+            mate.immediate = True  # Nothing is kept for somebody who is not there.
+            mate.setsockopt(zmq.RECONNECT_IVL, 20)
+            mate.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+            mate.setsockopt(zmq.HEARTBEAT_IVL, 1_000)
+            mate.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3_000)
+            if self._mate_options is not None:
+                self._mate_options.apply(mate)
+            mate.connect(address)
+        return mate
+
+    def close(self, linger_ms: int) -> None:
+        for mate in self._mates.values():
+            mate.close(linger=linger_ms)
+        self._mates.clear()
+        super().close(linger_ms)
