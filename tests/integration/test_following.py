@@ -20,6 +20,7 @@ import pytest
 import tidings
 from tests.integration.signpost import MovingBroker, Signpost
 from tests.integration.test_crashes import crash_again_and_again
+from tidings.client import connect_worker
 from tidings.errors import Unavailable
 from tidings.transport import curve
 
@@ -122,13 +123,15 @@ def test_an_awaiting_bus_follows_too(tmp_path: Path) -> None:
 
 
 def test_one_address_is_enough_and_a_dead_one_does_no_harm(tmp_path: Path) -> None:
-    """P6: in `connect`, in TIDINGS_BUS and in commands."""
+    """P6: in `connect`, for Spark's workers, in TIDINGS_BUS and in commands."""
     with MovingBroker(tmp_path / "data", signposts=1) as moving:
         (signpost,) = moving.signposts
         for number, address in enumerate([signpost.address, f"tcp://127.0.0.1:9,{signpost.address}"]):
             with tidings.connect(address, "alice", **PATIENT) as bus:
                 bus.subscribe("news")
                 assert bus.put("news", "hello").offset == number
+        with connect_worker(f"tcp://127.0.0.1:9,{signpost.address}", "etl", **PATIENT) as worker:
+            assert worker.topic("news").count == 2
         command = [sys.executable, "-m", "tidings", "topics", "--json", "--retries", "40"]
         for arguments, environment in (
             (["--bus", f"tcp://127.0.0.1:9,{signpost.address}"], {}),
