@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, named: bool, timeout: bool
         "--bus",
         metavar="ADDRESS",
         default=os.environ.get("TIDINGS_BUS") or DEFAULT_BUS,
-        help=f"a broker's address, or a folder for a bus in this process (or TIDINGS_BUS; default: {DEFAULT_BUS})",
+        help="a broker's address, several of a replica group with commas between them, or a folder for a bus in this "
+        f"process (or TIDINGS_BUS; default: {DEFAULT_BUS})",
     )
     if timeout:
         group.add_argument(

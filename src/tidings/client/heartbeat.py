@@ -63,7 +63,7 @@ def _beat(connect: Callable[[], Link], known: weakref.ref[Session], stopped: thr
             every_seconds = session.beat_ms / 1000
             if session.route.grouped:
                 route.learn(session.route.known)
-            _look_after(link, route, asked)
+            look_after(link, route, asked)
             who = session.main
             asked = who.epoch > 0 and who.fenced is None and bool(session.members.numbers())
             if asked:
@@ -75,7 +75,7 @@ def _beat(connect: Callable[[], Link], known: weakref.ref[Session], stopped: thr
         link.close()
 
 
-def _look_after(link: Link, route: Route, asked: bool) -> None:
+def look_after(link: Link, route: Route, asked: bool) -> None:
     """Takes in what the last beat led to. Of a group's members it says which one to beat to next."""
     now_ms = time.monotonic_ns() // 1_000_000
     heard = moved = False

@@ -103,6 +103,30 @@ def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() 
     assert (early.copies, late.copies) == (3, 2)
 
 
+def test_what_has_not_left_yet_waits_for_the_end_of_the_pause_too() -> None:
+    """The answer to one request came in before the shell had sent the next."""
+    script = Script(address=GROUP)
+    early = ask(script)
+    script.frames()
+    ask(script)
+    script.answer(m.Elsewhere(early.number, ""))
+    assert script.frames() == []
+    script.wait(100)
+    assert len(script.frames()) == 2
+
+
+def test_redirects_are_counted_from_the_last_answer_of_a_leader() -> None:
+    """P6: a leader may change more often in the life of a session than redirects are followed in a row."""
+    script = Script(address=GROUP)
+    for leader in (B, C) * REDIRECTS_MAX:
+        call = ask(script)
+        script.frames()
+        script.answer(m.Elsewhere(call.number, leader, MEMBERS))
+        assert len(script.frames()) == 1
+        script.answer(m.Topics(call.number, ()))
+        assert call.pending.done
+
+
 def test_an_answer_during_a_pause_is_dropped_like_one_that_got_lost() -> None:
     script = Script(address=GROUP)
     calls = [ask(script), ask(script)]
