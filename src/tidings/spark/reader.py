@@ -25,6 +25,7 @@ from tidings.spark.door import bus_of
 from tidings.spark.options import Reading
 from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
 from tidings.spark.planning import limit as limited
+from tidings.spark.worker import settle_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,7 @@ def read_share(reading: Reading, schema: StructType, partition: InputPartition) 
     from tidings.spark.arrow import record_batches
 
     assert isinstance(partition, Share)
+    settle_in()
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with bus_of(reading.door) as bus:
         for wanted in partition.ranges:

@@ -1,0 +1,20 @@
+"""A Python worker of Spark, which runs one task after the other.
+
+PySpark collects garbage after every task. In a worker that has PySpark, Arrow and tidings loaded that takes 40 ms,
+nine tenths of what a small task costs, and it never finds anything in them: they stay as long as the process.
+"""
+
+from __future__ import annotations
+
+import gc
+
+_settled = False
+
+
+def settle_in() -> None:
+    """Takes what is loaded out of the collections to come. Each task says so; only a worker's first one does it."""
+    global _settled
+    if not _settled:
+        _settled = True
+        gc.collect()  # What is garbage now would be kept for good.
+        gc.freeze()
