@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidings.client.bus import Bus
-    from tidings.message import Batch
+    from tidings.client.ranges import Stored
 
 log = logging.getLogger("tidings.spark")
 
@@ -63,14 +63,14 @@ def read_share(reading: Reading, schema: StructType, partition: InputPartition) 
             yield from record_batches(_batches(bus, reading, wanted), arrow_schema)
 
 
-def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Batch]:
+def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Stored]:
     """The stored batches of a range. Retention may be faster than we are: what it took is an error, or passed over."""
     at = wanted.start
     while at < wanted.end:
         try:
-            for batch in bus.read(wanted.topic, at, wanted.end):
+            for batch in bus.read_stored(wanted.topic, at, wanted.end):
                 yield batch
-                at = batch.next_offset
+                at = batch.end
         except InvalidRequest:
             rest = kept(Range(wanted.topic, at, wanted.end), bus.topic(wanted.topic), reading)
             if rest == Range(wanted.topic, at, wanted.end):
