@@ -91,6 +91,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A share of the range for each task. Spark wants a list, and at least one task to run."""
+        settle_in()
         with bus_of(self._reading.door, begins=True) as bus:
             ranges = batch_ranges(bus, self._reading)
         return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
@@ -111,6 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """How far a query with the trigger availableNow goes."""
         self._latest: Offsets | None = None
+        self._found: tuple[Offsets, dict[str, TopicInfo]] | None = None
+        """The end of the last micro-batch that was planned, and what the topics held then."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a new query begins. Spark asks twice and takes it that the answers are the same."""
@@ -151,7 +154,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = limited({**ends, **start}, ends, limit.max_rows)
         # A topic that is gone keeps its place: it goes on there if it comes back.
-        return dict(sorted({**start, **ends}.items()))
+        end = dict(sorted({**start, **ends}.items()))
+        self._found = end, topics
+        return end
 
     def _known(self, start: Offsets) -> Iterable[str]:
         """The topics that need not be there: where lost ones are passed over, that was said when the query began."""
@@ -173,8 +178,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The shares of a micro-batch; after a restart those of the one that had not been finished."""
         self._begun = True
-        with bus_of(self._reading.door) as bus:
-            known = {info.name: info for info in bus.topics()}
+        if self._found is not None and self._found[0] == end:
+            known = self._found[1]  # Spark has asked a moment ago; what is lost since then the tasks will find out.
+        else:
+            with bus_of(self._reading.door) as bus:
+                known = {info.name: info for info in bus.topics()}
         ranges = []
         for name, until in end.items():
             wanted = Range(name, min(start.get(name, until), until), until)

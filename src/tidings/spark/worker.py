@@ -1,4 +1,4 @@
-"""A Python worker of Spark, which runs one task after the other.
+"""A Python worker of Spark, which runs one task after the other, or plans or commits one batch after the other.
 
 PySpark collects garbage after every task. In a worker that has PySpark, Arrow and tidings loaded that takes 40 ms,
 nine tenths of what a small task costs, and it never finds anything in them: they stay as long as the process.
@@ -12,7 +12,10 @@ _settled = False
 
 
 def settle_in() -> None:
-    """Takes what is loaded out of the collections to come. Each task says so; only a worker's first one does it."""
+    """Takes what is loaded out of the collections to come.
+
+    Every task, plan and commit says so, because each may be the first of its process; only the first one does it.
+    """
     global _settled
     if not _settled:
         _settled = True

@@ -77,6 +77,7 @@ def _publish(writing: Writing, messages: Sequence[WriterCommitMessage | None], o
     written = [each for each in messages if isinstance(each, Written)]
     if not written:
         return
+    settle_in()
     query, batch = written[0].query, written[0].batch
     with bus_of(writing.door) as bus:
         named = [StageName(each.stage, each.count) for each in written]
