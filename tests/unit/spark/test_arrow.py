@@ -116,6 +116,19 @@ def test_stored_batches_come_out_as_unpacked_ones_do(few: int, monkeypatch: pyte
     assert rows.column("stored_at").to_pylist() == [moment(5)] * 193
 
 
+def test_each_batch_has_its_own_times() -> None:
+    """D1: before 1970 too, which a publisher's clock may say."""
+    times = (-2_000_000, 3_000_000, 1_700_000_000_000_001)
+    batches = [
+        Batch("t", 2 * number, Columns(1, "ann", [b"x", b"y"], published_us=time_us), stored_at=number)
+        for number, time_us in enumerate(times)
+    ]
+    [rows] = record_batches(batches, SCHEMA)
+    rows.validate(full=True)
+    assert rows.column("published_at").cast(pa.int64()).to_pylist() == [each for each in times for _ in range(2)]
+    assert rows.column("stored_at").to_pylist() == [moment(each) for each in (0, 0, 1, 1, 2, 2)]
+
+
 def test_a_batch_that_is_not_what_it_was_said_to_be_is_refused() -> None:
     """D1: of one size or not."""
     for values in ([b"abc"] * 20, [b"x" * n for n in range(20)]):
