@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
-    "spark": (*NOUNS, "client", "protocols.broker.bulk", "spelling", ""),
+    "spark": (*NOUNS, "client", "protocols.broker.bulk", "wire.even", "spelling", ""),
     "pipeline": (*NOUNS, "client", "spark", "spelling", ""),
     # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
     "exchange": (*NOUNS, "client", "spark.arrow", ""),

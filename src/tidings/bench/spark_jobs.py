@@ -10,12 +10,25 @@ from typing import Any
 
 from tidings.spark.session import open_session
 
+CHUNK_RECORDS = 500_000
+
 
 def spark_start(desk: Any, folder: str) -> str:
     """Starts a session on all cores; Spark's version."""
     session = open_session("tidings bench", f"local[{os.cpu_count() or 1}]", {"spark.sql.warehouse.dir": folder})
+    from tidings.bench.spark_ready import ReadySource
+
+    session.dataSource.register(ReadySource)
     desk.spark = session
     return str(session.version)
+
+
+def publish_records(desk: Any, topic: str, count: int) -> None:
+    """Puts as many measurements, each of them different."""
+    from tidings.bench.spark_ready import records
+
+    for first in range(0, count, CHUNK_RECORDS):
+        desk.connected.put_many(topic, records(first, min(CHUNK_RECORDS, count - first)))
 
 
 def spark_stop(desk: Any) -> None:
@@ -45,6 +58,13 @@ def spark_read(desk: Any, address: str, topic: str, rows: int | None = None) -> 
 def spark_read_parquet(desk: Any, path: str) -> float:
     """The same with a folder of Parquet."""
     return _timed(desk.spark.read.parquet(path))
+
+
+def spark_read_ready(desk: Any, rows: int) -> float:
+    """The same with rows that a Python source has ready."""
+    from tidings.bench.spark_ready import NAME
+
+    return _timed(desk.spark.read.format(NAME).option("rows", rows).load())
 
 
 def _timed(frame: Any) -> float:
@@ -98,11 +118,13 @@ def spark_micro_batches(
 
 
 SPARK_JOBS = (
+    publish_records,
     spark_start,
     spark_stop,
     spark_to_parquet,
     spark_read,
     spark_read_parquet,
+    spark_read_ready,
     spark_stream,
     spark_micro_batches,
 )

@@ -19,7 +19,7 @@ from tidings.client.link import Link
 from tidings.client.operations import Core, Operation, topics_of
 from tidings.client.parcels import Single
 from tidings.client.publisher import Publisher
-from tidings.client.ranges import RangeReader, RangeStart, When
+from tidings.client.ranges import BULK_BYTES, RangeReader, RangeStart, Stored, When
 from tidings.client.rows import Value
 from tidings.client.serving import Handler, Service
 from tidings.client.session import Session
@@ -427,11 +427,17 @@ class Bus:
         """
         reader = RangeReader(self._core, topic, start, end)
         self.perform(reader.begin())
-        return self._batches_of(reader)
+        return self._steps(reader, reader.step)
 
-    def _batches_of(self, reader: RangeReader) -> Iterator[Batch]:
+    def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Stored]:
+        """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
+        reader = RangeReader(self._core, topic, start, end, BULK_BYTES)
+        self.perform(reader.begin())
+        return self._steps(reader, reader.step_stored)
+
+    def _steps(self, reader: RangeReader, step: Callable[[], Operation[T | None]]) -> Iterator[T]:
         try:
-            while (batch := self.perform(reader.step())) is not None:
+            while (batch := self.perform(step())) is not None:
                 yield batch
         finally:
             self.settle(reader.leave)

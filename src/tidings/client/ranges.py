@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
+
+import msgspec
 
 from tidings.client.link import Frame
 from tidings.client.operations import Core, Operation, ask, expect, topic, wait_for
@@ -15,19 +17,58 @@ from tidings.errors import InvalidRequest, ProtocolError
 from tidings.message import Batch, check_topic
 from tidings.protocols.broker.bulk import AskOffset, OffsetFound, Read, ReadDone
 from tidings.wire.codec import decode_columns
+from tidings.wire.even import Even, read_even
 
 READ_MESSAGES = 65_536
 READ_BYTES = 1024 * 1024
 """What one answer brings; while the caller works on it, the next one is under way."""
+BULK_BYTES = 4 * 1024 * 1024
+"""The same for readers in bulk, who sit close to the broker: fewer and larger answers cost both sides less."""
 
 RangeStart = Literal["earliest"] | int
 When = datetime | float
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """A stored batch as it came, and the offsets of it that are wanted: it is unpacked for whoever asks."""
+
+    topic: str
+    first_offset: int
+    count: int
+    stored_ms: int
+    body: Frame
+    start: int
+    end: int
+
+    def batch(self) -> Batch:
+        """What is wanted of it, unpacked."""
+        stored_at = self.stored_ms / 1000 if self.stored_ms else None
+        batch = Batch(self.topic, self.first_offset, decode_columns(self.body), 1, stored_at, len(self.body))
+        self._check(len(batch.values))
+        return batch.after(self.start).before(self.end)
+
+    def even(self) -> Even | None:
+        """What is wanted of it, the values as one block; None if they are not all of one size."""
+        even = read_even(self.body)
+        if even is None:
+            return None
+        self._check(even.count)
+        return even.part(self.start - self.first_offset, self.end - self.first_offset)
+
+    def _check(self, count: int) -> None:
+        if count != self.count:
+            raise ProtocolError(
+                f"A batch of {self.topic!r} at {self.first_offset} was said to have {self.count} messages and "
+                f"has {count}: is that a tidings broker?"
+            )
+
+
 class RangeReader:
     """The steps of one loop over a range. One answer is in hand and one under way, so memory stays bounded."""
 
-    def __init__(self, core: Core, name: str, start: RangeStart, end: int | None) -> None:
+    def __init__(
+        self, core: Core, name: str, start: RangeStart, end: int | None, answer_bytes: int = READ_BYTES
+    ) -> None:
         if not (start == "earliest" or (type(start) is int and start >= 0)):
             raise InvalidRequest(f'A range starts at "earliest" or at an offset, and this is {start!r}.')
         if not (end is None or (type(end) is int and end >= 0)):
@@ -37,8 +78,9 @@ class RangeReader:
         self._start = start
         self._at = 0
         self._end = end
+        self._answer_bytes = answer_bytes
         self._under_way: Call | None = None
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[Stored] = deque()
 
     def begin(self) -> Operation[None]:
         """Finds out where the range begins and ends, and asks for the first piece of it."""
@@ -52,6 +94,11 @@ class RangeReader:
 
     def step(self) -> Operation[Batch | None]:
         """The next batch, None at the end of the range."""
+        stored = yield from self.step_stored()
+        return None if stored is None else stored.batch()
+
+    def step_stored(self) -> Operation[Stored | None]:
+        """The next batch as it is stored, None at the end of the range."""
         while not self._batches:
             call, self._under_way = self._under_way, None
             if call is None:
@@ -69,7 +116,7 @@ class RangeReader:
                         "were to be read: is that a tidings broker?"
                     )
                 self._ask(self._at, end)
-            self._batches.extend(_open(self._topic, done, call.received, start, end))
+            self._batches.extend(_stored(self._topic, done, call.received, start, end))
         return self._batches.popleft()
 
     def leave(self) -> None:
@@ -79,27 +126,21 @@ class RangeReader:
             self._under_way = None
 
     def _ask(self, start: int, end: int) -> None:
-        core, name = self._core, self._topic
+        core, name, size_bytes = self._core, self._topic, self._answer_bytes
         self._under_way = core.session.request(
-            core.now_ms(), lambda number, _: Read(number, name, start, end, READ_MESSAGES, READ_BYTES)
+            core.now_ms(), lambda number, _: Read(number, name, start, end, READ_MESSAGES, size_bytes)
         )
 
 
-def _open(name: str, done: ReadDone, bodies: Sequence[Frame], start: int, end: int) -> list[Batch]:
-    """The batches of an answer, cut to the range."""
+def _stored(name: str, done: ReadDone, bodies: Sequence[Frame], start: int, end: int) -> Iterator[Stored]:
+    """The batches of an answer, with the part of the range that each has."""
     if len(bodies) != len(done.batches):
         raise ProtocolError(f"{len(done.batches)} batches came with {len(bodies)} bodies: is that a tidings broker?")
-    batches = []
     for described, body in zip(done.batches, bodies, strict=True):
-        stored_at = described.stored_ms / 1000 if described.stored_ms else None
-        batch = Batch(name, described.first_offset, decode_columns(body), 1, stored_at, len(body))
-        if len(batch.values) != described.count:
-            raise ProtocolError(
-                f"A batch of {name!r} at {described.first_offset} was said to have {described.count} messages and "
-                f"has {len(batch.values)}: is that a tidings broker?"
-            )
-        batches.append(batch.after(start).before(end))
-    return batches
+        first, count = described.first_offset, described.count
+        wanted = max(start, first)
+        until = max(wanted, min(end, first + count))
+        yield Stored(name, first, count, described.stored_ms, body, wanted, until)
 
 
 def offset_at(core: Core, name: str, when: When) -> Operation[int]:

@@ -1,24 +1,31 @@
 """Stored batches to Arrow and back, column by column.
 
 Small stored batches are put together until a RecordBatch is large enough to be worth its way into the JVM. A column
-that is the same for a whole batch (topic, publisher, times) is repeated by Arrow; only values, keys, headers and ids
-are touched one by one, as the bytes objects that the wire's decoder made.
+that is the same for a whole batch (topic, publisher, times) is repeated by Arrow. Values that are all of one size are
+copied as one block; others, and keys, headers and ids, are touched one by one, as the objects that the wire's decoder
+made.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.message import Batch, Headers
+from tidings.client.ranges import Stored
+from tidings.message import Batch, Columns, Headers
+from tidings.wire.even import Even
 
-ROWS_WANTED = 32_768
+ROWS_WANTED = 16384
 BYTES_WANTED = 16 * 1024 * 1024
 """A RecordBatch is closed once it has this many rows, or about this many bytes."""
+FEW = 256
+"""So few values do not pay for an array of their own."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.binary())
@@ -40,47 +47,89 @@ COLUMNS = pa.schema(
 _counting = pa.array(range(2 * ROWS_WANTED), pa.int64())
 
 
-def record_batches(batches: Iterable[Batch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+class Piece(msgspec.Struct, frozen=True):
+    """What is wanted of one stored batch."""
+
+    topic: str
+    first_offset: int
+    count: int
+    stored_us: int | None
+    size_bytes: int
+    columns: Columns | Even
+    values: pa.Array | list[bytes]
+    """As an array, made while what it is made of is still in the processor's cache; as a list if they are few."""
+
+
+def _piece(batch: Batch | Stored) -> Piece:
+    if isinstance(batch, Stored):
+        even = batch.even()
+        if even is not None:
+            stored_us = batch.stored_ms * 1000 or None
+            return Piece(batch.topic, batch.start, even.count, stored_us, len(batch.body), even, _block(even))
+        batch = batch.batch()
+    stored_us = None if batch.stored_at is None else round(batch.stored_at * 1e6)
+    count, values = len(batch.values), batch.values
+    array = pa.array(values, pa.binary()) if count >= FEW else values
+    return Piece(batch.topic, batch.first_offset, count, stored_us, batch.size_bytes, batch.columns, array)
+
+
+def _block(even: Even) -> pa.Array:
+    """Values of one size: all but the bytes before each of them."""
+    spaced = pa.Array.from_buffers(pa.binary(even.distance_bytes), even.count, [None, pa.py_buffer(even.values)])
+    return pc.binary_slice(spaced, even.head_bytes, even.distance_bytes).cast(pa.binary())
+
+
+def record_batches(batches: Iterable[Batch | Stored], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches of one topic as few RecordBatches of that schema; none of them spans a gap in the offsets."""
     builders = [BUILDERS[name] for name in schema.names]
-    pieces: list[Batch] = []
+    pieces: list[Piece] = []
     rows = size_bytes = 0
-    for batch in batches:
-        gap = bool(pieces) and batch.first_offset != pieces[-1].next_offset
+    for piece in map(_piece, batches):
+        gap = bool(pieces) and piece.first_offset != pieces[-1].first_offset + pieces[-1].count
         if gap or rows >= ROWS_WANTED or size_bytes >= BYTES_WANTED:
             yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
             pieces = []
             rows = size_bytes = 0
-        pieces.append(batch)
-        rows += len(batch.values)
-        size_bytes += batch.size_bytes
+        pieces.append(piece)
+        rows += piece.count
+        size_bytes += piece.size_bytes
     if rows:
         yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
 
 
-def _offsets(pieces: list[Batch], rows: int) -> pa.Array:
+def _offsets(pieces: list[Piece], rows: int) -> pa.Array:
     global _counting
     if rows > len(_counting):
         _counting = pa.array(range(rows), pa.int64())
     return pc.add(_counting.slice(0, rows), pieces[0].first_offset)
 
 
-def _values(pieces: list[Batch], rows: int) -> pa.Array:
-    if len(pieces) == 1:
-        return pa.array(pieces[0].values, pa.binary())
-    return pa.array(list(chain.from_iterable(piece.values for piece in pieces)), pa.binary())
+def _values(pieces: list[Piece], rows: int) -> pa.Array:
+    arrays: list[pa.Array] = []
+    few: list[bytes] = []
+    for piece in pieces:
+        if isinstance(piece.values, list):
+            few += piece.values
+            continue
+        if few:
+            arrays.append(pa.array(few, pa.binary()))
+            few = []
+        arrays.append(piece.values)
+    if few:
+        arrays.append(pa.array(few, pa.binary()))
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _optional(name: str, kind: pa.DataType) -> Callable[[list[Batch], int], pa.Array]:
+def _optional(name: str, kind: pa.DataType) -> Callable[[list[Piece], int], pa.Array]:
     """A column that a batch leaves out when no message of it has one."""
 
-    def build(pieces: list[Batch], rows: int) -> pa.Array:
+    def build(pieces: list[Piece], rows: int) -> pa.Array:
         columns = [getattr(piece.columns, name) for piece in pieces]
         if all(column is None for column in columns):
             return pa.nulls(rows, kind)
         filled: list[Any] = []
         for piece, column in zip(pieces, columns, strict=True):
-            filled += column if column is not None else [None] * len(piece.values)
+            filled += column if column is not None else [None] * piece.count
         if kind is HEADERS:
             filled = [None if each is None else list(each.items()) for each in filled]
         return pa.array(filled, kind)
@@ -88,38 +137,41 @@ def _optional(name: str, kind: pa.DataType) -> Callable[[list[Batch], int], pa.A
     return build
 
 
-def _repeated(values: list[Any], pieces: list[Batch], rows: int, kind: pa.DataType) -> pa.Array:
+def _repeated(values: list[Any], pieces: list[Piece], rows: int, kind: pa.DataType) -> pa.Array:
     """One value for each piece, repeated for all of its rows."""
     if all(value == values[0] for value in values):
         return pa.repeat(pa.scalar(values[0], kind), rows)
-    ends = pa.array(accumulate(len(piece.values) for piece in pieces), pa.int32())
+    if kind is TIMESTAMP and None not in values:  # Each batch has times of its own: the usual case, and a quick one.
+        moments = [value.to_bytes(8, sys.byteorder, signed=True) for value in values]
+        filled = b"".join(moment * piece.count for moment, piece in zip(moments, pieces, strict=True))
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(filled)])
+    ends = pa.array(accumulate(piece.count for piece in pieces), pa.int32())
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, kind)))
 
 
-def _topics(pieces: list[Batch], rows: int) -> pa.Array:
+def _topics(pieces: list[Piece], rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(pieces[0].topic), rows)
 
 
-def _publishers(pieces: list[Batch], rows: int) -> pa.Array:
+def _publishers(pieces: list[Piece], rows: int) -> pa.Array:
     return _repeated([piece.columns.publisher for piece in pieces], pieces, rows, pa.string())
 
 
-def _published(pieces: list[Batch], rows: int) -> pa.Array:
+def _published(pieces: list[Piece], rows: int) -> pa.Array:
     times = [piece.columns.published_us for piece in pieces]
     if all(isinstance(each, int) for each in times):
         return _repeated(times, pieces, rows, TIMESTAMP)
     filled: list[int] = []
     for piece, each in zip(pieces, times, strict=True):
-        filled += [each] * len(piece.values) if isinstance(each, int) else each
+        filled += [each] * piece.count if isinstance(each, int) else each
     return pa.array(filled, TIMESTAMP)
 
 
-def _stored(pieces: list[Batch], rows: int) -> pa.Array:
-    times = [None if piece.stored_at is None else round(piece.stored_at * 1e6) for piece in pieces]
-    return _repeated(times, pieces, rows, TIMESTAMP)
+def _stored(pieces: list[Piece], rows: int) -> pa.Array:
+    return _repeated([piece.stored_us for piece in pieces], pieces, rows, TIMESTAMP)
 
 
-BUILDERS: dict[str, Callable[[list[Batch], int], pa.Array]] = {
+BUILDERS: dict[str, Callable[[list[Piece], int], pa.Array]] = {
     "topic": _topics,
     "offset": _offsets,
     "key": _optional("keys", pa.binary()),

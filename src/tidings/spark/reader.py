@@ -25,12 +25,13 @@ from tidings.spark.door import bus_of
 from tidings.spark.options import Reading
 from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
 from tidings.spark.planning import limit as limited
+from tidings.spark.worker import settle_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidings.client.bus import Bus
-    from tidings.message import Batch
+    from tidings.client.ranges import Stored
 
 log = logging.getLogger("tidings.spark")
 
@@ -55,20 +56,21 @@ def read_share(reading: Reading, schema: StructType, partition: InputPartition) 
     from tidings.spark.arrow import record_batches
 
     assert isinstance(partition, Share)
+    settle_in()
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with bus_of(reading.door) as bus:
         for wanted in partition.ranges:
             yield from record_batches(_batches(bus, reading, wanted), arrow_schema)
 
 
-def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Batch]:
+def _batches(bus: Bus, reading: Reading, wanted: Range) -> Iterator[Stored]:
     """The stored batches of a range. Retention may be faster than we are: what it took is an error, or passed over."""
     at = wanted.start
     while at < wanted.end:
         try:
-            for batch in bus.read(wanted.topic, at, wanted.end):
+            for batch in bus.read_stored(wanted.topic, at, wanted.end):
                 yield batch
-                at = batch.next_offset
+                at = batch.end
         except InvalidRequest:
             rest = kept(Range(wanted.topic, at, wanted.end), bus.topic(wanted.topic), reading)
             if rest == Range(wanted.topic, at, wanted.end):
@@ -89,6 +91,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A share of the range for each task. Spark wants a list, and at least one task to run."""
+        settle_in()
         with bus_of(self._reading.door, begins=True) as bus:
             ranges = batch_ranges(bus, self._reading)
         return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
@@ -109,6 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """How far a query with the trigger availableNow goes."""
         self._latest: Offsets | None = None
+        self._found: tuple[Offsets, dict[str, TopicInfo]] | None = None
+        """The end of the last micro-batch that was planned, and what the topics held then."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a new query begins. Spark asks twice and takes it that the answers are the same."""
@@ -149,7 +154,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = limited({**ends, **start}, ends, limit.max_rows)
         # A topic that is gone keeps its place: it goes on there if it comes back.
-        return dict(sorted({**start, **ends}.items()))
+        end = dict(sorted({**start, **ends}.items()))
+        self._found = end, topics
+        return end
 
     def _known(self, start: Offsets) -> Iterable[str]:
         """The topics that need not be there: where lost ones are passed over, that was said when the query began."""
@@ -171,8 +178,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The shares of a micro-batch; after a restart those of the one that had not been finished."""
         self._begun = True
-        with bus_of(self._reading.door) as bus:
-            known = {info.name: info for info in bus.topics()}
+        if self._found is not None and self._found[0] == end:
+            known = self._found[1]  # Spark has asked a moment ago; what is lost since then the tasks will find out.
+        else:
+            with bus_of(self._reading.door) as bus:
+                known = {info.name: info for info in bus.topics()}
         ranges = []
         for name, until in end.items():
             wanted = Range(name, min(start.get(name, until), until), until)

@@ -20,6 +20,7 @@ from tidings.errors import InvalidRequest, TidingsError
 from tidings.protocols.broker.bulk import StageName
 from tidings.spark.door import bus_of
 from tidings.spark.options import Writing
+from tidings.spark.worker import settle_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ class Written(WriterCommitMessage):
 
 def write_stage(writing: Writing, query: str, batch: int, rows: Iterator[pa.RecordBatch]) -> Written:
     """Stores the rows of one attempt."""
+    settle_in()
     context = TaskContext.get()
     attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context is not None else "driver"
     name = f"{attempt}-{os.urandom(8).hex()}"
@@ -75,6 +77,7 @@ def _publish(writing: Writing, messages: Sequence[WriterCommitMessage | None], o
     written = [each for each in messages if isinstance(each, Written)]
     if not written:
         return
+    settle_in()
     query, batch = written[0].query, written[0].batch
     with bus_of(writing.door) as bus:
         named = [StageName(each.stage, each.count) for each in written]

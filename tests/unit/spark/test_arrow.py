@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from tidings.client.ranges import Stored
+from tidings.errors import ProtocolError
 from tidings.message import Batch, Columns
 from tidings.spark import arrow
 from tidings.spark.arrow import HEADERS, TIMESTAMP, by_topic, bytes_column, headers_column, record_batches, text_column
+from tidings.wire.codec import encode
 
 SCHEMA = pa.schema(
     [
@@ -78,6 +81,60 @@ def test_offsets_are_true_around_a_gap() -> None:
     batches = [Batch("t", offset, Columns(1, "ann", [b"x", b"y"])) for offset in (0, 2, 10, 12)]
     found = [rows.column("offset").to_pylist() for rows in record_batches(batches, SCHEMA)]
     assert found == [[0, 1, 2, 3], [10, 11, 12, 13]]
+
+
+def stored(first: int, columns: Columns, start: int, end: int) -> Stored:
+    return Stored("t", first, len(columns.values), 5_000, encode(columns), start, end)
+
+
+@pytest.mark.parametrize("few", [1, 1_000], ids=["as arrays", "as lists"])
+def test_stored_batches_come_out_as_unpacked_ones_do(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1: values of one size and of any, in one RecordBatch, cut to what is wanted."""
+    monkeypatch.setattr(arrow, "FEW", few)
+    even = Columns(1, "ann", [b"%03d" % n for n in range(50)], published_us=7)
+    empty = Columns(1, "ann", [b""] * 30, [b"%d" % n for n in range(30)], published_us=list(range(30)))
+    uneven = Columns(1, "bob", [b"x" * n for n in range(40)], ids=[str(n) for n in range(40)])
+    batches = [
+        stored(0, even, 10, 50),
+        stored(50, uneven, 50, 90),
+        stored(90, empty, 90, 120),
+        stored(120, uneven, 120, 160),
+        stored(160, even, 160, 203),
+    ]
+    [rows] = record_batches(batches, SCHEMA)
+    [unpacked] = record_batches([each.batch() for each in batches], SCHEMA)
+    rows.validate(full=True)
+    assert rows.equals(unpacked)
+    assert rows.column("value").to_pylist() == [
+        *even.values[10:],
+        *uneven.values,
+        *empty.values,
+        *uneven.values,
+        *even.values[:43],
+    ]
+    assert rows.column("offset").to_pylist() == list(range(10, 203))
+    assert rows.column("stored_at").to_pylist() == [moment(5)] * 193
+
+
+def test_each_batch_has_its_own_times() -> None:
+    """D1: before 1970 too, which a publisher's clock may say."""
+    times = (-2_000_000, 3_000_000, 1_700_000_000_000_001)
+    batches = [
+        Batch("t", 2 * number, Columns(1, "ann", [b"x", b"y"], published_us=time_us), stored_at=number)
+        for number, time_us in enumerate(times)
+    ]
+    [rows] = record_batches(batches, SCHEMA)
+    rows.validate(full=True)
+    assert rows.column("published_at").cast(pa.int64()).to_pylist() == [each for each in times for _ in range(2)]
+    assert rows.column("stored_at").to_pylist() == [moment(each) for each in (0, 0, 1, 1, 2, 2)]
+
+
+def test_a_batch_that_is_not_what_it_was_said_to_be_is_refused() -> None:
+    """D1: of one size or not."""
+    for values in ([b"abc"] * 20, [b"x" * n for n in range(20)]):
+        body = encode(Columns(1, "ann", values))
+        with pytest.raises(ProtocolError, match="was said to have 19 messages and has 20"):
+            list(record_batches([Stored("t", 0, 19, 0, body, 0, 19)], SCHEMA))
 
 
 def test_rows_to_columns() -> None:
