@@ -81,7 +81,7 @@ class State(Protocol):
         """An index of what was gained since the last seal, and all the rest of the state."""
 
     def mark_sealed(self) -> None:
-        """What `seal` returned last is on disk."""
+        """What `seal` returned last is on its way to the disk: what is gained from now on is for the next index."""
 
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
         """Takes what `seal` returned, the indexes in their order; into a new state, once."""
@@ -419,6 +419,9 @@ class ReplicaEngine:
         journal = self.journal
         if (journal.full or self._roll_wanted) and not journal.is_fresh:
             journal.roll_next(*self._seal())
+            # At once, because more is applied while this is being written. If it cannot be written, the process ends.
+            self.state.mark_sealed()
+            self._sealed_places = len(self._places)
             lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
             self._removable_address = min(lowest, self.state.lowest_address(journal.end_address))
         self._roll_wanted = False
@@ -458,11 +461,8 @@ class ReplicaEngine:
         assert self._commit is not None
         commit, committed = self._commit, self._committing
         self.journal.finish(commit)
-        if self._removable_address is not None:
-            self.state.mark_sealed()
-            self._sealed_places = len(self._places)
-            if self.journal.remove_through(self._removable_address):
-                self._forget_places()
+        if self._removable_address is not None and self.journal.remove_through(self._removable_address):
+            self._forget_places()
         written = iter(commit.records)
         for each in committed:
             if isinstance(each, _Local):

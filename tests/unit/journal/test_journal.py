@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from tidings.errors import StorageDamaged, StorageError
-from tidings.journal import COMMAND, NO_OP, Append, Commit, Disk, DiskFull, Journal, RealDisk, Record, SyncFailed
+from tidings.journal import COMMAND, REPLICA, Append, Commit, Disk, DiskFull, Journal, RealDisk, Record, SyncFailed
 from tidings.settings import JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 
@@ -86,7 +86,7 @@ class TestAppending:
         first = commit(
             journal,
             Append(COMMAND, b"one", (b"body", memoryview(b"another body")), 10, 3, 2),
-            Append(NO_OP, b""),
+            Append(REPLICA, b""),
         )
         second = commit(journal, Append(COMMAND, b"two", (), 30))
         assert [record.slot for record in first.records + second.records] == [0, 1, 2]
