@@ -230,7 +230,10 @@ class GroupEngine(Engine):
     def _answer(self, command: Command, address: int) -> bool:
         """Applies what this node has proposed, and answers for it."""
         proposed = self._proposed.pop(command.sequence, None)
-        if proposed is None or proposed[0] is not command or not self.serving:
+        if proposed is None:
+            return False
+        if proposed[0] is not command or not self.serving:
+            self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
         time_ms, parts = unpack(command.body)
         handle = self.broker.handle
@@ -294,9 +297,14 @@ class GroupEngine(Engine):
         identity = self._identity
         if isinstance(header.message, Meet):
             self._on_meet(now_ms, header.message)
-        elif header.group == identity.group and header.receiver == identity.number and header.sender:
-            self.replica.handle(Received(now_ms, header.sender, cast(AnyMessage, header.message)))
-            self._after(now_ms)
+        elif header.group == identity.group and header.receiver == identity.number and self._is_another(header.sender):
+            if not isinstance(header.message, Found | Known):  # Those are for newcomers.
+                self.replica.handle(Received(now_ms, header.sender, header.message))
+                self._after(now_ms)
+
+    def _is_another(self, number: int) -> bool:
+        """Whether this may be another member; what a node says to itself does not come from outside."""
+        return number > 0 and number != self._identity.number
 
     def _after(self, now_ms: int) -> None:
         """Does what the replica wants done, and what has become possible by it."""
@@ -352,8 +360,7 @@ class GroupEngine(Engine):
         """Somebody else leads, or nobody: whoever waits for us is told."""
         self.serving = False
         wanted, self._wanted = self._wanted, []
-        for persist in wanted:
-            self._turn_away_one(persist)
+        self._turn_away_all(wanted)
         for held in self._reads.values():
             self._reply(held.request.peer, self._elsewhere(held.request.message.request))
         self._reads.clear()
@@ -370,15 +377,15 @@ class GroupEngine(Engine):
     def _turn_away(self, command: Command) -> None:
         proposed = self._proposed.pop(command.sequence, None)
         if proposed is not None:
-            for persist in proposed[1]:
-                self._turn_away_one(persist)
+            self._turn_away_all(proposed[1])
 
-    def _turn_away_one(self, persist: Persist) -> None:
+    def _turn_away_all(self, wanted: list[Persist]) -> None:
         """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
-        self.staged_bytes -= _size(persist)
-        message = getattr(persist.origin, "message", None)
-        if message is not None and message.request:
-            self._reply(persist.origin.peer, self._elsewhere(message.request))
+        for persist in wanted:
+            self.staged_bytes -= _size(persist)
+            message = getattr(persist.origin, "message", None)
+            if message is not None and message.request:
+                self._reply(persist.origin.peer, self._elsewhere(message.request))
 
     # Members.
 
@@ -397,10 +404,11 @@ class GroupEngine(Engine):
         """Takes in who is wanted, replaces who has lost a disk, and lets those vote who have caught up."""
         history = self.replica.history
         membership, applied = history.newest.membership, self.replica.applied
+        disks = {member.disk for member in self.members.values()}
         self._candidates = {
             address: candidate
             for address, candidate in self._candidates.items()
-            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX
+            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX and candidate.disk not in disks
         }
         if history.is_open(applied) or self.replica.replica.log.history.is_open(applied):
             return
