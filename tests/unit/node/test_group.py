@@ -270,7 +270,7 @@ def test_a_question_waits_until_a_majority_has_confirmed_that_this_node_leads() 
 def test_a_deposed_leader_answers_no_question() -> None:
     group = Members()
     store(group, b"one")
-    old, new = group.change_leader()
+    old, _ = group.change_leader()
     assert old.engine.serving, "it does not know yet"
     assert group.ask(old, messages.AskTopics(7)) is None
     group.cut = set()
@@ -521,12 +521,13 @@ def test_an_operator_is_sent_elsewhere_when_the_leader_changes() -> None:
 
 def changes(group: Members) -> list[object]:
     """What was proposed to change the membership, each once, in the order of the slots."""
-    found: dict[int, object] = {}
-    for _, _, message in group.carried:
-        if isinstance(message, Accept):
-            for slot, value in enumerate(message.values, message.first_slot):
-                if isinstance(value, Add | Promote | Remove):
-                    found[slot] = value
+    found = {
+        slot: value
+        for _, _, message in group.carried
+        if isinstance(message, Accept)
+        for slot, value in enumerate(message.values, message.first_slot)
+        if isinstance(value, Add | Promote | Remove)
+    }
     return [found[slot] for slot in sorted(found)]
 
 

@@ -268,7 +268,7 @@ def test_a_held_record_that_is_damaged_ends_the_start() -> None:
     roll(engine)
     disk.kill()
     disk.flip_bit(journal_names(disk)[0], address + 20)
-    with pytest.raises(StorageDamaged, match="slot 1 is damaged"):
+    with pytest.raises(StorageDamaged, match="what may be undecided"):
         open_engine(disk, 2)
 
 
@@ -428,19 +428,19 @@ def test_the_places_of_a_segment_go_with_it() -> None:
             each = open_engine(disk, 2, records_max=6)
         (offer,) = ask(each, 1)
         assert isinstance(offer, Offer)
-        first = each._first_place
+        first = each.places.first_slot
         (chosen,) = ask(each, first)
         assert isinstance(chosen, Chosen)
         assert chosen.values[0] == command(first)
-        assert len(each._places) == each.applied - first
-        assert each._places[0] >= oldest
+        assert len(each.places) == each.applied - first
+        assert each.places.record_address(first) >= oldest
 
 
 def test_a_damaged_record_is_not_served() -> None:
     disk = make_disk()
     engine = open_engine(disk, 2, records_max=6)
     follow(engine, 10)
-    place = engine._places[3 - engine._first_place]
+    place = engine.places.record_address(3)
     segment = next(each for each in engine.journal.segments if each.base_address <= place < each.end_address)
     disk.flip_bit(files.journal_name(segment.first_slot), place - segment.base_address + 70)
     again = open_engine(disk, 2, records_max=6)

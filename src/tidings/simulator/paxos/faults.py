@@ -67,6 +67,14 @@ class ClockJump(msgspec.Struct, frozen=True):
     by_ms: int
 
 
+class Damage(msgspec.Struct, frozen=True):
+    """A bit of a record flips on a node's disk, where it is sealed and applied. It is always the same node's disk."""
+
+    at_ms: int
+    victim: int
+    choice: int
+
+
 class Work(msgspec.Struct, frozen=True):
     at_ms: int
     task: Task
@@ -94,6 +102,7 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     pauses: tuple[NodePause, ...]
     partitions: tuple[Partition, ...]
     clock_jumps: tuple[ClockJump, ...]
+    damages: tuple[Damage, ...]
     works: tuple[Work, ...]
 
 
@@ -116,6 +125,7 @@ def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: in
         pauses=(),
         partitions=(),
         clock_jumps=(),
+        damages=(),
         works=(),
     )
 
@@ -155,8 +165,14 @@ def draw_plan(random: Random) -> PaxosPlan:
             ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
             for at_ms in times(2)
         ),
+        damages=_draw_damages(random, times(3)),
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
     )
+
+
+def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:
+    victim = random.randrange(16)
+    return tuple(Damage(at_ms, victim, random.getrandbits(32)) for at_ms in times)
 
 
 def _draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:

@@ -420,6 +420,18 @@ def _exchange_in_two_steps() -> Iterator[None]:
         yield
 
 
+@_mutant("damage-left-alone", "what is damaged is found, and nobody asked for it", PROGRESS)
+def _damage_left_alone() -> Iterator[None]:
+    with patched(ReplicaEngine, "check_next", lambda _: lambda self: 0):
+        yield
+
+
+@_mutant("repair-forgotten", "what was damaged is fetched, and looked for where it was", PROGRESS)
+def _repair_forgotten() -> Iterator[None]:
+    with patched(Row, "move", lambda _: lambda self, address, size_bytes, new_address: None):
+        yield
+
+
 @_mutant("apply-before-sync", "what is decided is applied before it is on this disk", ORDER, STAYS, ASSERTIONS)
 def _apply_before_sync() -> Iterator[None]:
     def planted(self: ReplicaEngine) -> None:
