@@ -382,9 +382,13 @@ class ReplicaEngine:
 
     def stage_local(self, command: bytes, bodies: tuple[Buffer, ...]) -> None:
         """Has a command written down that is for this replica alone; it is applied when it is on disk."""
-        # On replay, too, it has to find the state as it is now.
-        self._stage(Persist((Known(self.applied),)))
+        # On replay, too, it has to find at least the state as it is now.
+        self._stage(self._known())
         self._stage(_Local(command, bodies))
+
+    def _known(self) -> Persist:
+        """How far the log is decided. Never less than an earlier record may have said: see `_Damage`."""
+        return Persist((Known(self.replica.log.decided),))
 
     # What is damaged.
 
@@ -420,7 +424,7 @@ class ReplicaEngine:
             self.outgoing.append(((node,), offer))
         elif not self._roll_wanted:  # Nothing has been sealed yet; the one who is behind will ask again.
             self._roll_wanted = True
-            self._stage(Persist((Known(self.applied),)))
+            self._stage(self._known())
 
     def _serve_file(self, node: int, wanted: FetchFile) -> None:
         piece = self._exchange.serve(wanted)
