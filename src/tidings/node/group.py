@@ -24,9 +24,10 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine
 from tidings.node.identity import Identity
-from tidings.node.replica import ReplicaEngine, State, founding
+from tidings.node.replica import ReplicaEngine, founding
 from tidings.node.replicated import BrokerState, pack, unpack
-from tidings.protocols.broker import bulk, messages
+from tidings.node.state import State
+from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.effects import Effect, Persist, Send
@@ -160,7 +161,7 @@ class GroupEngine(Engine):
     def _take(self, received: ClientRequest) -> None:
         message, peer = received.message, received.peer
         match message:
-            case messages.AskMembers(request):
+            case operators.AskMembers(request):
                 self._reply(peer, self._describe(request))
                 return
             case messages.Shutdown():
@@ -170,9 +171,9 @@ class GroupEngine(Engine):
             self._reply(peer, self._elsewhere(message.request))
             return
         match message:
-            case messages.AddMember():
+            case operators.AddMember():
                 self._on_add_wanted(received.now_ms, peer, message)
-            case messages.RemoveMember():
+            case operators.RemoveMember():
                 self._on_remove_wanted(peer, message)
             case _:
                 if len(self._peers) < PEERS_MAX:
@@ -430,7 +431,7 @@ class GroupEngine(Engine):
             self.replica.handle(Requested(now_ms, ChangeMembership(change)))
         self._answer_operators()
 
-    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: messages.AddMember) -> None:
+    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: operators.AddMember) -> None:
         address = message.address
         if address not in self._addresses() and address not in self._candidates:
             self._fail(
@@ -445,7 +446,7 @@ class GroupEngine(Engine):
         self._to_add.setdefault(address, []).append((peer, message.request))
         self._answer_operators()
 
-    def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
+    def _on_remove_wanted(self, peer: ClientPeer, message: operators.RemoveMember) -> None:
         # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
         known = (*self.members.values(), *self._state.members.values())
         member = next((each for each in known if message.member in (str(each.number), each.address)), None)
@@ -475,11 +476,11 @@ class GroupEngine(Engine):
             for peer, request in self._to_remove.pop(number):
                 self._reply(peer, self._describe(request))
 
-    def _describe(self, request: int) -> messages.Members:
+    def _describe(self, request: int) -> operators.Members:
         replica, history = self.replica, self.replica.history
         membership = history.newest.membership
         rows = tuple(
-            messages.MemberInfo(
+            operators.MemberInfo(
                 member.number,
                 member.address,
                 "voter" if member.number in membership.voters else "listener",
@@ -487,7 +488,7 @@ class GroupEngine(Engine):
             )
             for member in self.members.values()
         )
-        return messages.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
+        return operators.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
 
 
 def _is_refusal(effect: Effect) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 
@@ -34,10 +34,11 @@ from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
-from tidings.journal.recovery import Span
+from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
+from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
@@ -58,10 +59,7 @@ from tidings.protocols.multipaxos.records import Installed, Known, Named, Promis
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
-    ZERO,
     Add,
-    Ballot,
-    Change,
     Command,
     Entry,
     Promote,
@@ -76,37 +74,6 @@ REPAIRS_MAX = 16
 """Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
-
-
-class State(Protocol):
-    """What is replicated. It has no clock and no chance: the same commands in the same order, the same state."""
-
-    def apply(self, command: Command, address: int) -> bytes | None:
-        """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""
-
-    def apply_change(self, change: Change) -> None:
-        """A node comes, votes or goes; who votes is not for the state to judge."""
-
-    def apply_local(self, command: bytes, address: int) -> None:
-        """The same for a command that this replica has given itself."""
-
-    def move(self, address: int, size_bytes: int, new_address: int) -> None:
-        """A command's body lies somewhere else from now on."""
-
-    def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
-        """A command's body in the pieces in which it will be read."""
-
-    def seal(self) -> tuple[bytes, bytes]:
-        """An index of what was gained since the last seal, and all the rest of the state."""
-
-    def mark_sealed(self) -> None:
-        """What `seal` returned last is on its way to the disk: what is gained from now on is for the next index."""
-
-    def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
-        """Takes what `seal` returned, the indexes in their order; into a new state, once."""
-
-    def lowest_address(self, end_address: int) -> int:
-        """Below this address the state needs nothing of the journal."""
 
 
 class Applied(Notification, frozen=True):
@@ -136,42 +103,6 @@ class _Local(msgspec.Struct, frozen=True):
 
     command: bytes
     bodies: tuple[Buffer, ...]
-
-
-class _Damage:
-    """What can still be said of records that were lost in the middle of a segment.
-
-    Every record says what was promised when it was written, so those behind say at least what the lost ones did. A
-    value that was accepted in a lost one lies less than the acceptor's reach behind what was decided by the time of the
-    next record that says how far that was.
-    """
-
-    def __init__(self, damaged: list[Span]) -> None:
-        self._damaged = damaged
-        self._seen = 0
-        self._decided_after: int | None = None
-        self.promised = ZERO
-        self.lost_slots: list[int] = []
-        """Accepted before the segment began, and damaged in an older one."""
-
-    @property
-    def found(self) -> bool:
-        return bool(self._damaged or self.lost_slots)
-
-    def see(self, record: JournalRecord) -> None:
-        self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
-        if len(self._damaged) > self._seen:
-            self._seen, self._decided_after = len(self._damaged), None
-
-    def see_decided(self, decided: int) -> None:
-        if self._decided_after is None:
-            self._decided_after = decided
-
-    def is_decided(self, decided: int, reach: int) -> bool:
-        """Whether everything that the lost records may have accepted is decided by now."""
-        if not self._damaged:
-            return True
-        return self._decided_after is not None and decided >= self._decided_after + reach
 
 
 def founding(voters: tuple[int, ...], window: int) -> Snapshot:
@@ -273,7 +204,7 @@ class ReplicaEngine:
             self._forget_places()
             self._stand_at(head.snapshot)
         replayed: list[Record] = []
-        damage = _Damage(recovery.damaged)
+        damage = Damage(recovery.damaged)
         known = count = 0
         for found in recovery.records:
             if head is not None and whole is None:
@@ -302,7 +233,7 @@ class ReplicaEngine:
             replayed = self._without_damage(damage, replayed, known)
         return head, whole, replayed, count
 
-    def _without_damage(self, damage: _Damage, replayed: list[Record], known: int) -> list[Record]:
+    def _without_damage(self, damage: Damage, replayed: list[Record], known: int) -> list[Record]:
         """What the records say, up to the first decided slot that is missing among them: others have it."""
         lost = [slot for slot in damage.lost_slots if slot not in self._kept]
         reach = REACH_WINDOWS * self.history.window
@@ -317,7 +248,7 @@ class ReplicaEngine:
         kept = [Known(min(each.decided, slot)) if isinstance(each, Known) else each for each in replayed]
         return [Named(self.replica.node), *kept, Promised(damage.promised)]
 
-    def _load_held(self, head: Head, damage: _Damage) -> Whole:
+    def _load_held(self, head: Head, damage: Damage) -> Whole:
         for held in head.held:
             found = self.journal.record_at(held.address)
             record = self._read(found[0]) if found is not None else None
@@ -387,7 +318,7 @@ class ReplicaEngine:
         self._stage(_Local(command, bodies))
 
     def _known(self) -> Persist:
-        """How far the log is decided. Never less than an earlier record may have said: see `_Damage`."""
+        """How far the log is decided. Never less than an earlier record may have said: see `Damage`."""
         return Persist((Known(self.replica.log.decided),))
 
     # What is damaged.

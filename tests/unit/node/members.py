@@ -34,35 +34,54 @@ FOUNDERS = tuple(Member(number, address_of(number), f"disk {number}".encode()) f
 class Node:
     """A process, and what clients have heard from it."""
 
-    def __init__(self, identity: Identity, address: str, journal: JournalSettings, replica: ReplicaSettings) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        address: str,
+        broker: BrokerSettings,
+        journal: JournalSettings,
+        replica: ReplicaSettings,
+    ) -> None:
         self.identity = identity
         self.address = address
         self.disk = SimulatedDisk(Random(identity.number))
         self.heard: list[tuple[Any, Any, list[Columns]]] = []
         """Peer, message and batches, in the order in which they left."""
         self.disk_is_slow = False
-        """While it is, no commit ends."""
-        self._settings = (journal, replica)
+        """While it is, a commit begins and does not end."""
+        self._chance = Random(f"fate of {identity.number}")
+        self._settings = (broker, journal, replica)
         self._life = 0
         self.engine = self._open(1_000)
 
     def _open(self, now_ms: int) -> GroupEngine:
         self._life += 1
-        journal_settings, replica_settings = self._settings
+        broker, journal_settings, replica = self._settings
         journal = Journal.open(self.disk, journal_settings)
         random = Random(f"{self.identity.number} {self._life}")
-        engine = GroupEngine(BrokerSettings(), replica_settings, self.identity, journal, self.disk, random)
+        engine = GroupEngine(broker, replica, self.identity, journal, self.disk, random)
         engine.recover(now_ms)
         return engine
 
-    def restart(self, now_ms: int) -> None:
-        self.disk.kill()
+    def restart(self, now_ms: int, power_cut: bool = False) -> None:
+        """The process ends; what was being written may or may not have been."""
+        if self.engine.replica.commit is not None and self._chance.random() < 0.5:
+            self.engine.journal.write(self.engine.replica.commit)
+        if power_cut:
+            self.disk.crash()
+        else:
+            self.disk.kill()
         self.engine = self._open(now_ms)
 
     def commit(self, now_ms: int) -> None:
         engine = self.engine
-        while engine.has_staged and not engine.committing and not self.disk_is_slow:
-            engine.journal.write(engine.begin_commit(now_ms))
+        while True:
+            under_way = engine.replica.commit
+            if under_way is None and engine.has_staged:
+                under_way = engine.begin_commit(now_ms)
+            if under_way is None or self.disk_is_slow:
+                return
+            engine.journal.write(under_way)
             engine.finish_commit(now_ms)
 
 
@@ -72,11 +91,11 @@ class Members:
     def __init__(
         self,
         founders: tuple[Member, ...] = FOUNDERS,
+        broker: BrokerSettings | None = None,
         journal: JournalSettings | None = None,
         replica: ReplicaSettings | None = None,
     ) -> None:
-        self._journal = journal or JournalSettings()
-        self._replica = replica or ReplicaSettings()
+        self._settings = (broker or BrokerSettings(), journal or JournalSettings(), replica or ReplicaSettings())
         self.now_ms = 1_000
         self.nodes: dict[int, Node] = {}
         self.cut: set[int] = set()
@@ -90,7 +109,7 @@ class Members:
             self.start(Identity(GROUP, member.number, member.disk, founders, founders), member.address)
 
     def start(self, identity: Identity, address: str) -> Node:
-        node = self.nodes[identity.number] = Node(identity, address, self._journal, self._replica)
+        node = self.nodes[identity.number] = Node(identity, address, *self._settings)
         return node
 
     # Time.

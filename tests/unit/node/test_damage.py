@@ -1,4 +1,4 @@
-"""What is damaged on a replica's disk: what is decided comes from the others, what may be open is never guessed (P6)."""
+"""What is damaged on a replica's disk: what is decided comes from others, what may be open is never guessed (P6)."""
 
 from __future__ import annotations
 
