@@ -100,6 +100,8 @@ class Members:
         self.nodes: dict[int, Node] = {}
         self.cut: set[int] = set()
         """Those that no other member reaches, nor they them. Clients reach everybody."""
+        self.lost: tuple[type, ...] = ()
+        """Messages of these kinds get lost on their way to other members."""
         self.to_strangers: list[tuple[str, Any]] = []
         """What was sent to addresses where no member is."""
         self.carried: list[tuple[int, int, object]] = []
@@ -149,7 +151,7 @@ class Members:
                 self.to_strangers.append((peer.address, header.message))
             for receiver in receivers:
                 self.carried.append((number, receiver, header.message))
-                if number not in self.cut and receiver not in self.cut:
+                if not {number, receiver} & self.cut and not isinstance(header.message, self.lost):
                     self._under_way.append((receiver, frames))
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
