@@ -445,3 +445,18 @@ def test_a_state_that_came_too_late_is_not_taken() -> None:
     assert told(target, StateExchanged) == []
     assert row(target) == bodies(1, 19)
     assert is_incoming(disk) == []
+
+
+def test_damage_does_not_spread() -> None:
+    disk, source = make_source()
+    offer = offered(source)
+    name = offer.files[-3].name
+    assert name.endswith(files.JOURNAL_SUFFIX)
+    disk.flip_bit(name, 100)
+    target_disk = make_disk(4)
+    target = open_engine(target_disk, 4, records_max=12, settings=SMALL, blank=True)
+    commit(target)
+    receive(target, 2, offer)
+    talk(source, target)
+    assert (target.applied, told(target, StateExchanged)) == (0, [])
+    assert is_incoming(target_disk) == []
