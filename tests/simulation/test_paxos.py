@@ -90,7 +90,7 @@ def test_a_run_is_not_idle() -> None:
         "its clock is set",
         "bridge",
         "is gone for good",
-        "takes a snapshot",
+        "takes over the files of another",
         "-> 1 Fetch(",
         "Refused(",
         "Noop()",

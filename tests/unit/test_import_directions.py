@@ -18,6 +18,9 @@ LINES_MAX = 600
 NOUNS = ("errors", "message", "settings")
 """What everybody may import."""
 
+REPLICA = ("node.replica", "node.exchange", "node.head")
+"""A replica and what it is made of."""
+
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "message": ("errors",),
@@ -33,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", "node.replica"),
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
@@ -64,6 +67,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
         *("gateways", "spelling", "pipeline", "exchange", "peer"),
+        # Each member of a replica group is asked by itself, which no client does.
+        *("protocols.broker.messages", "protocols.broker.operators", "wire.codec"),
         "",
     ),
     "__main__": ("cli",),

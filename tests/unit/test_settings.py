@@ -11,14 +11,25 @@ from tidings.errors import InvalidRequest
 from tidings.settings import (
     BrokerSettings,
     ClientSettings,
+    GroupSettings,
     JournalSettings,
     NodeSettings,
     PeerSettings,
+    ReplicaSettings,
     SocketsSettings,
     load,
 )
 
-KINDS = [BrokerSettings, JournalSettings, NodeSettings, SocketsSettings, ClientSettings, PeerSettings]
+KINDS = [
+    BrokerSettings,
+    JournalSettings,
+    NodeSettings,
+    SocketsSettings,
+    ClientSettings,
+    PeerSettings,
+    GroupSettings,
+    ReplicaSettings,
+]
 
 
 @pytest.fixture
@@ -78,6 +89,18 @@ def test_variables_are_read_as_the_type_they_stand_for(file: Path, monkeypatch: 
         (SocketsSettings, {"sockets_port": 65_536}, "sockets_port"),
         (SocketsSettings, {"sockets_subscribers_max": 0}, "sockets_subscribers_max"),
         (SocketsSettings, {"sockets_linger_ms": 9, "sockets_delivery_ms": 9}, "sockets_linger_ms"),
+        (GroupSettings, {"group": ["tcp://a:1", "tcp://b:1"]}, "by 1, 3 or 5 nodes, not by 2"),
+        (GroupSettings, {"group": ["tcp://a:1", "tcp://b:1", "tcp://a:1"]}, "named twice"),
+        (GroupSettings, {"group": ["tcp://*:7000"]}, "others can reach"),
+        (GroupSettings, {"group": ["tcp://a"]}, "others can reach"),
+        (GroupSettings, {"join": ["ipc:///tmp/a"]}, "others can reach"),
+        (GroupSettings, {"join": ["tcp://a:0"]}, "others can reach"),
+        (GroupSettings, {"join": ["tcp://a:1/x"]}, "others can reach"),
+        (GroupSettings, {"join": ["tcp://" + "a" * 200 + ":1"]}, "others can reach"),
+        (GroupSettings, {"advertise": "a:7000"}, "write tcp://HOST:PORT"),
+        (ReplicaSettings, {"beat_ms": 0}, "beat_ms"),
+        (ReplicaSettings, {"beat_ms": 500, "election_ms": 500}, "election_ms must be above beat_ms"),
+        (ReplicaSettings, {"piece_bytes_max": 0}, "piece_bytes_max"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -86,6 +109,13 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(InvalidRequest, match=part) as caught:
         load(kind, given, file=file)
     assert str(caught.value).endswith(".")
+
+
+def test_a_group_is_read_from_a_list_of_addresses(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDINGS_GROUP", "tcp://a:1,tcp://[::1]:2,tcp://c.example:65535")
+    monkeypatch.setenv("TIDINGS_ADVERTISE", "tcp://a:1")
+    settings = load(GroupSettings, file=file)
+    assert settings == GroupSettings(("tcp://a:1", "tcp://[::1]:2", "tcp://c.example:65535"), (), "tcp://a:1")
 
 
 def test_a_broken_file_is_named(file: Path) -> None:

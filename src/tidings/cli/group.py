@@ -14,7 +14,7 @@ from rich.text import Text
 from tidings.cli import quantities, watching
 from tidings.cli.output import harmless, print_json
 from tidings.errors import InvalidRequest, TidingsError, Unavailable, from_number
-from tidings.protocols.broker import messages
+from tidings.protocols.broker import messages, operators
 from tidings.settings import NodeSettings
 from tidings.wire.codec import decode_answer, encode
 
@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.member is None:
         raise InvalidRequest(f"`tidings group {arguments.action}` needs a member: give its address.")
     if arguments.action == "add":
-        request: messages.AnyRequest = messages.AddMember(1, arguments.member)
+        request: messages.AnyRequest = operators.AddMember(1, arguments.member)
     else:
-        request = messages.RemoveMember(1, arguments.member)
+        request = operators.RemoveMember(1, arguments.member)
     found = members.ask_leader(request, arguments.timeout)
     if arguments.json:
         print_json(_fields(found, {}))
@@ -121,12 +121,12 @@ class Members:
         finally:
             link.close()
 
-    def first_view(self) -> messages.Members:
+    def first_view(self) -> operators.Members:
         """What the first member that answers knows."""
         refused: TidingsError | None = None
         for address in self._addresses:
-            answer = self.ask(address, messages.AskMembers(1), ANSWER_SECONDS)
-            if isinstance(answer, messages.Members):
+            answer = self.ask(address, operators.AskMembers(1), ANSWER_SECONDS)
+            if isinstance(answer, operators.Members):
                 return answer
             if isinstance(answer, messages.Failed):
                 refused = from_number(answer.number, answer.text)
@@ -134,13 +134,13 @@ class Members:
             raise refused
         raise Unavailable(f"No member answers at {', '.join(self._addresses)}: are they running there?")
 
-    def views(self, first: messages.Members) -> Iterator[tuple[messages.MemberInfo, messages.Members | None]]:
+    def views(self, first: operators.Members) -> Iterator[tuple[operators.MemberInfo, operators.Members | None]]:
         """Every member, and what it says itself."""
         for member in first.members:
-            answer = self.ask(member.address, messages.AskMembers(1), ANSWER_SECONDS)
-            yield member, answer if isinstance(answer, messages.Members) else None
+            answer = self.ask(member.address, operators.AskMembers(1), ANSWER_SECONDS)
+            yield member, answer if isinstance(answer, operators.Members) else None
 
-    def ask_leader(self, request: messages.AnyRequest, seconds: float) -> messages.Members:
+    def ask_leader(self, request: messages.AnyRequest, seconds: float) -> operators.Members:
         """Asks whoever leads, and again after a change of the leader: what is wanted can be wanted twice."""
         deadline = time.monotonic() + seconds
         addresses = list(self._addresses)
@@ -150,7 +150,7 @@ class Members:
                 address, request, left if address not in self._addresses else min(left, ANSWER_SECONDS * 5)
             )
             match answer:
-                case messages.Members():
+                case operators.Members():
                     return answer
                 case messages.Failed(_, number, text):
                     raise from_number(number, text)
@@ -176,7 +176,7 @@ def _status(arguments: argparse.Namespace, members: Members) -> int:
     return 0 if leads and len(applied) == len(first.members) else 1
 
 
-def _fields(found: messages.Members, applied: dict[int, int]) -> dict[str, object]:
+def _fields(found: operators.Members, applied: dict[int, int]) -> dict[str, object]:
     return {
         "group": found.group,
         "members": [
@@ -192,7 +192,7 @@ def _fields(found: messages.Members, applied: dict[int, int]) -> dict[str, objec
     }
 
 
-def member_table(found: messages.Members, applied: dict[int, int]) -> Table:
+def member_table(found: operators.Members, applied: dict[int, int]) -> Table:
     """The members as an aligned table."""
     table = watching.plain_table(("member", "address", "role"), ("applied", "behind"))
     newest = max(applied.values(), default=0)

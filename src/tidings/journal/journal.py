@@ -279,6 +279,8 @@ class Journal:
 
     def record_at(self, address: int) -> tuple[Record, memoryview] | None:
         """A finished record that begins at an address, and its bodies; None if it is gone or damaged."""
+        if address + HEADER_SIZE > self._end_address:
+            return None
         try:
             size = size_at(self.read(address, HEADER_SIZE))
             view = memoryview(self.read(address, size)) if 0 < size <= self._end_address - address else memoryview(b"")

@@ -24,9 +24,10 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine
 from tidings.node.identity import Identity
-from tidings.node.replica import ReplicaEngine, State, founding
+from tidings.node.replica import ReplicaEngine, founding
 from tidings.node.replicated import BrokerState, pack, unpack
-from tidings.protocols.broker import bulk, messages
+from tidings.node.state import State
+from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.effects import Effect, Persist, Send
@@ -160,7 +161,7 @@ class GroupEngine(Engine):
     def _take(self, received: ClientRequest) -> None:
         message, peer = received.message, received.peer
         match message:
-            case messages.AskMembers(request):
+            case operators.AskMembers(request):
                 self._reply(peer, self._describe(request))
                 return
             case messages.Shutdown():
@@ -170,9 +171,9 @@ class GroupEngine(Engine):
             self._reply(peer, self._elsewhere(message.request))
             return
         match message:
-            case messages.AddMember():
+            case operators.AddMember():
                 self._on_add_wanted(received.now_ms, peer, message)
-            case messages.RemoveMember():
+            case operators.RemoveMember():
                 self._on_remove_wanted(peer, message)
             case _:
                 if len(self._peers) < PEERS_MAX:
@@ -232,7 +233,10 @@ class GroupEngine(Engine):
     def _answer(self, command: Command, address: int) -> bool:
         """Applies what this node has proposed, and answers for it."""
         proposed = self._proposed.pop(command.sequence, None)
-        if proposed is None or proposed[0] is not command or not self.serving:
+        if proposed is None:
+            return False
+        if proposed[0] is not command or not self.serving:
+            self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
         time_ms, parts = unpack(command.body)
         handle = self.broker.handle
@@ -299,8 +303,10 @@ class GroupEngine(Engine):
         identity = self._identity
         if isinstance(header.message, Meet):
             self._on_meet(now_ms, header.message)
-        elif header.group == identity.group and header.receiver == identity.number and header.sender:
-            self.replica.handle(Received(now_ms, header.sender, cast(AnyMessage, header.message)))
+            return
+        meant = header.group == identity.group and header.receiver == identity.number
+        if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
+            self.replica.handle(Received(now_ms, header.sender, header.message))
             self._after(now_ms)
 
     def _after(self, now_ms: int) -> None:
@@ -357,8 +363,7 @@ class GroupEngine(Engine):
         """Somebody else leads, or nobody: whoever waits for us is told."""
         self.serving = False
         wanted, self._wanted = self._wanted, []
-        for persist in wanted:
-            self._turn_away_one(persist)
+        self._turn_away_all(wanted)
         for held in self._reads.values():
             self._reply(held.request.peer, self._elsewhere(held.request.message.request))
         self._reads.clear()
@@ -375,15 +380,15 @@ class GroupEngine(Engine):
     def _turn_away(self, command: Command) -> None:
         proposed = self._proposed.pop(command.sequence, None)
         if proposed is not None:
-            for persist in proposed[1]:
-                self._turn_away_one(persist)
+            self._turn_away_all(proposed[1])
 
-    def _turn_away_one(self, persist: Persist) -> None:
+    def _turn_away_all(self, wanted: list[Persist]) -> None:
         """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
-        self.staged_bytes -= _size(persist)
-        message = getattr(persist.origin, "message", None)
-        if message is not None and message.request:
-            self._reply(persist.origin.peer, self._elsewhere(message.request))
+        for persist in wanted:
+            self.staged_bytes -= _size(persist)
+            message = getattr(persist.origin, "message", None)
+            if message is not None and message.request:
+                self._reply(persist.origin.peer, self._elsewhere(message.request))
 
     # Members.
 
@@ -402,10 +407,11 @@ class GroupEngine(Engine):
         """Takes in who is wanted, replaces who has lost a disk, and lets those vote who have caught up."""
         history = self.replica.history
         membership, applied = history.newest.membership, self.replica.applied
+        disks = {member.disk for member in self.members.values()}
         self._candidates = {
             address: candidate
             for address, candidate in self._candidates.items()
-            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX
+            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX and candidate.disk not in disks
         }
         if history.is_open(applied) or self.replica.replica.log.history.is_open(applied):
             return
@@ -425,7 +431,7 @@ class GroupEngine(Engine):
             self.replica.handle(Requested(now_ms, ChangeMembership(change)))
         self._answer_operators()
 
-    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: messages.AddMember) -> None:
+    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: operators.AddMember) -> None:
         address = message.address
         if address not in self._addresses() and address not in self._candidates:
             self._fail(
@@ -440,7 +446,7 @@ class GroupEngine(Engine):
         self._to_add.setdefault(address, []).append((peer, message.request))
         self._answer_operators()
 
-    def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
+    def _on_remove_wanted(self, peer: ClientPeer, message: operators.RemoveMember) -> None:
         # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
         known = (*self.members.values(), *self._state.members.values())
         member = next((each for each in known if message.member in (str(each.number), each.address)), None)
@@ -470,11 +476,11 @@ class GroupEngine(Engine):
             for peer, request in self._to_remove.pop(number):
                 self._reply(peer, self._describe(request))
 
-    def _describe(self, request: int) -> messages.Members:
+    def _describe(self, request: int) -> operators.Members:
         replica, history = self.replica, self.replica.history
         membership = history.newest.membership
         rows = tuple(
-            messages.MemberInfo(
+            operators.MemberInfo(
                 member.number,
                 member.address,
                 "voter" if member.number in membership.voters else "listener",
@@ -482,7 +488,7 @@ class GroupEngine(Engine):
             )
             for member in self.members.values()
         )
-        return messages.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
+        return operators.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
 
 
 def _is_refusal(effect: Effect) -> bool:

@@ -19,6 +19,7 @@ from tidings.protocols.multipaxos.membership import MEMBERS_MAX
 MEMBER_NAME = "member"
 DISK_NAME = "disk"
 MEET_EVERY_MS = 300
+CONTACTS_MAX = 4 * MEMBERS_MAX
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class Newcomer:
     def hear(self, message: object) -> Iterator[tuple[str, JoiningMessage]]:
         """Takes in what somebody says; what to answer."""
         match message:
-            case Meet(address, disk, founders) if self._founders:
+            case Meet(address, disk, founders) if self._founders and founders:
                 if founders != self._founders:
                     self.trouble = (
                         f"{address} was started with --group {','.join(founders)}, and this node with "
@@ -89,10 +90,12 @@ class Newcomer:
             case Known(addresses):
                 self._there_is_a_group = True
                 for address in addresses[:MEMBERS_MAX]:
-                    if address != self._address:
+                    if address != self._address and len(self._contacts) < CONTACTS_MAX:
                         self._contacts[address] = None
-            case Found(group, number, founders, members):
-                self._become(Identity(group, number, self._mark, founders, members))
+            case Found(group, number, founders, members) if self.identity is None:
+                # A word for an earlier disk at this address may come late; its number stands for that disk.
+                if any(member.number == number and member.disk == self._mark for member in members):
+                    self._become(Identity(group, number, self._mark, founders, members))
 
     def _found(self) -> Iterator[tuple[str, JoiningMessage]]:
         """The first founder founds, once it has met all others and none of them knows of a group."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 
@@ -34,10 +34,11 @@ from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
-from tidings.journal.recovery import Span
+from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
+from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
@@ -58,10 +59,7 @@ from tidings.protocols.multipaxos.records import Installed, Known, Named, Promis
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
-    ZERO,
     Add,
-    Ballot,
-    Change,
     Command,
     Entry,
     Promote,
@@ -76,37 +74,6 @@ REPAIRS_MAX = 16
 """Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
-
-
-class State(Protocol):
-    """What is replicated. It has no clock and no chance: the same commands in the same order, the same state."""
-
-    def apply(self, command: Command, address: int) -> bytes | None:
-        """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""
-
-    def apply_change(self, change: Change) -> None:
-        """A node comes, votes or goes; who votes is not for the state to judge."""
-
-    def apply_local(self, command: bytes, address: int) -> None:
-        """The same for a command that this replica has given itself."""
-
-    def move(self, address: int, size_bytes: int, new_address: int) -> None:
-        """A command's body lies somewhere else from now on."""
-
-    def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
-        """A command's body in the pieces in which it will be read."""
-
-    def seal(self) -> tuple[bytes, bytes]:
-        """An index of what was gained since the last seal, and all the rest of the state."""
-
-    def mark_sealed(self) -> None:
-        """What `seal` returned last is on disk."""
-
-    def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
-        """Takes what `seal` returned, the indexes in their order; into a new state, once."""
-
-    def lowest_address(self, end_address: int) -> int:
-        """Below this address the state needs nothing of the journal."""
 
 
 class Applied(Notification, frozen=True):
@@ -136,42 +103,6 @@ class _Local(msgspec.Struct, frozen=True):
 
     command: bytes
     bodies: tuple[Buffer, ...]
-
-
-class _Damage:
-    """What can still be said of records that were lost in the middle of a segment.
-
-    Every record says what was promised when it was written, so those behind say at least what the lost ones did. A
-    value that was accepted in a lost one lies less than the acceptor's reach behind what was decided by the time of the
-    next record that says how far that was.
-    """
-
-    def __init__(self, damaged: list[Span]) -> None:
-        self._damaged = damaged
-        self._seen = 0
-        self._decided_after: int | None = None
-        self.promised = ZERO
-        self.lost_slots: list[int] = []
-        """Accepted before the segment began, and damaged in an older one."""
-
-    @property
-    def found(self) -> bool:
-        return bool(self._damaged or self.lost_slots)
-
-    def see(self, record: JournalRecord) -> None:
-        self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
-        if len(self._damaged) > self._seen:
-            self._seen, self._decided_after = len(self._damaged), None
-
-    def see_decided(self, decided: int) -> None:
-        if self._decided_after is None:
-            self._decided_after = decided
-
-    def is_decided(self, decided: int, reach: int) -> bool:
-        """Whether everything that the lost records may have accepted is decided by now."""
-        if not self._damaged:
-            return True
-        return self._decided_after is not None and decided >= self._decided_after + reach
 
 
 def founding(voters: tuple[int, ...], window: int) -> Snapshot:
@@ -273,7 +204,7 @@ class ReplicaEngine:
             self._forget_places()
             self._stand_at(head.snapshot)
         replayed: list[Record] = []
-        damage = _Damage(recovery.damaged)
+        damage = Damage(recovery.damaged)
         known = count = 0
         for found in recovery.records:
             if head is not None and whole is None:
@@ -303,7 +234,7 @@ class ReplicaEngine:
             replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
         return head, whole, replayed, count, damage.found
 
-    def _check_damage(self, damage: _Damage, known: int) -> None:
+    def _check_damage(self, damage: Damage, known: int) -> None:
         """What is lost can be had from others only if it is decided."""
         lost = [slot for slot in damage.lost_slots if slot not in self._kept]
         reach = REACH_WINDOWS * self.history.window
@@ -313,7 +244,7 @@ class ReplicaEngine:
                 "it has accepted. Give it an empty folder, and let it join again."
             )
 
-    def _load_held(self, head: Head, damage: _Damage) -> Whole:
+    def _load_held(self, head: Head, damage: Damage) -> Whole:
         for held in head.held:
             found = self.journal.record_at(held.address)
             record = self._read(found[0]) if found is not None else None
@@ -378,9 +309,13 @@ class ReplicaEngine:
 
     def stage_local(self, command: bytes, bodies: tuple[Buffer, ...]) -> None:
         """Has a command written down that is for this replica alone; it is applied when it is on disk."""
-        # On replay, too, it has to find the state as it is now.
-        self._stage(Persist((Known(self.applied),)))
+        # On replay, too, it has to find at least the state as it is now.
+        self._stage(self._known())
         self._stage(_Local(command, bodies))
+
+    def _known(self) -> Persist:
+        """How far the log is decided. Never less than an earlier record may have said: see `Damage`."""
+        return Persist((Known(self.replica.log.decided),))
 
     # What is damaged.
 
@@ -417,7 +352,7 @@ class ReplicaEngine:
             self.outgoing.append(((node,), offer))
         elif not self._roll_wanted:  # Nothing has been sealed yet; the one who is behind will ask again.
             self._roll_wanted = True
-            self._stage(Persist((Known(self.applied),)))
+            self._stage(self._known())
 
     def _serve_file(self, node: int, wanted: FetchFile) -> None:
         piece = self._exchange.serve(wanted)
@@ -507,6 +442,9 @@ class ReplicaEngine:
         journal = self.journal
         if (journal.full or self._roll_wanted) and not journal.is_fresh:
             journal.roll_next(*self._seal())
+            # At once, because more is applied while this is being written. If it cannot be written, the process ends.
+            self.state.mark_sealed()
+            self.places.mark_sealed()
             lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
             self._removable_address = min(lowest, self.state.lowest_address(journal.end_address))
         self._roll_wanted = False
@@ -545,11 +483,8 @@ class ReplicaEngine:
         assert self._commit is not None
         commit, committed = self._commit, self._committing
         self.journal.finish(commit)
-        if self._removable_address is not None:
-            self.state.mark_sealed()
-            self.places.mark_sealed()
-            if self.journal.remove_through(self._removable_address):
-                self._forget_places()
+        if self._removable_address is not None and self.journal.remove_through(self._removable_address):
+            self._forget_places()
         written = iter(commit.records)
         for each in committed:
             if isinstance(each, _Local):

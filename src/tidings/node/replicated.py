@@ -79,6 +79,7 @@ class ReplicatedState(msgspec.Struct, frozen=True, array_like=True):
     """What a snapshot holds: who belongs to the group, and all of the broker's own."""
 
     members: tuple[Member, ...]
+    left: list[int]
     heirs: dict[str, bytes]
     machine: bytes
 
@@ -94,6 +95,8 @@ class BrokerState:
         self.machine = machine
         self.members = {member.number: member for member in founders}
         """Also some of those who have left: until others know that, they have to be reached."""
+        self.left: list[int] = []
+        """Their numbers, in the order in which they left."""
         self.heirs: dict[str, bytes] = {}
         """At the address of a member that has lost its disk: the disk that comes in its place."""
         self._answer = answer
@@ -115,9 +118,10 @@ class BrokerState:
                 self.members[node] = Member(node, address, disk)
                 self.heirs.pop(address, None)
                 while len(self.members) > MEMBERS_KEPT:
-                    del self.members[min(self.members)]
+                    del self.members[self.left.pop(0)]
             case Remove(node, heir):
-                if heir and node in self.members:
+                self.left.append(node)
+                if heir:
                     self.heirs[self.members[node].address] = heir
 
     def apply_local(self, command: bytes, address: int) -> None:
@@ -138,7 +142,9 @@ class BrokerState:
 
     def seal(self) -> tuple[bytes, bytes]:
         index, machine = self.machine.seal()
-        return index, msgspec.msgpack.encode(ReplicatedState(tuple(self.members.values()), self.heirs, machine))
+        return index, msgspec.msgpack.encode(
+            ReplicatedState(tuple(self.members.values()), self.left, self.heirs, machine)
+        )
 
     def mark_sealed(self) -> None:
         self.machine.mark_sealed()
@@ -146,7 +152,7 @@ class BrokerState:
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
         state = msgspec.msgpack.decode(snapshot, type=ReplicatedState)
         self.members = {member.number: member for member in state.members}
-        self.heirs = state.heirs
+        self.left, self.heirs = state.left, state.heirs
         self.machine.restore(state.machine, indexes)
 
     def lowest_address(self, end_address: int) -> int:

@@ -22,6 +22,7 @@ from tidings.journal.disk import (
     ZEROS,
     Disk,
     DiskFull,
+    LocalDisk,
     RealDisk,
     SyncFailed,
 )
@@ -29,8 +30,8 @@ from tidings.simulator.disk import SimulatedDisk
 
 
 @pytest.fixture(params=["real", "simulated"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    disk: Disk = RealDisk(tmp_path / "data") if request.param == "real" else SimulatedDisk(Random(0))
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDisk]:
+    disk: LocalDisk = RealDisk(tmp_path / "data") if request.param == "real" else SimulatedDisk(Random(0))
     yield disk
     disk.close()
 
@@ -79,6 +80,22 @@ class TestContract:
         disk.replace("a", [b"ne", b"w"])
         assert bytes(disk.read_at("a", 0, 10)) == b"new"
         assert disk.names() == ["a"]
+
+    def test_rename_takes_the_place_of_another_file(self, disk: LocalDisk) -> None:
+        disk.replace("a", [b"old, and longer"])
+        disk.create("b")
+        disk.append("b", [b"new"])
+        disk.seal("b")
+        disk.sync("b")
+        disk.append("a", [b"!"])  # It is open, and has room ahead.
+        assert bytes(disk.read_at("a", 0, 3)) == b"old"
+        disk.rename("b", "a")
+        assert disk.names() == ["a"]
+        assert bytes(disk.map("a")) == b"new"
+        disk.append("a", [b"er"])
+        assert bytes(disk.read_at("a", 0, 10)) == b"newer"
+        disk.create("b")
+        assert disk.size("b") == 0, "the name is free"
 
     def test_truncate_cuts_and_appending_goes_on_from_there(self, disk: Disk) -> None:
         disk.create("a")

@@ -13,7 +13,8 @@ from random import Random
 import pytest
 
 from tidings.errors import StorageDamaged, StorageError
-from tidings.journal import COMMAND, NO_OP, Append, Commit, Disk, DiskFull, Journal, RealDisk, Record, SyncFailed
+from tidings.journal import COMMAND, REPLICA, Append, Commit, Disk, DiskFull, Journal, RealDisk, Record, SyncFailed
+from tidings.journal import segment as files
 from tidings.settings import JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 
@@ -86,7 +87,7 @@ class TestAppending:
         first = commit(
             journal,
             Append(COMMAND, b"one", (b"body", memoryview(b"another body")), 10, 3, 2),
-            Append(NO_OP, b""),
+            Append(REPLICA, b""),
         )
         second = commit(journal, Append(COMMAND, b"two", (), 30))
         assert [record.slot for record in first.records + second.records] == [0, 1, 2]
@@ -189,6 +190,126 @@ class TestReading:
             thread.join()
             journal.finish(under_way)
             written.append((under_way.records[0], body))
+
+
+class TestRecordAt:
+    def test_a_record_is_found_by_its_address_in_every_segment(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        written = fill_segments(journal, 3)
+        for _ in range(2):
+            for record, body in written:
+                found = journal.record_at(record.address)
+                assert found is not None
+                assert (found[0], bytes(found[1])) == (record, body)
+            journal, _ = opened(disk)
+
+    def test_several_bodies_come_as_one(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        (record,) = commit(journal, Append(REPLICA, b"command", (b"one", b"", b"two"))).records
+        found = journal.record_at(record.address)
+        assert found is not None
+        assert (found[0].command, bytes(found[1])) == (b"command", b"onetwo")
+
+    def test_where_no_record_begins_there_is_none(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        written = fill_segments(journal, 2)
+        first, last = written[0][0], written[-1][0]
+        for address in (first.address + 1, first.address - 1, first.body_address, 0, last.end_address, 10**9):
+            assert journal.record_at(address) is None, address
+
+    def test_one_whose_segment_is_gone_is_gone(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        written = fill_segments(journal, 3)
+        journal.remove_through(journal.segments[0].end_address)
+        assert journal.record_at(written[0][0].address) is None
+        assert journal.record_at(written[-1][0].address) is not None
+
+    def test_one_that_is_not_finished_is_not_found(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        under_way = journal.begin([Append(COMMAND, b"put", (b"body",))])
+        journal.write(under_way)
+        assert journal.record_at(under_way.records[0].address) is None
+        journal.finish(under_way)
+        assert journal.record_at(under_way.records[0].address) is not None
+
+    @pytest.mark.parametrize("at", [0, 5, 12, 30, 60, 80])
+    def test_one_that_is_damaged_is_not_found(self, at: int) -> None:
+        disk = SimulatedDisk(Random(0))
+        journal, _ = opened(disk)
+        written = fill_segments(journal, 2)
+        first = written[0][0]
+        disk.flip_bit(files.journal_name(0), first.address + at)
+        journal, _ = opened(disk)
+        assert journal.record_at(first.address) is None
+        assert journal.record_at(written[1][0].address) is not None
+        assert [span.start for span in journal.check(journal.segments[0])] == [first.address]
+        assert journal.check(journal.segments[1]) == []
+
+
+class TestRecoveringAgain:
+    def test_what_is_there_then_counts(self, disk: Disk) -> None:
+        """The files have been exchanged meanwhile: another journal lies in the folder."""
+        other = SimulatedDisk(Random(1))
+        source, _ = opened(other)
+        written = fill_segments(source, 3)
+        journal, _ = opened(disk)
+        own = fill_segments(journal, 2)
+        journal.read(own[0][0].body_address, 3)  # Its first segment is mapped,
+        journal.read(own[-1][0].body_address, 3)  # and its last record in memory.
+        for name in disk.names():
+            disk.remove(name)
+        for name in other.names():
+            disk.replace(name, [other.map(name)])
+        recovery = journal.recover()
+        assert recovery.snapshot is not None
+        assert len(recovery.indexes) == 3
+        replayed = list(recovery.records)
+        assert replayed == [record for record, _ in written if record.slot >= replayed[0].slot]
+        assert (journal.next_slot, journal.end_address) == (source.next_slot, source.end_address)
+        assert journal.snapshot_name == source.snapshot_name
+        for record, body in written:
+            assert bytes(journal.read(record.body_address, len(body))) == body
+        put(journal, b"more")
+        assert opened(disk)[0].next_slot == source.next_slot + 1
+
+    def test_nothing_is_recovered_while_a_commit_is_under_way(self, disk: Disk) -> None:
+        journal, _ = opened(disk)
+        journal.begin([Append(COMMAND, b"")])
+        with pytest.raises(AssertionError, match="under way"):
+            journal.recover()
+
+
+class TestDamage:
+    def damaged(self, disk: SimulatedDisk) -> list[Record]:
+        """Five records, of which the third is damaged and was synced before the next was written."""
+        journal, _ = opened(disk)
+        records = [put(journal, b"%d" % number * 30) for number in range(5)]
+        disk.flip_bit(files.journal_name(0), records[2].body_address)
+        return records
+
+    def test_it_is_an_error(self) -> None:
+        disk = SimulatedDisk(Random(0))
+        self.damaged(disk)
+        with pytest.raises(StorageDamaged, match="fails its checksum"):
+            opened(disk)
+
+    def test_who_can_do_without_reads_on_behind_it(self) -> None:
+        disk = SimulatedDisk(Random(0))
+        records = self.damaged(disk)
+        journal = Journal.open(disk, SMALL)
+        recovery = journal.recover(skips_damage=True)
+        assert list(recovery.records) == [*records[:2], *records[3:]]
+        assert recovery.damaged == [(records[2].address, records[3].address)]
+        assert put(journal, b"more").slot == 5
+
+    def test_a_torn_tail_is_no_damage(self) -> None:
+        disk = SimulatedDisk(Random(0))
+        journal, _ = opened(disk)
+        records = [put(journal, b"%d" % number * 30) for number in range(3)]
+        disk.flip_bit(files.journal_name(0), records[2].body_address)
+        recovery = Journal.open(disk, SMALL).recover(skips_damage=True)
+        assert list(recovery.records) == records[:2]
+        assert recovery.damaged == []
 
 
 class TestSealing:

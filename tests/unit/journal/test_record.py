@@ -8,11 +8,22 @@ from hypothesis import strategies as st
 
 from tidings.errors import StorageDamaged
 from tidings.journal.disk import Buffer
-from tidings.journal.record import COMMAND, HEADER_SIZE, NO_OP, Append, Record, decode, encode, scan, synced_behind
+from tidings.journal.record import (
+    COMMAND,
+    HEADER_SIZE,
+    LOCAL,
+    REPLICA,
+    Append,
+    Record,
+    decode,
+    encode,
+    scan,
+    synced_behind,
+)
 
 appends = st.builds(
     Append,
-    kind=st.sampled_from([COMMAND, NO_OP]),
+    kind=st.sampled_from([COMMAND, REPLICA, LOCAL]),
     command=st.binary(max_size=100),
     bodies=st.lists(st.binary(max_size=100), max_size=4).map(tuple),
     time_ms=st.integers(0, 2**64 - 1),

@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError, Unauthorized
 from tidings.message import Contents, TopicInfo, check_name, check_topic
-from tidings.protocols.broker import bulk, commands, messages, ranges, staging
+from tidings.protocols.broker import bulk, commands, messages, operators, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
@@ -333,7 +333,7 @@ class Broker:
                 return messages.Groups(request, self.sharing.describe(topic))
             case messages.AskStatus(request):
                 return messages.Status(request, self._status())
-            case messages.AskMembers() | messages.AddMember() | messages.RemoveMember():
+            case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
                 raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
         raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 

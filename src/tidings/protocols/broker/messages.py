@@ -19,6 +19,7 @@ import msgspec
 from tidings.message import GroupInfo, TopicInfo
 from tidings.protocols.broker.bulk import BulkAnswer, BulkRequest
 from tidings.protocols.broker.envelope import Answer, Request
+from tidings.protocols.broker.operators import Members, OperatorRequest
 
 VERSION = 1
 
@@ -275,22 +276,6 @@ class AskStatus(Request, frozen=True, tag="status"):
     pass
 
 
-class AskMembers(Request, frozen=True, tag="members"):
-    """Who belongs to the replica group of this node? Every member answers, as far as it knows."""
-
-
-class AddMember(Request, frozen=True, tag="add-member"):
-    """Takes the node at an address into the group, which has asked to join; answered when it votes."""
-
-    address: str
-
-
-class RemoveMember(Request, frozen=True, tag="remove-member"):
-    """Takes a member out of the group, named by its number or its address; answered when it may be switched off."""
-
-    member: str
-
-
 class Bye(Request, frozen=True, tag="bye"):
     """The session ends: its streams are closed; an anonymous name is forgotten, subscriptions and all."""
 
@@ -326,9 +311,7 @@ AnyRequest = (
     | AskSubscribers
     | AskTopics
     | AskStatus
-    | AskMembers
-    | AddMember
-    | RemoveMember
+    | OperatorRequest
     | Bye
     | Shutdown
     | BulkRequest
@@ -498,24 +481,6 @@ class Status(Answer, frozen=True, tag="status"):
     """Plain numbers about the broker, by name."""
 
     numbers: dict[str, int]
-
-
-class MemberInfo(msgspec.Struct, frozen=True, array_like=True):
-    """A member of a replica group. `role` is voter or listener."""
-
-    number: int
-    address: str
-    role: str
-    leads: bool
-
-
-class Members(Answer, frozen=True, tag="members"):
-    """The members of a replica group, as the node with this number knows them after so many slots of its log."""
-
-    group: str
-    number: int
-    applied: int
-    members: tuple[MemberInfo, ...]
 
 
 class ByeDone(Answer, frozen=True, tag="farewell"):

@@ -40,7 +40,7 @@ class Found(Message, frozen=True):
     number: int
     founders: tuple[Member, ...]
     members: tuple[Member, ...] = ()
-    """Where the others are."""
+    """Where all members are, you among them, with the disk that the number is for."""
 
 
 class Known(Message, frozen=True):

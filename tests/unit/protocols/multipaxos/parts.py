@@ -1,4 +1,4 @@
-"""What the tests of Multi-Paxos share: a state machine, replicas of a founded group, and a way to let them talk."""
+"""What the tests of Multi-Paxos share: replicas of a founded group, and a way to let them talk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     Canvass,
+    Chosen,
+    Decided,
     ElectionDue,
+    Fetch,
     Persist,
     Received,
     Send,
@@ -20,14 +23,12 @@ from tidings.protocols.multipaxos.messages import (
 )
 from tidings.protocols.multipaxos.records import Installed, Record
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.sessions import Sessions
-from tidings.protocols.multipaxos.values import Command
+from tidings.protocols.multipaxos.values import Command, Value
 from tidings.protocols.stack import Effect, Event, Notify, TimerFired
 from tidings.settings import ReplicaSettings
-from tidings.simulator.paxos.node import Row
 
 WINDOW = 4
-SETTINGS = ReplicaSettings(snapshot_every_slots=1_000)
+SETTINGS = ReplicaSettings()
 Kind = TypeVar("Kind")
 
 
@@ -36,7 +37,7 @@ def command(number: int, client: str = "ann") -> Command:
 
 
 def make_log(voters: tuple[int, ...] = (1, 2, 3)) -> Log:
-    log = Log(Sessions(Row()))
+    log = Log()
     log.rebuild(None, [Installed(founding(voters, WINDOW))])
     return log
 
@@ -47,7 +48,7 @@ def make_replica(
     records: Iterable[Record] = (),
     settings: ReplicaSettings = SETTINGS,
 ) -> Replica:
-    replica = Replica(node, settings, Row(), Random(node))
+    replica = Replica(node, settings, Random(node))
     replica.restore(None, [Installed(founding(voters, WINDOW)), *records])
     replica.start()
     return replica
@@ -82,21 +83,33 @@ def told(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
 
 
 class Group:
-    """Replicas that hear each other at once, on disks that take no time; `cut` are those whom nobody reaches."""
+    """Replicas that hear each other at once, on disks that take no time; `cut` are those whom nobody reaches.
+
+    What is decided is kept for each replica, as its runtime would, and those who fetch it are answered from that.
+    """
 
     def __init__(self, voters: tuple[int, ...] = (1, 2, 3), settings: ReplicaSettings = SETTINGS) -> None:
-        self.replicas = {node: make_replica(node, voters, settings=settings) for node in voters}
-        self.records: dict[int, list[Record]] = {node: [] for node in self.replicas}
-        self.effects: dict[int, list[Effect]] = {node: [] for node in self.replicas}
+        self.replicas: dict[int, Replica] = {}
+        self.records: dict[int, list[Record]] = {}
+        self.effects: dict[int, list[Effect]] = {}
+        self.decided: dict[int, dict[int, Value]] = {}
+        """By replica and slot."""
+        for node in voters:
+            self._add(node, make_replica(node, voters, settings=settings))
+        self.founders = voters
         self.cut: tuple[int, ...] = ()
         self._queue: deque[tuple[int, Event]] = deque()
         self.now_ms = 0
 
+    def _add(self, node: int, replica: Replica) -> None:
+        self.replicas[node] = replica
+        self.records[node], self.effects[node], self.decided[node] = [], [], {}
+
     def join_blank(self, node: int) -> None:
-        """A node with an empty disk."""
-        self.replicas[node] = Replica(node, SETTINGS, Row(), Random(node))
-        self.replicas[node].restore(None, [])
-        self.records[node], self.effects[node] = [], []
+        """A node with an empty disk: it stands at slot 0, and has to be given where the group began."""
+        replica = Replica(node, SETTINGS, Random(node))
+        replica.restore(None, [])
+        self._add(node, replica)
 
     def elect(self, node: int) -> None:
         """A node's patience ends, and everybody says that there is no leader."""
@@ -114,16 +127,38 @@ class Group:
         self._queue.append((node, event))
         while self._queue:
             receiver, event = self._queue.popleft()
-            effects = self.replicas[receiver].handle(event)
-            self.effects[receiver] += effects
-            for effect in effects:
-                sends: tuple[Effect, ...] = (effect,)
-                if isinstance(effect, Persist):
-                    self.records[receiver] += effect.records
-                    sends = effect.answers
-                for send in sends:
-                    if isinstance(send, Send):
-                        self._carry(receiver, send)
+            match event:
+                case Received(_, asker, Fetch(first_slot)):
+                    self._serve(receiver, asker, first_slot)
+                case _:
+                    self._run(receiver, self.replicas[receiver].handle(event))
+
+    def _run(self, node: int, effects: list[Effect]) -> None:
+        self.effects[node] += effects
+        for decided in told(effects, Decided):
+            assert decided.slot not in self.decided[node], "every slot is told once"
+            self.decided[node][decided.slot] = decided.value
+        for effect in effects:
+            sends: tuple[Effect, ...] = (effect,)
+            if isinstance(effect, Persist):
+                self.records[node] += effect.records
+                sends = effect.answers
+            for send in sends:
+                if isinstance(send, Send):
+                    self._carry(node, send)
+
+    def _serve(self, node: int, asker: int, first_slot: int) -> None:
+        """What the runtime does for one who is behind: sends what was decided, or where the group began."""
+        replica = self.replicas[asker]
+        if first_slot == 0 and asker not in self.cut:
+            snapshot = founding(self.founders, WINDOW)
+            self._run(asker, replica.install(self.now_ms, node, snapshot))
+            return
+        decided = self.decided[node]
+        values = tuple(decided[slot] for slot in sorted(decided) if slot >= first_slot)
+        if values:
+            end = first_slot + len(values)
+            self._carry(node, Send((asker,), Chosen(first_slot, values, end)))
 
     def _carry(self, sender: int, send: Send) -> None:
         for node in send.nodes:
@@ -131,10 +166,9 @@ class Group:
                 self._queue.append((node, Received(self.now_ms, sender, send.message)))
 
     def rows(self) -> list[list[bytes]]:
-        return [row_of(replica) for replica in self.replicas.values()]
+        return [self.row_of(node) for node in self.replicas]
 
-
-def row_of(replica: Replica) -> list[bytes]:
-    machine = replica.log.sessions.machine
-    assert isinstance(machine, Row)
-    return machine.bodies
+    def row_of(self, node: int) -> list[bytes]:
+        """The bodies of the commands that a replica knows to be decided, in the order of their slots."""
+        decided = self.decided[node]
+        return [value.body for _, value in sorted(decided.items()) if isinstance(value, Command)]

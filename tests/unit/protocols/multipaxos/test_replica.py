@@ -10,24 +10,22 @@ from tests.unit.protocols.multipaxos.parts import (
     make_replica,
     persists,
     receive,
-    row_of,
     said,
     told,
 )
+from tidings.node.replica import founding
 from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
-    Applied,
     BeatDue,
     Canvass,
     ChangeMembership,
     Chosen,
+    Decided,
     ElectionDue,
     Fetch,
-    FetchPart,
     LeaderChanged,
     MembershipSettled,
-    Part,
     Persist,
     Prepare,
     Promise,
@@ -38,11 +36,10 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     Refused,
     Send,
-    SnapshotInstalled,
     Support,
     TurnedAway,
 )
-from tidings.protocols.multipaxos.records import Known, Promised
+from tidings.protocols.multipaxos.records import Known, Promised, Snapshot
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import Add, Ballot, Change, Promote, Remove
 from tidings.protocols.stack import CancelTimer, Effect, Requested, SetTimer, TimerFired
@@ -139,7 +136,7 @@ def test_a_group_elects_and_decides() -> None:
     propose(group, 1, 1, 2, 3)
     beat(group, 1)
     assert group.rows() == [[b"ann1", b"ann2", b"ann3"]] * 3
-    assert [applied.slot for applied in told(group.effects[2], Applied)] == [1, 2, 3]
+    assert told(group.effects[2], Decided) == [Decided(slot, command(slot)) for slot in (1, 2, 3)]
 
 
 def test_a_group_of_one_needs_nobody() -> None:
@@ -156,10 +153,10 @@ def test_a_new_leader_finishes_what_the_old_one_began() -> None:
     propose(group, 1, 1)  # It reaches nobody; only 1 has it.
     group.cut = (3,)
     group.elect(2)
-    assert [row_of(group.replicas[node]) for node in (1, 2)] == [[], [b"ann1"]]
+    assert [group.row_of(node) for node in (1, 2)] == [[], [b"ann1"]]
     assert told(group.effects[1], TurnedAway) == [TurnedAway(command(1), None)]
     beat(group, 2)
-    assert row_of(group.replicas[1]) == [b"ann1"]
+    assert group.row_of(1) == [b"ann1"]
 
 
 def test_a_minority_decides_nothing() -> None:
@@ -212,28 +209,51 @@ def test_a_follower_that_missed_values_fetches_them() -> None:
     group.cut = ()
     beat(group, 2)
     assert said(group.effects[3], Fetch) == [Fetch(1)]
-    assert row_of(group.replicas[3]) == [b"ann1", b"ann2"]
+    assert group.row_of(3) == [b"ann1", b"ann2"]
 
 
-def test_a_follower_far_behind_gets_a_snapshot_in_parts() -> None:
-    group = Group(settings=ReplicaSettings(snapshot_every_slots=3, kept_slots=0, part_bytes_max=10))
+def test_whose_state_was_exchanged_asks_the_same_node_for_what_follows() -> None:
+    replica = make_replica(3)
+    snapshot = Snapshot(7, WINDOW, founding((1, 2, 3), WINDOW).terms)
+    effects = replica.install(0, 2, snapshot)
+    assert [effect for effect in effects if isinstance(effect, Send)] == [Send((2,), Fetch(7))]
+    assert told(effects, Decided) == [], "what the state holds already is not told"
+    assert told(receive(replica, 2, Chosen(7, (command(7),), 8)), Decided) == [Decided(7, command(7))]
+
+
+def test_a_state_that_is_no_newer_changes_nothing() -> None:
+    replica = make_replica(3)
+    receive(replica, 1, Chosen(1, (command(1), command(2)), 3))
+    replica.install(0, 2, Snapshot(2, WINDOW, ()))
+    assert (replica.log.decided, replica.log.open_memberships()[0].voters) == (3, (1, 2, 3))
+
+
+def test_who_waits_for_files_does_not_ask_again_meanwhile() -> None:
+    replica = make_replica(3)
+    late_ms = SETTINGS.fetch_retry_ms
+    heartbeat = Accept(Ballot(1, 1), 5, (), 5, 0)
+    assert said(replica.handle(Received(0, 1, heartbeat)), Fetch) == [Fetch(1)]
+    replica.wait_for_files(late_ms - 1)
+    assert not said(replica.handle(Received(late_ms, 1, heartbeat)), Fetch)
+    assert said(replica.handle(Received(2 * late_ms - 1, 1, heartbeat)), Fetch) == [Fetch(1)]
+
+
+def test_a_leader_whose_state_is_exchanged_beyond_its_proposals_stops_leading() -> None:
+    group = Group()
     group.elect(1)
-    group.cut = (3,)
-    propose(group, 1, 1, 2, 3, 4)
-    group.cut = ()
-    beat(group, 1)
-    assert told(group.effects[3], SnapshotInstalled) == [SnapshotInstalled(4)]
-    assert len(said(group.effects[3], FetchPart)) > 1
-    beat(group, 1)
-    assert row_of(group.replicas[3]) == [b"ann1", b"ann2", b"ann3", b"ann4"]
+    group.cut = (1,)
+    propose(group, 1, 1)
+    effects = group.replicas[1].install(0, 2, Snapshot(2, WINDOW, founding((1, 2, 3), WINDOW).terms))
+    assert told(effects, TurnedAway) == [TurnedAway(command(1), None)]
+    assert not group.replicas[1].leads
 
 
 def test_an_answer_that_comes_twice_is_no_reason_to_ask_again() -> None:
     """Or questions and answers would multiply on a network that repeats them."""
     replica = make_replica(3)
-    for answer in (Chosen(1, (command(1),), 9), Part(9, 0, 100, b"x")):
-        assert said(receive(replica, 1, answer), (Fetch, FetchPart))
-        assert not said(receive(replica, 1, answer), (Fetch, FetchPart))
+    answer = Chosen(1, (command(1),), 9)
+    assert said(receive(replica, 1, answer), Fetch) == [Fetch(2)]
+    assert not said(receive(replica, 1, answer), Fetch)
 
 
 def test_a_candidate_that_is_behind_learns_before_it_leads() -> None:
@@ -246,7 +266,7 @@ def test_a_candidate_that_is_behind_learns_before_it_leads() -> None:
     group.elect(3)
     assert group.replicas[3].leads
     propose(group, 3, 3)
-    assert row_of(group.replicas[3]) == [b"ann1", b"ann2", b"ann3"]
+    assert group.row_of(3) == [b"ann1", b"ann2", b"ann3"]
 
 
 def test_a_leader_that_is_told_late_of_decided_slots_asks_until_it_has_them() -> None:
@@ -258,10 +278,10 @@ def test_a_leader_that_is_told_late_of_decided_slots_asks_until_it_has_them() ->
     late = Accepted(ballot, 1, 0, 3, 1)
     again = group.replicas[1].handle(Received(SETTINGS.fetch_retry_ms, 3, late))
     assert said(again, Fetch) == [Fetch(1)]
-    receive(group.replicas[1], 3, Chosen(1, (command(1), command(2)), 3))
+    group.tell(1, Received(group.now_ms, 3, Chosen(1, (command(1), command(2)), 3)))
     assert group.replicas[1].leads
     propose(group, 1, 3)
-    assert row_of(group.replicas[1]) == [b"ann1", b"ann2", b"ann3"]
+    assert group.row_of(1) == [b"ann1", b"ann2", b"ann3"]
 
 
 def test_a_leader_that_learns_what_it_has_proposed_stops_leading() -> None:
@@ -272,7 +292,6 @@ def test_a_leader_that_learns_what_it_has_proposed_stops_leading() -> None:
     propose(group, 1, 1)
     receive(group.replicas[1], 2, Chosen(1, (command(7),), 2))
     assert not group.replicas[1].leads
-    assert row_of(group.replicas[1]) == []  # A command that leaves a gap is refused, and the slot is decided.
     assert group.replicas[1].log.decided == 2
 
 
@@ -295,8 +314,8 @@ def test_a_node_is_replaced_and_the_new_one_counts() -> None:
     assert group.replicas[1].log.history.newest.membership.voters == (1, 2, 4)
     group.cut = (2, 3)
     propose(group, 1, 2)
-    assert row_of(group.replicas[1]) == [b"ann1", b"ann2"]
-    assert row_of(group.replicas[3]) == [b"ann1"]
+    assert group.row_of(1) == [b"ann1", b"ann2"]
+    assert group.row_of(3) == [b"ann1"]
 
 
 def test_a_listener_is_not_counted() -> None:
@@ -361,7 +380,7 @@ def test_a_leader_sees_its_own_removal_through() -> None:
     assert not said(group.effects[1], Canvass), "who does not vote does not run"
     group.elect(2)
     propose(group, 2, 2)
-    assert row_of(group.replicas[2]) == [b"ann1", b"ann2"]
+    assert group.row_of(2) == [b"ann1", b"ann2"]
 
 
 def test_a_removed_node_that_does_not_know_is_refused_and_told() -> None:

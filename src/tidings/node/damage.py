@@ -1,0 +1,43 @@
+"""What is lost with damaged records of the segment that a replica was writing, and what can still be said of it."""
+
+from __future__ import annotations
+
+from tidings.journal.record import Record
+from tidings.journal.recovery import Span
+from tidings.protocols.multipaxos.values import ZERO, Ballot
+
+
+class Damage:
+    """What can still be said of records that were lost in the middle of a segment.
+
+    Every record says what was promised when it was written, so those behind say at least what the lost ones did. A
+    value that was accepted in a lost one lies less than the acceptor's reach behind what was decided by the time of the
+    next record that says how far that was.
+    """
+
+    def __init__(self, damaged: list[Span]) -> None:
+        self._damaged = damaged
+        self._seen = 0
+        self._decided_after: int | None = None
+        self.promised = ZERO
+        self.lost_slots: list[int] = []
+        """Accepted before the segment began, and damaged in an older one."""
+
+    @property
+    def found(self) -> bool:
+        return bool(self._damaged or self.lost_slots)
+
+    def see(self, record: Record) -> None:
+        self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
+        if len(self._damaged) > self._seen:
+            self._seen, self._decided_after = len(self._damaged), None
+
+    def see_decided(self, decided: int) -> None:
+        if self._decided_after is None:
+            self._decided_after = decided
+
+    def is_decided(self, decided: int, reach: int) -> bool:
+        """Whether everything that the lost records may have accepted is decided by now."""
+        if not self._damaged:
+            return True
+        return self._decided_after is not None and decided >= self._decided_after + reach

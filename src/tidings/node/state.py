@@ -1,0 +1,39 @@
+"""What a replica needs to know of the state that is replicated."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidings.journal.disk import Buffer
+from tidings.protocols.multipaxos.values import Change, Command
+
+
+class State(Protocol):
+    """What is replicated. It has no clock and no chance: the same commands in the same order, the same state."""
+
+    def apply(self, command: Command, address: int) -> bytes | None:
+        """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""
+
+    def apply_change(self, change: Change) -> None:
+        """A node comes, votes or goes; who votes is not for the state to judge."""
+
+    def apply_local(self, command: bytes, address: int) -> None:
+        """The same for a command that this replica has given itself."""
+
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        """A command's body lies somewhere else from now on."""
+
+    def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
+        """A command's body in the pieces in which it will be read."""
+
+    def seal(self) -> tuple[bytes, bytes]:
+        """An index of what was gained since the last seal, and all the rest of the state."""
+
+    def mark_sealed(self) -> None:
+        """What `seal` returned last is on its way to the disk: what is gained from now on is for the next index."""
+
+    def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
+        """Takes what `seal` returned, the indexes in their order; into a new state, once."""
+
+    def lowest_address(self, end_address: int) -> int:
+        """Below this address the state needs nothing of the journal."""

@@ -1,0 +1,233 @@
+"""What is damaged on a replica's disk: what is decided comes from others, what may be open is never guessed (P6)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.unit.node.replicas import (
+    THREE,
+    WINDOW,
+    accept,
+    bodies,
+    command,
+    commit,
+    follow,
+    make_disk,
+    messages,
+    open_engine,
+    receive,
+    row,
+)
+from tidings.errors import StorageDamaged
+from tidings.journal import segment as files
+from tidings.journal.record import Record
+from tidings.journal.segment import SEGMENT_HEADER_SIZE
+from tidings.node.replica import ReplicaEngine
+from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
+from tidings.protocols.multipaxos.messages import Chosen, Fetch
+from tidings.protocols.multipaxos.values import Ballot
+from tidings.simulator.disk import SimulatedDisk
+from tidings.simulator.paxos.row import Carry, Row
+
+REACH = REACH_WINDOWS * WINDOW
+
+
+def damage(disk: SimulatedDisk, engine: ReplicaEngine, address: int) -> None:
+    """Flips a bit of the record that begins at an address."""
+    bases = {each.first_slot: each.base_address for each in engine.journal.segments}
+    first_slot = max((slot for slot, base in bases.items() if base <= address), default=0)
+    if address >= engine.journal.segment_address:
+        first_slot = max(files.slots_of(disk.names(), files.JOURNAL_SUFFIX))
+        bases[first_slot] = engine.journal.segment_address
+    disk.flip_bit(files.journal_name(first_slot), address - bases[first_slot] + 60)
+
+
+def misplaced(engine: ReplicaEngine) -> list[bytes]:
+    assert isinstance(engine.state, Row)
+    return engine.state.misplaced()
+
+
+def record_of(engine: ReplicaEngine, slot: int) -> Record:
+    found = engine.journal.record_at(engine.places.record_address(slot))
+    assert found is not None
+    return found[0]
+
+
+# In the segment that is being written.
+
+
+def test_a_decided_slot_that_is_lost_is_fetched_from_the_others() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    last = REACH + 10
+    follow(engine, last)
+    damage(disk, engine, engine.places.record_address(3))
+    disk.kill()
+    again = open_engine(disk, 2)
+    assert (again.applied, row(again)) == (3, bodies(1, 2))
+    assert again.replica.acceptor.promised == engine.replica.acceptor.promised
+    accept(again, last + 1, decided=last + 1)
+    assert Fetch(3) in messages(again)
+    receive(again, 1, Chosen(3, (command(3),), last + 1))
+    commit(again)
+    receive(again, 1, Chosen(4, tuple(map(command, range(4, last + 1))), last + 1))
+    commit(again)
+    assert row(again) == bodies(1, last)
+    assert misplaced(again) == []
+    disk.crash()
+    once_more = open_engine(disk, 2)
+    assert row(once_more) == bodies(1, once_more.applied - 1)
+    assert once_more.applied >= last
+
+
+def test_what_may_be_undecided_is_never_guessed() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 5)
+    damage(disk, engine, engine.places.record_address(4))
+    disk.kill()
+    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+        open_engine(disk, 2)
+
+
+def test_a_lost_promise_is_found_in_the_records_behind_it() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 3)
+    higher = Ballot(9, 3)
+    address = engine.journal.end_address
+    accept(engine, 4, ballot=higher, decided=4)
+    commit(engine)
+    follow(engine, REACH + 10, first=4, ballot=higher)
+    damage(disk, engine, address)
+    disk.kill()
+    assert open_engine(disk, 2).replica.acceptor.promised == higher
+
+
+def test_its_own_commands_do_not_say_that_less_is_decided_than_was() -> None:
+    """Or a value that was accepted far beyond would be taken for decided too early, and be forgotten."""
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 1)
+    accept(engine, 2, *map(command, range(2, 10)), decided=10)
+    accept(engine, 20, command(20), decided=10)  # Within reach of what is decided, and not of what is applied.
+    assert (engine.replica.log.decided, engine.applied) == (10, 2)
+    engine.stage_local(msgspec.msgpack.encode(Carry(0)), (b"ann1",))
+    commit(engine)
+    follow(engine, 18, first=10)
+    damage(disk, engine, engine._kept[20].record_address)
+    disk.kill()
+    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+        open_engine(disk, 2)
+
+
+def test_nothing_is_known_of_a_group_whose_founding_is_lost() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    commit(engine)
+    follow(engine, REACH + 10)
+    named = engine.journal.record_at(SEGMENT_HEADER_SIZE)
+    assert named is not None
+    damage(disk, engine, named[0].end_address)
+    disk.kill()
+    with pytest.raises(StorageDamaged, match="Give it an empty folder"):
+        open_engine(disk, 2)
+
+
+# In sealed segments.
+
+
+def repaired(engine: ReplicaEngine, slot: int, others: ReplicaEngine) -> None:
+    """Carries the question to another replica and its answer back."""
+    questions = [each for each in messages(engine) if isinstance(each, Fetch)]
+    assert Fetch(slot) in questions
+    for question in questions:
+        receive(others, engine.replica.node, question)
+    for answer in messages(others):
+        receive(engine, others.replica.node, answer)
+    commit(engine)
+
+
+def check_all(engine: ReplicaEngine) -> int:
+    count = 0
+    for _ in range(len(engine.journal.segments) + 1):
+        count = max(count, engine.check_next())
+    return count
+
+
+def test_a_sealed_slot_that_is_damaged_is_fetched_and_found_at_its_new_place() -> None:
+    disk = make_disk()
+    engine, other = open_engine(disk, 2, records_max=12), open_engine(make_disk(3), 3)
+    for each in (engine, other):
+        follow(each, 16)
+    assert check_all(engine) == 0
+    messages(engine)
+    slot = 8
+    address = engine.places.record_address(slot)
+    assert any(each.base_address <= address < each.end_address for each in engine.journal.segments)
+    damage(disk, engine, address)
+    engine.journal._mapped.clear()
+    assert check_all(engine) == 1
+    repaired(engine, slot, other)
+    assert record_of(engine, slot).address > address
+    assert (check_all(engine), misplaced(engine)) == (0, [])
+    messages(engine)
+    receive(engine, 1, Fetch(slot))
+    (chosen,) = messages(engine)
+    assert isinstance(chosen, Chosen)
+    assert chosen.values[0] == command(slot)
+    disk.crash()
+    again = open_engine(disk, 2, records_max=12)
+    assert misplaced(again) == []
+    assert again.places.record_address(slot) > address
+
+
+def test_what_was_repaired_is_found_also_when_that_is_sealed() -> None:
+    disk = make_disk()
+    engine, other = open_engine(disk, 2, records_max=12), open_engine(make_disk(3), 3)
+    for each in (engine, other):
+        follow(each, 16)
+    damage(disk, engine, engine.places.record_address(8))
+    engine.journal._mapped.clear()
+    check_all(engine)
+    repaired(engine, 8, other)
+    place = engine.places.record_address(8)
+    follow(engine, 19, first=17)
+    assert engine.journal.segment_address > place
+    disk.crash()
+    again = open_engine(disk, 2, records_max=12)
+    assert row(again) == bodies(1, again.applied - 1)
+    assert misplaced(again) == []
+    assert again.places.record_address(8) == place
+    assert check_all(again) == 0, "nobody needs the old place any more"
+
+
+def test_what_is_damaged_is_asked_for_until_it_comes_or_is_needed_no_longer() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2, records_max=12)
+    follow(engine, 16)
+    damage(disk, engine, engine.places.record_address(8))
+    engine.journal._mapped.clear()
+    check_all(engine)
+    messages(engine)
+    engine.check_next()
+    assert messages(engine) == [Fetch(8)]
+    follow(engine, 60, first=17)
+    assert 8 not in engine.places
+    messages(engine)
+    assert engine.check_next() == 0
+    assert messages(engine) == []
+
+
+def test_others_are_asked_and_not_the_node_itself() -> None:
+    disk = make_disk()
+    engine = open_engine(disk, 2, records_max=12)
+    follow(engine, 16)
+    damage(disk, engine, engine.places.record_address(8))
+    engine.journal._mapped.clear()
+    messages(engine)
+    check_all(engine)
+    assert {nodes for nodes, message in engine.outgoing if isinstance(message, Fetch)} == {
+        tuple(node for node in THREE if node != 2)
+    }

@@ -1,0 +1,567 @@
+"""A broker whose journal several nodes agree on (P6, P7): three engines, wired in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.node.members import FOUNDERS, GROUP, Members, Node, address_of, put
+from tidings.node.group import CANDIDATE_SILENCE_MS_MAX
+from tidings.node.identity import Identity
+from tidings.protocols.broker import messages, operators
+from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
+from tidings.protocols.multipaxos.messages import Accept, Accepted, Chosen
+from tidings.protocols.multipaxos.values import Add, Ballot, Command, Promote, Remove
+from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings
+from tidings.wire import codec
+from tidings.wire.replication import MATE_NAME, encode_message
+
+ADDRESSES = tuple(member.address for member in FOUNDERS)
+
+
+def values_of(node: Node) -> list[bytes]:
+    """What a node's own copy of the topic holds, read from its own journal."""
+    machine = node.engine.broker.machine
+    topic = machine.topics.get("news")
+    if topic is None:
+        return []
+    read = node.engine.journal.read
+    return [
+        value
+        for address, size in zip(topic.addresses, topic.sizes, strict=True)
+        for value in codec.decode_columns(read(address, size)).values
+    ]
+
+
+def store(group: Members, *values: bytes, client: str = "ann", sequence: int = 1) -> None:
+    leader = group.leader()
+    epoch = group.hello(leader, client)
+    answer = group.ask(leader, *put(client, epoch, sequence, *values), peer=client)
+    assert isinstance(answer, messages.PutDone), answer
+
+
+# Who serves.
+
+
+def test_nobody_serves_before_somebody_leads() -> None:
+    group = Members()
+    for node in group.nodes.values():
+        answer = group.ask(node, messages.AskTopics(7))
+        assert answer == messages.Elsewhere(7, "", ADDRESSES)
+
+
+def test_one_serves_and_the_others_say_who() -> None:
+    group = Members()
+    leader = group.leader()
+    assert group.serving() == [leader.identity.number]
+    for node in group.followers():
+        assert group.ask(node, messages.AskTopics(7)) == messages.Elsewhere(7, leader.address, ADDRESSES)
+    assert isinstance(group.ask(leader, messages.AskTopics(7)), messages.Topics)
+
+
+def test_a_welcome_names_all_members() -> None:
+    group = Members()
+    welcome = group.ask(group.leader(), messages.Hello(1, messages.VERSION, "ann", b"token"))
+    assert welcome.members == ADDRESSES
+
+
+def test_a_new_leader_serves_only_when_it_has_applied_what_came_before() -> None:
+    group = Members()
+    store(group, b"one")
+    old, others = group.leader(), group.followers()
+    epoch = group.hello(old, "ann")
+    group.lost = (Accepted,)
+    group.ask(old, *put("ann", epoch, 2, b"two"), peer="ann")  # All have it, and nobody knows that.
+    group.cut = {old.identity.number}
+    group.wait(lambda: any(node.engine.replica.replica.leads for node in others), "another leads")
+    assert not any(node.engine.serving for node in others), "it may lead, and does not know yet what was chosen"
+    group.lost = ()
+    assert values_of(group.leader()) == [b"one", b"two"]
+
+
+# Through the leader.
+
+
+def test_what_is_stored_is_on_every_node_at_an_address_of_its_own() -> None:
+    group = Members()
+    store(group, b"one", b"two")
+    group.pass_ms(200)
+    assert [values_of(node) for node in group.nodes.values()] == [[b"one", b"two"]] * 3
+
+
+def test_subscribers_get_what_is_stored() -> None:
+    group = Members()
+    leader = group.leader()
+    epoch = group.hello(leader, "bob")
+    answer = group.ask(leader, messages.Subscribe(3, "bob", epoch, ("news",)), peer="bob")
+    assert isinstance(answer, messages.SubscribeDone), answer
+    group.ask(leader, messages.Flow(0, "bob", epoch, ("news",), 1, (), 100, 10_000), peer="bob")
+    store(group, b"one")
+    delivered = [
+        batches for peer, each, batches in leader.heard if isinstance(each, messages.Delivery) and peer == "bob"
+    ]
+    assert [columns.values for batches in delivered for columns in batches] == [[b"one"]]
+
+
+def test_several_requests_are_agreed_on_in_one_value() -> None:
+    group = Members()
+    leader = group.leader()
+    epoch = group.hello(leader, "ann")
+    applied = leader.engine.replica.applied
+    for sequence in range(1, 21):
+        group.say(leader, *put("ann", epoch, sequence, b"%d" % sequence, request=sequence))
+    group.settle()
+    assert leader.engine.replica.applied == applied + 1
+    assert sum(isinstance(each, messages.PutDone) for _, each, _ in leader.heard) == 20
+
+
+def test_nothing_is_acknowledged_without_a_majority() -> None:
+    group = Members()
+    leader = group.leader()
+    epoch = group.hello(leader, "ann")
+    group.cut = {node.identity.number for node in group.followers()}
+    assert group.ask(leader, *put("ann", epoch, 1, b"one"), peer="ann") is None
+
+
+def test_nothing_is_acknowledged_before_it_is_on_the_leaders_own_disk() -> None:
+    group = Members()
+    leader = group.leader()
+    epoch = group.hello(leader, "ann")
+    leader.disk_is_slow = True
+    assert group.ask(leader, *put("ann", epoch, 1, b"one"), peer="ann") is None
+    leader.disk_is_slow = False
+    group.settle()
+    assert any(isinstance(each, messages.PutDone) for _, each, _ in leader.heard)
+
+
+def test_all_that_is_staged_is_counted_down_again() -> None:
+    group = Members()
+    store(group, b"one")
+    assert [node.engine.staged_bytes for node in group.nodes.values()] == [0, 0, 0]
+
+
+# When the leader changes.
+
+
+def test_when_the_leader_is_cut_off_another_serves_what_it_stored() -> None:
+    group = Members()
+    store(group, b"one")
+    old, new = group.change_leader()
+    assert new is not old
+    epoch = group.hello(new, "ann")
+    assert isinstance(group.ask(new, *put("ann", epoch, 2, b"two"), peer="ann"), messages.PutDone)
+    assert values_of(new) == [b"one", b"two"]
+    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+
+
+def test_an_unanswered_put_is_answered_elsewhere_and_stored_once_when_it_is_sent_again() -> None:
+    group = Members()
+    store(group, b"one")
+    old = group.leader()
+    epoch = group.hello(old, "ann")
+    group.cut = {old.identity.number}
+    request = put("ann", epoch, 2, b"two", request=9)
+    assert group.ask(old, *request, peer="ann") is None
+    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    told = [each for peer, each, _ in old.heard if peer == "ann"]
+    assert told == [messages.Elsewhere(9, "", ADDRESSES), messages.Elsewhere(0, "", ADDRESSES)]
+    assert old.engine.staged_bytes == 0
+    new = group.leader()
+    for _ in range(2):
+        assert isinstance(group.ask(new, *request, peer="ann"), messages.PutDone)
+    group.cut = set()
+    group.pass_ms(2_000)
+    assert [values_of(node) for node in group.nodes.values()] == [[b"one", b"two"]] * 3
+
+
+def test_a_put_that_others_have_accepted_is_stored_once_though_it_is_sent_again() -> None:
+    """The next leader finds it in what was accepted, and gets it from the client as well."""
+    group = Members()
+    store(group, b"one")
+    old = group.leader()
+    epoch = group.hello(old, "ann")
+    request = put("ann", epoch, 2, b"two", request=9)
+    followers = group.followers()
+    for node in followers:
+        node.disk_is_slow = True
+    group.ask(old, *request, peer="ann")  # They have it, and have not said so.
+    group.cut = {old.identity.number}
+    for node in followers:
+        node.disk_is_slow = False
+    new = group.leader()
+    assert values_of(new) == [b"one", b"two"]
+    assert isinstance(group.ask(new, *request, peer="ann"), messages.PutDone)
+    assert values_of(new) == [b"one", b"two"]
+
+
+def test_what_is_decided_when_the_leader_steps_down_is_counted_down_too() -> None:
+    """Its followers were faster than its own disk, and then it lost its place."""
+    group = Members()
+    old = group.leader()
+    epoch = group.hello(old, "ann")
+    old.disk_is_slow = True
+    group.ask(old, *put("ann", epoch, 1, b"one", request=9), peer="ann")
+    assert old.engine.replica.replica.log.decided > old.engine.replica.applied
+    group.cut = {old.identity.number}
+    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    old.disk_is_slow = False
+    group.settle()
+    assert values_of(old) == [b"one"]
+    assert old.engine.staged_bytes == 0
+    assert messages.Elsewhere(9, "", ADDRESSES) in [each for _, each, _ in old.heard]
+
+
+def test_whoever_asked_something_is_told_unasked_that_another_leads() -> None:
+    group = Members()
+    old = group.leader()
+    for name in ("ann", "bob"):
+        group.hello(old, name)
+    old.heard.clear()
+    group.cut = {old.identity.number}
+    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    assert old.heard == [(name, messages.Elsewhere(0, "", ADDRESSES), []) for name in ("ann", "bob")]
+
+
+def test_a_node_that_comes_back_has_what_it_had() -> None:
+    group = Members(journal=JournalSettings(segment_records_max=20))
+    for number in range(1, 30):
+        store(group, b"%d" % number, sequence=number)
+    group.pass_ms(200)
+    for node in group.nodes.values():
+        node.restart(group.now_ms)
+    store(group, b"30", sequence=30)
+    group.pass_ms(200)
+    expected = [b"%d" % number for number in range(1, 31)]
+    assert [values_of(node) for node in group.nodes.values()] == [expected] * 3
+
+
+def test_one_that_was_away_for_long_gets_the_values_it_missed() -> None:
+    group = Members()
+    away = group.followers()[0]
+    group.cut = {away.identity.number}
+    for number in range(1, 100):
+        store(group, b"%d" % number, sequence=number)
+    group.cut = set()
+    group.carried.clear()
+    group.pass_ms(1_000)
+    assert values_of(away) == [b"%d" % number for number in range(1, 100)]
+    assert any(isinstance(message, Chosen) for _, _, message in group.carried)
+
+
+# Questions.
+
+
+def test_a_question_waits_until_a_majority_has_confirmed_that_this_node_leads() -> None:
+    group = Members()
+    leader = group.leader()
+    group.cut = {leader.identity.number}
+    assert group.ask(leader, messages.AskTopics(7)) is None
+    group.cut = set()
+    group.pass_ms(200)
+    assert any(isinstance(each, messages.Topics) for _, each, _ in leader.heard)
+
+
+def test_a_deposed_leader_answers_no_question() -> None:
+    group = Members()
+    store(group, b"one")
+    old, _ = group.change_leader()
+    assert old.engine.serving, "it does not know yet"
+    assert group.ask(old, messages.AskTopics(7)) is None
+    group.cut = set()
+    group.wait(lambda: not old.engine.serving, "it hears of the other")
+    group.settle()
+    answers = [each for _, each, _ in old.heard if each.request == 7]
+    assert [type(each) for each in answers] == [messages.Elsewhere]
+
+
+def test_a_refusal_waits_for_the_same_word() -> None:
+    """Whoever was deposed must not say that something is not there."""
+    group = Members()
+    old = group.leader()
+    epoch = group.hello(old, "bob")
+    group.change_leader()
+    assert group.ask(old, messages.Get(7, "bob", epoch, "news"), peer="bob") is None
+
+
+def test_every_member_says_who_belongs_to_the_group() -> None:
+    group = Members()
+    leader = group.leader()
+    group.pass_ms(200)
+    for node in group.nodes.values():
+        answer = group.ask(node, operators.AskMembers(7))
+        assert (answer.request, answer.group, answer.number) == (7, GROUP.hex(), node.identity.number)
+        assert answer.members == tuple(
+            operators.MemberInfo(member.number, member.address, "voter", member.number == leader.identity.number)
+            for member in FOUNDERS
+        )
+
+
+# Between members.
+
+
+def commands(group: Members) -> int:
+    return sum(
+        isinstance(value, Command)
+        for _, _, message in group.carried
+        if isinstance(message, Accept)
+        for value in message.values
+    )
+
+
+def place_of(node: Node) -> int:
+    return int(node.engine.broker.machine.topics["news"].addresses[0])
+
+
+def test_copying_forward_is_each_nodes_own_affair() -> None:
+    group = Members(broker=BrokerSettings(retain_bytes=10**9), journal=JournalSettings(segment_records_max=20))
+    store(group, b"kept")
+    leader = group.leader()
+    for number in range(60):
+        group.hello(leader, "ann", b"%d" % number)
+    group.pass_ms(300)
+    said, applied = commands(group), leader.engine.replica.applied
+    places = {number: place_of(node) for number, node in group.nodes.items()}
+    group.wait(
+        lambda: all(place_of(node) > places[number] for number, node in group.nodes.items()), "all have copied it"
+    )
+    group.pass_ms(300)
+    assert (commands(group), leader.engine.replica.applied) == (said, applied)
+    for node in group.nodes.values():
+        node.restart(group.now_ms)
+        assert place_of(node) > places[node.identity.number]
+        assert values_of(node) == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    ("group_name", "sender", "receiver", "user"),
+    [
+        (b"another group", 2, 1, None),
+        (GROUP, 2, 3, None),
+        (GROUP, 0, 1, None),
+        (GROUP, 1, 1, None),
+        (GROUP, 2, 1, "ann"),
+    ],
+)
+def test_what_is_not_said_to_it_by_another_member_is_not_heard(
+    group_name: bytes, sender: int, receiver: int, user: str | None
+) -> None:
+    group = Members()
+    engine = group.nodes[1].engine
+    heartbeat = Accept(Ballot(9, 2), 1, (), 1, 0)
+    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, group_name, sender, receiver), user)
+    assert engine.replica.replica.leader is None
+    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, GROUP, 2, 1), MATE_NAME)
+    assert engine.replica.replica.leader == 2
+
+
+@pytest.mark.parametrize("message", [Known(()), Found(GROUP, 2, ())])
+def test_what_newcomers_are_told_means_nothing_to_a_member(message: Any) -> None:
+    engine = Members().nodes[1].engine
+    engine.receive(1_000, b"mate", encode_message(message, GROUP, 2, 1))
+    assert engine.outgoing == []
+
+
+def test_other_bytes_behind_the_mark_are_not_answered() -> None:
+    engine = Members().nodes[1].engine
+    engine.receive(1_000, b"mate", [encode_message(Known(()))[0], b"\xff"])
+    assert engine.outgoing == []
+
+
+# Members come and go.
+
+
+def meet(group: Members, number: int, disk: bytes) -> Meet:
+    message = Meet(address_of(number), disk, ())
+    for node in group.nodes.values():
+        if node.identity.number not in group.cut:
+            node.engine.receive(group.now_ms, b"mate", encode_message(message))
+    group.settle()
+    return message
+
+
+def join(group: Members, number: int, at: int, disk: bytes, contacts: tuple[Member, ...]) -> Node:
+    return group.start(Identity(GROUP, number, disk, (), contacts), address_of(at))
+
+
+def test_a_stranger_is_told_where_the_members_are() -> None:
+    group = Members()
+    group.leader()
+    meet(group, 4, b"disk 4")
+    assert group.to_strangers == [(address_of(4), Known(ADDRESSES))] * 3
+
+
+def test_a_founder_that_missed_it_is_told_again_who_it_is() -> None:
+    group = Members()
+    group.leader()
+    gone = group.nodes.pop(2)
+    group.pass_ms(2_000)
+    group.to_strangers.clear()
+    meet(group, 2, gone.identity.disk)
+    assert group.to_strangers == [(address_of(2), Found(GROUP, 2, FOUNDERS, FOUNDERS))] * 2
+
+
+def add(group: Members, at: int, number: int) -> None:
+    """A node asks to join, and an operator wants it in."""
+    disk = f"disk {number}".encode()
+    leader = group.leader()
+    meet(group, at, disk)
+    group.say(leader, operators.AddMember(7, address_of(at)), peer="operator")
+    group.wait(lambda: told_who_it_is(group, at, disk), "it is told who it is")
+    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
+    assert (found.number, found.founders) == (number, ())
+    join(group, number, at, disk, found.members)
+
+
+def told_who_it_is(group: Members, at: int, disk: bytes) -> bool:
+    meet(group, at, disk)
+    return any(isinstance(message, Found) for _, message in group.to_strangers)
+
+
+def test_a_node_is_added_and_votes() -> None:
+    group = Members()
+    store(group, b"one")
+    leader = group.leader()
+    leader.heard.clear()
+    add(group, 4, 4)
+    group.wait(lambda: operator_heard(leader), "the operator is answered")
+    (answer,) = operator_heard(leader)
+    assert [(each.number, each.role) for each in answer.members] == [(number, "voter") for number in (1, 2, 3, 4)]
+    group.pass_ms(300)
+    assert values_of(group.nodes[4]) == [b"one"]
+    welcome = group.ask(leader, messages.Hello(1, messages.VERSION, "ann", b"token"))
+    assert welcome.members == (*ADDRESSES, address_of(4))
+
+
+def operator_heard(node: Node) -> list[Any]:
+    return [each for peer, each, _ in node.heard if peer == "operator"]
+
+
+def test_nobody_is_added_who_does_not_ask_to_join() -> None:
+    group = Members()
+    answer = group.ask(group.leader(), operators.AddMember(7, address_of(4)))
+    assert isinstance(answer, messages.Failed)
+    assert answer.text == (
+        "Nobody at tcp://127.0.0.1:7004 asks to join: start it with `tidings serve --data DIR --bind "
+        f"tcp://127.0.0.1:7004 --join {','.join(ADDRESSES)}`, then add it."
+    )
+
+
+def test_a_stranger_that_has_fallen_silent_no_longer_asks_to_join() -> None:
+    group = Members()
+    leader = group.leader()
+    meet(group, 4, b"disk 4")
+    group.pass_ms(CANDIDATE_SILENCE_MS_MAX + 500)
+    assert isinstance(group.ask(leader, operators.AddMember(7, address_of(4))), messages.Failed)
+
+
+def test_to_add_a_member_again_is_answered_at_once() -> None:
+    group = Members()
+    leader = group.leader()
+    group.pass_ms(300)
+    answer = group.ask(leader, operators.AddMember(7, ADDRESSES[1]))
+    assert isinstance(answer, operators.Members)
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_a_member_is_removed(by_address: bool) -> None:
+    group = Members()
+    leader = group.leader()
+    victim = group.followers()[0]
+    name = victim.address if by_address else str(victim.identity.number)
+    group.say(leader, operators.RemoveMember(7, name), peer="operator")
+    group.wait(lambda: operator_heard(leader), "the operator is answered")
+    (answer,) = operator_heard(leader)
+    assert victim.identity.number not in [each.number for each in answer.members]
+    assert isinstance(answer, operators.Members)
+
+
+def test_a_leader_that_is_removed_says_so_and_another_serves() -> None:
+    group = Members()
+    leader = group.leader()
+    group.say(leader, operators.RemoveMember(7, str(leader.identity.number)), peer="operator")
+    group.wait(lambda: operator_heard(leader), "the operator is answered")
+    assert isinstance(operator_heard(leader)[0], messages.Elsewhere)
+    group.wait(lambda: set(group.serving()) - {leader.identity.number}, "another serves")
+    assert not leader.engine.serving
+
+
+def test_who_is_no_member_cannot_be_removed() -> None:
+    group = Members()
+    answer = group.ask(group.leader(), operators.RemoveMember(7, "9"))
+    assert isinstance(answer, messages.Failed)
+    assert answer.text == "The group has no member 9: see `tidings group status`."
+
+
+def test_the_last_voter_cannot_be_removed() -> None:
+    group = Members(FOUNDERS[:1])
+    answer = group.ask(group.leader(), operators.RemoveMember(7, "1"))
+    assert isinstance(answer, messages.Failed)
+    assert answer.text == "The last voter cannot be removed: stop it instead."
+
+
+def test_followers_send_operators_to_the_leader() -> None:
+    group = Members()
+    leader = group.leader()
+    for request in (operators.AddMember(7, address_of(4)), operators.RemoveMember(7, "1")):
+        answer = group.ask(group.followers()[0], request)
+        assert answer == messages.Elsewhere(7, leader.address, ADDRESSES)
+
+
+def test_an_operator_is_sent_elsewhere_when_the_leader_changes() -> None:
+    group = Members()
+    leader = group.leader()
+    group.cut = {leader.identity.number}
+    victim = group.nodes[leader.identity.number % 3 + 1]
+    group.say(leader, operators.RemoveMember(7, str(victim.identity.number)), peer="operator")
+    group.wait(lambda: operator_heard(leader), "the operator is answered")
+    assert operator_heard(leader) == [messages.Elsewhere(7, "", ADDRESSES)]
+
+
+def changes(group: Members) -> list[object]:
+    """What was proposed to change the membership, each once, in the order of the slots."""
+    found = {
+        slot: value
+        for _, _, message in group.carried
+        if isinstance(message, Accept)
+        for slot, value in enumerate(message.values, message.first_slot)
+        if isinstance(value, Add | Promote | Remove)
+    }
+    return [found[slot] for slot in sorted(found)]
+
+
+def test_a_member_that_has_lost_its_disk_is_replaced_by_its_new_one() -> None:
+    group = Members()
+    store(group, b"one")
+    leader = group.leader()
+    lost = group.followers()[0].identity.number
+    del group.nodes[lost]
+    heir = b"another disk"
+    group.wait(lambda: told_who_it_is(group, lost, heir), "it is told who it is")
+    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
+    assert (found.number, found.founders) == (4, ())
+    join(group, 4, lost, heir, found.members)
+    newest = leader.engine.replica.history
+    group.wait(lambda: 4 in newest.newest.membership.voters, "it votes")
+    group.pass_ms(2 * CANDIDATE_SILENCE_MS_MAX)
+    assert changes(group) == [Remove(lost, heir), Add(4, address_of(lost), heir), Promote(4)]
+    assert group.leader() is leader
+    group.pass_ms(300)
+    assert values_of(group.nodes[4]) == [b"one"]
+
+
+def test_a_node_that_joined_by_its_files_is_the_same_broker() -> None:
+    """It begins when the values are long gone, and so has to take over the files of another."""
+    group = Members(journal=JournalSettings(segment_records_max=10), replica=ReplicaSettings(piece_bytes_max=500))
+    for number in range(1, 40):
+        store(group, b"%d" % number, sequence=number)
+    add(group, 4, 4)
+    group.wait(lambda: operator_heard(group.leader()), "the operator is answered")
+    store(group, b"40", sequence=40)
+    group.pass_ms(1_000)
+    expected = [b"%d" % number for number in range(1, 41)]
+    assert values_of(group.nodes[4]) == expected
+    group.nodes[4].restart(group.now_ms)
+    group.pass_ms(1_000)
+    assert values_of(group.nodes[4]) == expected
+    assert group.nodes[4].engine.members == group.leader().engine.members
