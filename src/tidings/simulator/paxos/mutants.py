@@ -80,8 +80,8 @@ def _repetition_before_sync() -> Iterator[None]:
 @_mutant("forget-promise", "a restart forgets the promise", PROMISES)
 def _forget_promise() -> Iterator[None]:
     def make(rebuild: Any) -> Any:
-        def planted(self: Log, whole: Whole | None, records: list[Record]) -> Ballot:
-            rebuild(self, whole, records)
+        def planted(self: Log, whole: Whole | None, records: list[Record], damaged: bool = False) -> Ballot:
+            rebuild(self, whole, records, damaged)
             return ZERO
 
         return planted
