@@ -17,7 +17,6 @@ import tidings
 
 NEWS, JOBS = "news", "jobs"
 LANES = 10
-MANY = 100
 SOON = 20
 JOIN_SECONDS_MAX = 120.0
 
@@ -33,9 +32,9 @@ class Handled(NamedTuple):
 class Load:
     """Threads that publish and subscribe until they are told to end."""
 
-    def __init__(self, address: str, pause: float = 0.0) -> None:
+    def __init__(self, address: str, batch: int = 100) -> None:
         self._address = address
-        self._pause = pause
+        self._batch = batch
         self.offsets: dict[str, dict[str, int | None]] = {NEWS: {}, JOBS: {}}
         """What was acknowledged in each topic, and where, if that was told for each message."""
         self.acknowledged_at: list[float] = []
@@ -99,11 +98,13 @@ class Load:
     def wait_for(self, count: int) -> None:
         """Until so many more messages have been acknowledged."""
         with self._changed:
-            goal = self._count() + count
-            assert self._changed.wait_for(lambda: self.failures or self._count() >= goal, JOIN_SECONDS_MAX), "no acks"
+            goal = self.count + count
+            assert self._changed.wait_for(lambda: self.failures or self.count >= goal, JOIN_SECONDS_MAX), "no acks"
         assert not self.failures, self.failures
 
-    def _count(self) -> int:
+    @property
+    def count(self) -> int:
+        """Messages that have been acknowledged."""
         return sum(map(len, self.offsets.values()))
 
     # Publishers.
@@ -114,8 +115,6 @@ class Load:
                 assert value not in self.offsets[topic]
                 self.offsets[topic][value] = offset
             self._changed.notify_all()
-        if self._pause:
-            self._stop.wait(self._pause)
 
     def _put_one_by_one(self, bus: tidings.Bus) -> None:
         count = 0
@@ -130,11 +129,11 @@ class Load:
     def _put_many(self, bus: tidings.Bus) -> None:
         count = 0
         while not self._stop.is_set():
-            values = [f"many:{number}" for number in range(count, count + MANY)]
+            values = [f"many:{number}" for number in range(count, count + self._batch)]
             receipts = bus.put_many(NEWS, values)
-            assert receipts.count == MANY
+            assert receipts.count == self._batch
             self._add(NEWS, [(value, None) for value in values])
-            count += MANY
+            count += self._batch
 
     def _put_soon(self, bus: tidings.Bus) -> None:
         count = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from tests.integration.broker_process import ServerProcess
+from tests.integration.cuttable import CuttableNetwork
 from tidings.protocols.broker.messages import (
     AddMember,
     AnyAnswer,
@@ -48,6 +49,10 @@ def free_address() -> str:
         return f"tcp://127.0.0.1:{port}"
 
 
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
 def wait_for(what: str, look: Callable[[], T | None]) -> T:
     """The first thing that `look` finds; a condition that is never met ends the test."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -73,12 +78,24 @@ def ask(address: str, request: AnyRequest, timeout_ms: int = ASK_MS_MAX) -> AnyA
 class Node(ServerProcess):
     """One member, on a folder and an address that stay its own."""
 
-    def __init__(self, data: Path, address: str, *arguments: str, settings: dict[str, str] | None = None) -> None:
-        super().__init__("serve", "--data", str(data), *arguments, settings=settings)
+    def __init__(
+        self,
+        data: Path,
+        address: str,
+        *arguments: str,
+        public: str | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        advertised = ("--advertise", public) if public is not None else ()
+        super().__init__("serve", "--data", str(data), *arguments, *advertised, settings=settings)
         self._bind = address
         self.data = data
-        self.public = address
+        self.public = public or address
         """Where others reach it, which is somewhere else if a proxy stands before it."""
+
+    @property
+    def port(self) -> int:
+        return port_of(self.address)
 
     @property
     def running(self) -> bool:
@@ -108,15 +125,30 @@ class Node(ServerProcess):
 class ReplicaGroup:
     """The members of one group. Everything that was started is ended."""
 
-    def __init__(self, folder: Path, size: int = 3, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size: int = 3,
+        settings: dict[str, str] | None = None,
+        network: CuttableNetwork | None = None,
+    ) -> None:
         self._folder = folder
         self._settings = settings
         addresses = [free_address() for _ in range(size)]
-        self.nodes = [self._make(address, "--group", ",".join(addresses)) for address in addresses]
+        publics = addresses if network is None else [free_address() for _ in range(size)]
+        self.nodes = [
+            self._make(address, public, "--group", ",".join(publics))
+            for address, public in zip(addresses, publics, strict=True)
+        ]
+        for node in self.nodes if network is not None else ():
+            assert network is not None
+            network.place(
+                node.public, lambda node=node: node.pid if node.running else None, port_of(node.public), node.port
+            )
 
-    def _make(self, address: str, *arguments: str) -> Node:
-        folder = self._folder / f"node{address.rpartition(':')[2]}"
-        return Node(folder, address, *arguments, settings=self._settings)
+    def _make(self, address: str, public: str, *arguments: str) -> Node:
+        folder = self._folder / f"node{port_of(address)}"
+        return Node(folder, address, *arguments, public=public, settings=self._settings)
 
     @property
     def address(self) -> str:
@@ -177,7 +209,8 @@ class ReplicaGroup:
 
     def join(self) -> Node:
         """Starts a node that asks to be taken in, and has it taken in; it votes when this returns."""
-        node = self._make(free_address(), "--join", self.address)
+        address = free_address()
+        node = self._make(address, address, "--join", self.address)
         node.launch()
         self.nodes.append(node)
         self._change(AddMember(1, node.public))

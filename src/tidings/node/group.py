@@ -397,10 +397,11 @@ class GroupEngine(Engine):
         """Takes in who is wanted, replaces who has lost a disk, and lets those vote who have caught up."""
         history = self.replica.history
         membership, applied = history.newest.membership, self.replica.applied
+        disks = {member.disk for member in self.members.values()}
         self._candidates = {
             address: candidate
             for address, candidate in self._candidates.items()
-            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX
+            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX and candidate.disk not in disks
         }
         if history.is_open(applied) or self.replica.replica.log.history.is_open(applied):
             return
