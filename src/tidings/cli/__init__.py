@@ -33,6 +33,7 @@ COMMANDS = {
     "unsubscribe": "end a subscription",
     "topics": "list the topics",
     "groups": "list the groups, their members and their lanes",
+    "group": "look at a replica group, add and remove its members",
     "shell": "all of these at a prompt",
     "node": "run a node of a peer-to-peer overlay",
     "nodes": "look at the nodes of an overlay, and speak to them",

@@ -24,7 +24,7 @@ from tidings.errors import StorageError
 from tidings.journal import segment as files
 from tidings.journal.disk import Buffer, Disk, DiskFull
 from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
-from tidings.journal.recovery import Recovery, replay, survey
+from tidings.journal.recovery import Recovery, Span, check, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
@@ -138,10 +138,11 @@ class Journal:
         """How much should go into one commit: more where it has to be sent to a storage server first."""
         return self._settings.commit_bytes_max * (REMOTE_COMMIT_FACTOR if self._disk.remote else 1)
 
-    def recover(self) -> Recovery:
+    def recover(self, skips_damage: bool = False) -> Recovery:
         """What the disk holds. Appending has to wait until the records have been read to the end.
 
-        May be called again, after the files have been exchanged.
+        Damage among the last segment's records is an error, or is skipped and noted. May be called again, after the
+        files have been exchanged.
         """
         assert self._commit is None, "a commit is under way"
         found = survey(self._disk)
@@ -155,10 +156,11 @@ class Journal:
         self._next_slot = found.first_slot
         self._end_address = found.base_address + SEGMENT_HEADER_SIZE
         snapshot = found.snapshot.payload if found.snapshot else None
-        return Recovery(snapshot, found.indexes, self._replay())
+        damaged: list[Span] = []
+        return Recovery(snapshot, found.indexes, self._replay(damaged if skips_damage else None), damaged)
 
-    def _replay(self) -> Iterator[Record]:
-        for record in replay(self._disk, self._first_slot, self._base_address):
+    def _replay(self, damaged: list[Span] | None) -> Iterator[Record]:
+        for record in replay(self._disk, self._first_slot, self._base_address, damaged):
             self._next_slot = record.slot + 1
             self._end_address = record.end_address
             self._last_time_ms = max(self._last_time_ms, record.time_ms)
@@ -284,6 +286,10 @@ class Journal:
             return None
         record = decode(view, 0, address)
         return (record, view[size - record.bodies_size :]) if record is not None else None
+
+    def check(self, segment: Segment) -> list[Span]:
+        """Where a sealed segment is damaged; reads all of it."""
+        return list(check(self._disk.map(files.journal_name(segment.first_slot)), segment.base_address))
 
     def remove_through(self, end_address: int) -> int:
         """Removes every sealed segment that ends at or before an address; gives back how many."""

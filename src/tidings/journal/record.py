@@ -177,21 +177,32 @@ def scan(view: memoryview, position: int, base_address: int, slot: int, name: st
         slot += 1
 
 
+def next_valid(view: memoryview, position: int, base_address: int) -> int | None:
+    """Where the first valid record at or behind a position begins."""
+    for found in _marks(view, position):
+        if decode(view, found, base_address) is not None:
+            return found
+    return None
+
+
 def synced_behind(view: memoryview, position: int, base_address: int) -> bool:
     """Whether a valid record at or behind `position` says that the byte at `position` had been synced."""
     address = base_address + position
+    return any(
+        found + HEADER_SIZE <= len(view)
+        and address < _unpack_header(view, found)[-1] <= base_address + found
+        and decode(view, found, base_address) is not None
+        for found in _marks(view, position)
+    )
+
+
+def _marks(view: memoryview, position: int) -> Iterator[int]:
+    """Every place at or behind a position at which a record might begin."""
     # `find` wants bytes, and those of a whole segment are too many to copy at once.
     window_size = 1 << 20
     for start in range(position, len(view), window_size):
         window = bytes(view[start : start + window_size + len(MAGIC) - 1])
         at = window.find(MAGIC)
         while at >= 0:
-            found = start + at
-            if (
-                found + HEADER_SIZE <= len(view)
-                and address < _unpack_header(view, found)[-1] <= base_address + found
-                and decode(view, found, base_address) is not None
-            ):
-                return True
+            yield start + at
             at = window.find(MAGIC, at + 1)
-    return False

@@ -22,14 +22,22 @@ segment before its index. Replay is therefore bounded by the size of one segment
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
 from tidings.journal.disk import TEMPORARY_SUFFIX, Disk
-from tidings.journal.record import Record, scan, synced_behind
+from tidings.journal.record import Record, decode, next_valid, scan, synced_behind
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
+
+
+class Span(NamedTuple):
+    """A row of addresses: from one up to another."""
+
+    start: int
+    end: int
 
 
 class Recovery(msgspec.Struct):
@@ -39,6 +47,8 @@ class Recovery(msgspec.Struct):
     indexes: list[bytes]
     records: Iterator[Record]
     """Read to the end before the first append."""
+    damaged: list[Span]
+    """What had to be skipped among these, so far; only for owners who can do without it."""
 
 
 class Found(msgspec.Struct):
@@ -70,24 +80,49 @@ def survey(disk: Disk) -> Found:
     return Found(snapshot, sealed, indexes, first_slot, base_address)
 
 
-def replay(disk: Disk, first_slot: int, base_address: int) -> Iterator[Record]:
-    """Every record of the last segment. At its end a torn tail is cut off and all the rest is synced."""
+def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] | None = None) -> Iterator[Record]:
+    """Every record of the last segment. At its end a torn tail is cut off and all the rest is synced.
+
+    Damage is an error, unless there is a list to note it in: then what is behind it is read too.
+    """
     name = files.journal_name(first_slot)
     view = disk.map(name)
-    end = SEGMENT_HEADER_SIZE
-    for record in scan(view, end, base_address, first_slot, name):
-        end = record.end_address - base_address
-        yield record
-    if end < len(view):
-        if synced_behind(view, end, base_address):
+    end, slot = SEGMENT_HEADER_SIZE, first_slot
+    while True:
+        for record in scan(view, end, base_address, slot, name):
+            end, slot = record.end_address - base_address, record.slot + 1
+            yield record
+        if end == len(view) or not synced_behind(view, end, base_address):
+            break
+        following = next_valid(view, end, base_address)
+        if damaged is None or following is None:
             raise StorageDamaged(
                 f"{name} is damaged at position {end}: the record there fails its checksum, and it had been "
                 "synced. Restore the folder from a copy."
             )
+        damaged.append(Span(base_address + end, base_address + following))
+        behind = decode(view, following, base_address)
+        assert behind is not None
+        end, slot = following, behind.slot
+    if end < len(view):
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, end)
     # A killed process may have left records that only the page cache knows; from here on they count as durable.
     disk.sync(name)
+
+
+def check(view: memoryview, base_address: int) -> Iterator[Span]:
+    """Where the records of a sealed segment are damaged."""
+    position = SEGMENT_HEADER_SIZE
+    while position < len(view):
+        record = decode(view, position, base_address)
+        if record is not None:
+            position = record.end_address - base_address
+            continue
+        following = next_valid(view, position, base_address)
+        end = len(view) if following is None else following
+        yield Span(base_address + position, base_address + end)
+        position = end
 
 
 def _newest_snapshot(disk: Disk, names: list[str]) -> Envelope | None:

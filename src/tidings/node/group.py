@@ -55,6 +55,8 @@ from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, enco
 WINDOW = 64
 """Slots that may be open at once, in every group."""
 REPLICA_TICK_MS = 10
+CHECK_EVERY_MS = 5_000
+"""How often a sealed segment is read, one after another, to see whether the disk still has what it was given."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 CANDIDATES_MAX = 16
@@ -115,7 +117,7 @@ class GroupEngine(Engine):
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
-        self._broker_tick_at_ms = self._membership_at_ms = 0
+        self._broker_tick_at_ms = self._membership_at_ms = self._check_at_ms = 0
         self._candidates: dict[str, _Candidate] = {}
         """Who asks to be taken in, by address."""
         self._to_add: dict[str, list[tuple[ClientPeer, int]]] = {}
@@ -279,6 +281,9 @@ class GroupEngine(Engine):
             elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
                 self._retention_at_ms = now_ms
                 self._carry(self._segments())
+        if now_ms >= self._check_at_ms:
+            self._check_at_ms = now_ms + CHECK_EVERY_MS
+            self.replica.check_next()
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self._look_after_members(now_ms)
@@ -412,8 +417,9 @@ class GroupEngine(Engine):
                 change = Remove(holder.number, candidate.disk)
             elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
                 change = Add(membership.newest + 1, address, candidate.disk)
-        if change is None and self._to_remove:
-            change = Remove(next(iter(self._to_remove)))
+        unwanted = [number for number in self._to_remove if number in membership.nodes]
+        if change is None and unwanted:
+            change = Remove(unwanted[0])
         if change is None and membership.listeners:
             change = Promote(membership.listeners[0])
         if change is not None:
@@ -436,15 +442,15 @@ class GroupEngine(Engine):
         self._answer_operators()
 
     def _on_remove_wanted(self, peer: ClientPeer, message: messages.RemoveMember) -> None:
-        member = next(
-            (each for each in self.members.values() if message.member in (str(each.number), each.address)), None
-        )
+        # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
+        known = (*self.members.values(), *self._state.members.values())
+        member = next((each for each in known if message.member in (str(each.number), each.address)), None)
+        voters = self.replica.history.newest.membership.voters
         if member is None:
             error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
             self._fail(peer, message.request, error)
-        elif len(self.replica.history.newest.membership.voters) == 1:
-            error = InvalidRequest("The last voter cannot be removed: stop it instead.")
-            self._fail(peer, message.request, error)
+        elif voters == (member.number,):
+            self._fail(peer, message.request, InvalidRequest("The last voter cannot be removed: stop it instead."))
         else:
             self._to_remove.setdefault(member.number, []).append((peer, message.request))
 

@@ -33,10 +33,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """What was applied while a segment was written: the addresses of the records, slot by slot; the state's index."""
+    """What was applied while a segment was written: where the records are, slot by slot; the state's index."""
 
     first_slot: int
     addresses: bytes
+    command_sizes: bytes
     state: bytes
 
 

@@ -110,8 +110,8 @@ class Newcomer:
 
     def found_alone(self) -> None:
         """A group of one needs nobody else."""
-        for _ in self._found():
-            pass
+        if self._founders == (self._address,):
+            list(self._found())
 
     def _become(self, identity: Identity) -> None:
         self._disk.replace(MEMBER_NAME, [msgspec.msgpack.encode(identity)])

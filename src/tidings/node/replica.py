@@ -22,7 +22,6 @@ A full disk ends the process, as a failed sync does: an acceptor that cannot wri
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -33,11 +32,14 @@ import msgspec
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.journal.record import LOCAL, REPLICA, Append
+from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
+from tidings.journal.recovery import Span
 from tidings.node.exchange import Exchange
-from tidings.node.head import Head, Held, Piece, decode_head, decode_piece, encode
+from tidings.node.head import Head, Held, decode_head, decode_piece, encode
+from tidings.node.places import Places
 from tidings.protocols.multipaxos import records
+from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
@@ -52,12 +54,26 @@ from tidings.protocols.multipaxos.messages import (
     Send,
 )
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
-from tidings.protocols.multipaxos.records import Installed, Known, Named, Record, Snapshot, Stored, Whole
+from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.values import Add, Change, Command, Entry, Promote, Remove, Value, size_of
+from tidings.protocols.multipaxos.values import (
+    CHOSEN,
+    ZERO,
+    Add,
+    Ballot,
+    Change,
+    Command,
+    Entry,
+    Promote,
+    Remove,
+    Value,
+    size_of,
+)
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
 from tidings.settings import ReplicaSettings
 
+REPAIRS_MAX = 16
+"""Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
 
@@ -73,6 +89,9 @@ class State(Protocol):
 
     def apply_local(self, command: bytes, address: int) -> None:
         """The same for a command that this replica has given itself."""
+
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        """A command's body lies somewhere else from now on."""
 
     def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
         """A command's body in the pieces in which it will be read."""
@@ -119,6 +138,42 @@ class _Local(msgspec.Struct, frozen=True):
     bodies: tuple[Buffer, ...]
 
 
+class _Damage:
+    """What can still be said of records that were lost in the middle of a segment.
+
+    Every record says what was promised when it was written, so those behind say at least what the lost ones did. A
+    value that was accepted in a lost one lies less than the acceptor's reach behind what was decided by the time of the
+    next record that says how far that was.
+    """
+
+    def __init__(self, damaged: list[Span]) -> None:
+        self._damaged = damaged
+        self._seen = 0
+        self._decided_after: int | None = None
+        self.promised = ZERO
+        self.lost_slots: list[int] = []
+        """Accepted before the segment began, and damaged in an older one."""
+
+    @property
+    def found(self) -> bool:
+        return bool(self._damaged or self.lost_slots)
+
+    def see(self, record: JournalRecord) -> None:
+        self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
+        if len(self._damaged) > self._seen:
+            self._seen, self._decided_after = len(self._damaged), None
+
+    def see_decided(self, decided: int) -> None:
+        if self._decided_after is None:
+            self._decided_after = decided
+
+    def is_decided(self, decided: int, reach: int) -> bool:
+        """Whether everything that the lost records may have accepted is decided by now."""
+        if not self._damaged:
+            return True
+        return self._decided_after is not None and decided >= self._decided_after + reach
+
+
 def founding(voters: tuple[int, ...], window: int) -> Snapshot:
     """What every founder of a group begins with; `window` is how many slots may ever be open at once."""
     if len(set(voters)) != len(voters) or not voters or min(voters) < 1 or window < 1:
@@ -163,10 +218,10 @@ class ReplicaEngine:
         """Decided, and not yet applied because it is still on its way to this disk."""
         self._kept: dict[int, _Kept] = {}
         self._reads: deque[ReadReady] = deque()
-        self._first_place = 0
-        self._places: array[int] = array("Q")
-        """Where the record of each applied slot lies, from `_first_place` on."""
-        self._sealed_places = 0
+        self.places = Places()
+        self._repairs: dict[int, None] = {}
+        """Slots whose records are damaged here, and asked for from others."""
+        self._checked_address = 0
 
     # From the disk.
 
@@ -204,7 +259,7 @@ class ReplicaEngine:
 
     def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int]:
         """Reads the journal, and brings the state to where the records say that it has come."""
-        recovery = self.journal.recover()
+        recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
         self._kept.clear()
         self._decided.clear()
@@ -213,17 +268,23 @@ class ReplicaEngine:
         if head is not None:
             pieces = [decode_piece(index) for index in recovery.indexes]
             self.state.restore(head.state, [piece.state for piece in pieces])
-            self._load_places(pieces, head.snapshot.next_slot)
+            self.applied = 0
+            self.places.load(pieces, head.snapshot.next_slot)
+            self._forget_places()
             self._stand_at(head.snapshot)
         replayed: list[Record] = []
+        damage = _Damage(recovery.damaged)
         known = count = 0
         for found in recovery.records:
             if head is not None and whole is None:
-                whole = self._load_held(head)
+                whole = self._load_held(head, damage)
             count += 1
+            damage.see(found)
             if found.kind == LOCAL:
-                self._apply_through(known)
-                self.state.apply_local(found.command, found.body_address)
+                # Behind damage it may speak of what is not applied; the old copies are still there.
+                if not damage.found:
+                    self._apply_through(known)
+                    self.state.apply_local(found.command, found.body_address)
                 continue
             record = self._read(found)
             replayed.append(record)
@@ -232,15 +293,38 @@ class ReplicaEngine:
                     self._keep(entry, found)
                 case Known(decided):
                     known = max(known, decided)
+                    damage.see_decided(decided)
                 case Installed(snapshot):
                     self._stand_at(snapshot)
         if head is not None and whole is None:
-            whole = self._load_held(head)
+            whole = self._load_held(head, damage)
+        if damage.found:
+            replayed = self._without_damage(damage, replayed, known)
         return head, whole, replayed, count
 
-    def _load_held(self, head: Head) -> Whole:
+    def _without_damage(self, damage: _Damage, replayed: list[Record], known: int) -> list[Record]:
+        """What the records say, up to the first decided slot that is missing among them: others have it."""
+        lost = [slot for slot in damage.lost_slots if slot not in self._kept]
+        reach = REACH_WINDOWS * self.history.window
+        if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
+            raise StorageDamaged(
+                "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
+                "it has accepted. Give it an empty folder, and let it join again."
+            )
+        slot = self.applied
+        while slot < known and slot in self._kept:
+            slot += 1
+        kept = [Known(min(each.decided, slot)) if isinstance(each, Known) else each for each in replayed]
+        return [Named(self.replica.node), *kept, Promised(damage.promised)]
+
+    def _load_held(self, head: Head, damage: _Damage) -> Whole:
         for held in head.held:
-            self._keep_held(held)
+            found = self.journal.record_at(held.address)
+            record = self._read(found[0]) if found is not None else None
+            if found is not None and isinstance(record, Stored):
+                self._keep(record.entry, found[0])
+            else:
+                damage.lost_slots.append(held.slot)
         return Whole(head.promised, head.snapshot, (*head.taken, *(kept.entry for kept in self._kept.values())))
 
     def _read(self, found: JournalRecord) -> Record:
@@ -251,42 +335,27 @@ class ReplicaEngine:
             return Stored(_with_body(record.entry, body))
         return record
 
-    def _keep_held(self, held: Held) -> None:
-        found = self.journal.record_at(held.address)
-        record = self._read(found[0]) if found is not None else None
-        if found is None or not isinstance(record, Stored):
-            raise StorageDamaged(
-                f"The record of slot {held.slot} is damaged, and nobody else need have it. Give this node an empty "
-                "folder, and let it join again."
-            )
-        self._keep(record.entry, found[0])
-
     def _keep(self, entry: Entry, record: JournalRecord) -> None:
         older = self._kept.get(entry.slot)
-        if entry.slot >= self.applied and (older is None or older.entry.ballot <= entry.ballot):
+        if entry.slot < self.applied:
+            if entry.ballot == CHOSEN and entry.slot in self.places:
+                self._move(entry, record)
+        elif older is None or older.entry.ballot <= entry.ballot:
             self._kept[entry.slot] = _Kept(entry, record.address, record.body_address)
+
+    def _move(self, entry: Entry, record: JournalRecord) -> None:
+        """What is applied already has come again: from another, because it is damaged where it lies."""
+        if isinstance(entry.value, Command):
+            self.state.move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
+        self.places.move(entry.slot, record)
 
     def _stand_at(self, snapshot: Snapshot) -> None:
         """The state is the one before the snapshot's next slot."""
         if snapshot.next_slot > self.applied:
             self.applied = snapshot.next_slot
             self.history = History(snapshot.window, snapshot.terms)
-            if not self._places:
-                self._first_place = self.applied
-
-    def _load_places(self, pieces: list[Piece], next_slot: int) -> None:
-        self._places = array("Q")
-        self.applied = self._first_place = 0
-        for piece in pieces:
-            if piece.first_slot != self._first_place + len(self._places):
-                self._places = array("Q")  # A piece before it is gone, or came by an exchange.
-            if not self._places:
-                self._first_place = piece.first_slot
-            self._places.frombytes(piece.addresses)
-        if self._first_place + len(self._places) != next_slot:
-            self._places, self._first_place = array("Q"), next_slot
-        self._sealed_places = len(self._places)
-        self._forget_places()
+            if not self.places:
+                self.places.begin_at(self.applied)
 
     # What comes in.
 
@@ -302,6 +371,9 @@ class ReplicaEngine:
                 if offer.next_slot > self.applied:
                     self._exchange.take_offer(node, offer)
                     self._go_on_exchanging(now_ms)
+            case Received(_, _, Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
+                del self._repairs[first_slot]
+                self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
             case Received(_, node, FilePiece() as piece):
                 self._exchange.take(node, piece)
                 self._go_on_exchanging(now_ms)
@@ -313,6 +385,25 @@ class ReplicaEngine:
         # On replay, too, it has to find the state as it is now.
         self._stage(Persist((Known(self.applied),)))
         self._stage(_Local(command, bodies))
+
+    # What is damaged.
+
+    def check_next(self) -> int:
+        """Reads the next sealed segment, and asks others for what is damaged in it; how many slots are."""
+        segments = self.journal.segments
+        segment = next((each for each in segments if each.base_address >= self._checked_address), None)
+        if segment is None:
+            self._checked_address = 0
+        else:
+            self._checked_address = segment.end_address
+            for span in self.journal.check(segment):
+                self._repairs.update(dict.fromkeys(self.places.within(*span)))
+        others = [node for node in self.history.newest.membership.voters if node != self.replica.node]
+        for slot in [slot for slot in self._repairs if slot not in self.places]:
+            del self._repairs[slot]  # Its segment has been removed.
+        for slot in list(self._repairs)[:REPAIRS_MAX]:
+            self.outgoing.append((tuple(others), Fetch(slot)))
+        return len(self._repairs)
 
     # Those who are behind.
 
@@ -341,10 +432,10 @@ class ReplicaEngine:
     def _values(self, first_slot: int) -> tuple[Value, ...]:
         values: list[Value] = []
         size_bytes = 0
-        if first_slot < self._first_place:
+        if first_slot not in self.places:
             return ()
         for slot in range(first_slot, self.applied):
-            found = self.journal.record_at(self._places[slot - self._first_place])
+            found = self.journal.record_at(self.places.record_address(slot))
             record = self._read(found[0]) if found is not None else None
             if not isinstance(record, Stored) or record.entry.slot != slot:
                 break
@@ -434,10 +525,9 @@ class ReplicaEngine:
 
     def _seal(self) -> tuple[bytes, bytes]:
         index, state = self.state.seal()
-        first_slot = self._first_place + self._sealed_places
         held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
         head = Head(self.replica.node, self.replica.acceptor.promised, self._snapshot(), held, state)
-        return encode(Piece(first_slot, self._places[self._sealed_places :].tobytes(), index)), encode(head)
+        return encode(self.places.seal(index)), encode(head)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.applied, self.history.window, self.history.terms)
@@ -460,7 +550,7 @@ class ReplicaEngine:
         self.journal.finish(commit)
         if self._removable_address is not None:
             self.state.mark_sealed()
-            self._sealed_places = len(self._places)
+            self.places.mark_sealed()
             if self.journal.remove_through(self._removable_address):
                 self._forget_places()
         written = iter(commit.records)
@@ -485,16 +575,7 @@ class ReplicaEngine:
     def _forget_places(self) -> None:
         """Slots whose segments are gone can no longer be sent to anybody."""
         segments = self.journal.segments
-        if not segments:
-            oldest = self.journal.segment_address
-        else:
-            oldest = segments[0].base_address
-        count = 0
-        while count < len(self._places) and self._places[count] < oldest:
-            count += 1
-        del self._places[:count]
-        self._first_place += count
-        self._sealed_places = max(0, self._sealed_places - count)
+        self.places.forget_below(segments[0].base_address if segments else self.journal.segment_address)
 
     def _answer_recordless(self, now_ms: int) -> None:
         """Answers at the head of the queue that need nothing more on disk."""
@@ -530,7 +611,7 @@ class ReplicaEngine:
         value, result = kept.entry.value, None
         del self._kept[slot]
         self.applied = slot + 1
-        self._places.append(kept.record_address)
+        self.places.append(kept.record_address, kept.body_address - kept.record_address - HEADER_SIZE)
         match value:
             case Command():
                 result = self.state.apply(value, kept.body_address)

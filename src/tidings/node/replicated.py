@@ -123,6 +123,9 @@ class BrokerState:
     def apply_local(self, command: bytes, address: int) -> None:
         self._apply(decode_command(command), 0, address)
 
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        self.machine.move(address, size_bytes, new_address)
+
     def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
         """Each command's bodies are a piece, because deliveries read just those."""
         view, pieces, position = memoryview(body), [], 0

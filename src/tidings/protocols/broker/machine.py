@@ -495,6 +495,16 @@ class Machine:
                 if name in client.tracks:
                     client.tracks[name].seal_again()
 
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        """What lay in a row of addresses lies in another from now on."""
+        end_address = address + size_bytes
+        for topic in self.topics.values():
+            for entry in topic.entries_within(address, end_address):
+                topic.carry(topic.offsets[entry], new_address + topic.addresses[entry] - address)
+        for staged, place in list(self.stages.places()):
+            if address <= place.address < end_address:
+                self.stages.carry(staged, new_address + place.address - address)
+
     # Snapshots.
 
     def seal(self) -> tuple[bytes, bytes]:

@@ -157,6 +157,13 @@ class Topic:
         self.sealed_count = max(0, self.sealed_count - count)
         self.first_offset = self.offsets[0] if self.offsets else self.next_offset
 
+    def entries_within(self, address: int, end_address: int) -> list[int]:
+        """The numbers of the batches that lie between two addresses."""
+        if not self.scattered:
+            first, end = bisect_left(self.addresses, address), bisect_left(self.addresses, end_address)
+            return list(range(first, end))
+        return [entry for entry, each in enumerate(self.addresses) if address <= each < end_address]
+
     def carry(self, first_offset: int, address: int) -> None:
         """A batch has been copied to `address`; nothing happens if retention was faster."""
         if first_offset < self.first_offset:

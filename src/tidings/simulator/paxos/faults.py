@@ -67,6 +67,14 @@ class ClockJump(msgspec.Struct, frozen=True):
     by_ms: int
 
 
+class Damage(msgspec.Struct, frozen=True):
+    """A bit of a record flips on a node's disk, where it is sealed and applied. It is always the same node's disk."""
+
+    at_ms: int
+    victim: int
+    choice: int
+
+
 class Work(msgspec.Struct, frozen=True):
     at_ms: int
     task: Task
@@ -87,11 +95,14 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     sync_ms_max: int
     slow_disk: int
     """A node whose disk takes ten times as long; one that does not exist: none."""
+    piece_ends: float
+    """How often a piece of another's file is followed by the end of the process, some steps of the disk later."""
     ends: tuple[NodeEnd, ...]
     outages: tuple[Outage, ...]
     pauses: tuple[NodePause, ...]
     partitions: tuple[Partition, ...]
     clock_jumps: tuple[ClockJump, ...]
+    damages: tuple[Damage, ...]
     works: tuple[Work, ...]
 
 
@@ -108,11 +119,13 @@ def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: in
         late_ms_max=latency_ms_max,
         sync_ms_max=sync_ms_max,
         slow_disk=0,
+        piece_ends=0.0,
         ends=(),
         outages=(),
         pauses=(),
         partitions=(),
         clock_jumps=(),
+        damages=(),
         works=(),
     )
 
@@ -141,6 +154,7 @@ def draw_plan(random: Random) -> PaxosPlan:
         late_ms_max=random.choice((200, 1_000, 3_000)),
         sync_ms_max=random.choice((1, 10, 60)),
         slow_disk=random.randrange(12),
+        piece_ends=rate(0.1),
         ends=tuple(_draw_end(random, at_ms) for at_ms in times(6)),
         outages=tuple(Outage(at_ms, random.randint(1, 500)) for at_ms in times(1)),
         pauses=tuple(NodePause(at_ms, victim(), random.choice((200, 900, 2_000))) for at_ms in times(2)),
@@ -151,8 +165,14 @@ def draw_plan(random: Random) -> PaxosPlan:
             ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
             for at_ms in times(2)
         ),
+        damages=_draw_damages(random, times(3)),
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
     )
+
+
+def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:
+    victim = random.randrange(16)
+    return tuple(Damage(at_ms, victim, random.getrandbits(32)) for at_ms in times)
 
 
 def _draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.node.exchange import LIST_NAME, Exchange, _is_ours
+from tidings.node.exchange import INCOMING_SUFFIX, LIST_NAME, Exchange
 from tidings.node.head import Head
 from tidings.node.replica import ReplicaEngine, _Kept
 from tidings.protocols.multipaxos.acceptor import Acceptor
@@ -410,14 +410,25 @@ def _exchange_in_two_steps() -> Iterator[None]:
     def make(replace: Any) -> Any:
         def planted(self: SimulatedDisk, name: str, buffers: Any) -> None:
             if name == LIST_NAME:
-                listed = msgspec.msgpack.decode(b"".join(buffers), type=list[str])
-                for each in [each for each in self.names() if _is_ours(each) and each not in listed]:
-                    self.remove(each)
+                for each in msgspec.msgpack.decode(b"".join(buffers), type=list[str]):
+                    self.rename(each + INCOMING_SUFFIX, each)
             replace(self, name, buffers)
 
         return planted
 
     with patched(SimulatedDisk, "replace", make):
+        yield
+
+
+@_mutant("damage-left-alone", "what is damaged is found, and nobody asked for it", PROGRESS)
+def _damage_left_alone() -> Iterator[None]:
+    with patched(ReplicaEngine, "check_next", lambda _: lambda self: 0):
+        yield
+
+
+@_mutant("repair-forgotten", "what was damaged is fetched, and looked for where it was", PROGRESS)
+def _repair_forgotten() -> Iterator[None]:
+    with patched(Row, "move", lambda _: lambda self, address, size_bytes, new_address: None):
         yield
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
+from tidings.journal.segment import journal_name
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
     MembershipSettled,
+    Piece,
     Propose,
     Read,
     ReadReady,
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from tidings.simulator.paxos.world import PaxosWorld
 
 WRITE_STEPS_MAX = 16
+CHECK_EVERY_MS = 150
+RECORD_BYTES_MIN = 64
+PIECE_STEPS_MAX = 40
+"""About as many as it takes to exchange all files."""
 SLOW_DISK_FACTOR = 10
 CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
@@ -65,6 +71,7 @@ class Node:
         self._clock_offset_ms = START_MS
         self._paused_until_ms = 0
         self._steps_left: int | None = None
+        world.after(CHECK_EVERY_MS, self.check)
         self._steps_how: End = "kill"
         self._back_after_ms = 1
 
@@ -167,6 +174,28 @@ class Node:
             for timer, number in list(self._timers.items()):
                 self._fire(timer, number)
 
+    def on_damage(self, choice: int) -> None:
+        """A bit flips in the record of something that is applied, in a segment that is sealed."""
+        engine = self.engine
+        if engine is None:
+            return
+        records = [
+            (journal_name(segment.first_slot), address - segment.base_address)
+            for segment in engine.journal.segments
+            for address in map(engine.places.record_address, engine.places.within(*segment[1:3]))
+        ]
+        if records:
+            name, position = records[choice % len(records)]
+            self._world.note(self.name, f"{name} is damaged in the record at {position}")
+            self.disk.flip_bit(name, position + choice // 7 % RECORD_BYTES_MIN, choice % 8)
+
+    def check(self) -> None:
+        """Reads what is sealed, as it does every now and then."""
+        if self.engine is not None and not self._postponed(self.check):
+            self.engine.check_next()
+            self._go_on(self.engine)
+        self._world.after(CHECK_EVERY_MS, self.check)
+
     def on_calm(self) -> None:
         self._steps_left = None
 
@@ -179,7 +208,14 @@ class Node:
         if self._postponed(lambda: self.receive(frames)):
             return
         header = decode_message(frames)
+        if isinstance(header.message, Piece) and not self._world.calm:
+            self._plan_end_among_files()
         self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
+
+    def _plan_end_among_files(self) -> None:
+        random = self._world.random
+        if self._steps_left is None and random.random() < self._world.plan.piece_ends:
+            self._steps_left, self._steps_how = random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power"))
 
     def propose(self, command: Command) -> None:
         self.waiting[command.client, command.sequence] = None

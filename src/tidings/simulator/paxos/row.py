@@ -5,7 +5,7 @@ sends its command again, to another leader perhaps: so the same command may well
 one command under way at a time and numbers them 1, 2, 3; the last number and its answer are kept for each client. A
 repeated command gets the old answer and changes nothing.
 
-What lies in the journal is read from there when the row is restored: an address that is wrong shows itself.
+Where the last commands lie in the journal is part of it, and checked: an address that is wrong shows itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidings.journal.journal import Journal
 from tidings.protocols.multipaxos.values import Change, Command
 
 IN_JOURNAL_MAX = 12
-"""So many of the last commands are kept by their addresses alone."""
+"""So many of the last commands are to be found in the journal."""
 
 
 class Last(msgspec.Struct, frozen=True, array_like=True):
@@ -30,8 +30,7 @@ class Last(msgspec.Struct, frozen=True, array_like=True):
 class RowState(msgspec.Struct, frozen=True, array_like=True):
     lasts: dict[str, Last]
     bodies: list[bytes]
-    places: list[tuple[int, int]]
-    """Address and size of those behind them."""
+    addresses: list[int]
 
 
 class Carry(msgspec.Struct, frozen=True, array_like=True):
@@ -81,20 +80,22 @@ class Row:
         return (body[:1], body[1:])
 
     def seal(self) -> tuple[bytes, bytes]:
-        first = max(0, len(self.bodies) - IN_JOURNAL_MAX)
-        places = list(zip(self._addresses[first:], map(len, self.bodies[first:]), strict=True))
-        return b"", msgspec.msgpack.encode(RowState(self._lasts, self.bodies[:first], places))
+        return b"", msgspec.msgpack.encode(RowState(self._lasts, self.bodies, self._addresses))
 
     def mark_sealed(self) -> None:
         pass
 
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
         state = msgspec.msgpack.decode(snapshot, type=RowState)
-        self._lasts = state.lasts
-        for body in state.bodies:
-            self._append(body, 0)
-        for address, size in state.places:
-            self._append(bytes(self._journal.read(address, size)), address)
+        self._lasts, self.bodies, self._addresses = state.lasts, state.bodies, state.addresses
+
+    def misplaced(self) -> list[bytes]:
+        """Commands that are not where the row says that they are."""
+        recent = list(zip(self.bodies, self._addresses, strict=True))[-IN_JOURNAL_MAX:]
+        return [body for body, address in recent if bytes(self._journal.read(address, len(body))) != body]
+
+    def move(self, address: int, size_bytes: int, new_address: int) -> None:
+        self._addresses = [new_address if each == address else each for each in self._addresses]
 
     def lowest_address(self, end_address: int) -> int:
         return min(self._addresses[-IN_JOURNAL_MAX:], default=end_address)

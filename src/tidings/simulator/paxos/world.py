@@ -16,7 +16,7 @@ from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import NodeEnd, Outage, PaxosPlan, draw_plan
+from tidings.simulator.paxos.faults import Damage, NodeEnd, Outage, PaxosPlan, draw_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.network import Network
 from tidings.simulator.paxos.node import Node
@@ -61,6 +61,8 @@ class PaxosWorld:
         }
         self._readers: dict[int, Client] = {}
         self._tokens = 0
+        self._damaged: int | None = None
+        """The one node whose disk flips bits."""
 
     @property
     def lives(self) -> int:
@@ -113,6 +115,9 @@ class PaxosWorld:
         nodes = [self.nodes[number] for number in self.ledger.members]
         return all(node.engine is not None and node.engine.applied == self.ledger.next_slot for node in nodes)
 
+    def _all_in_place(self) -> bool:
+        return not any(self.nodes[number].row.misplaced() for number in self.ledger.members)
+
     def _check_at_last(self) -> None:
         members = [self.nodes[number] for number in self.ledger.members]
         for node in members:
@@ -122,6 +127,7 @@ class PaxosWorld:
                 node.start()
         self.watch.on_last_restart(members)
         self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
+        self.pass_until(self._all_in_place, self.now_ms + PROBE_MS_MAX, "fetching what is damaged")
         self.watch.on_end(members)
 
     def _plan_faults(self) -> None:
@@ -142,6 +148,8 @@ class PaxosWorld:
                 jump.at_ms,
                 lambda jump=jump: self.nodes[self.pick(jump.victim)].on_clock_jump(jump.by_ms),  # type: ignore[misc]
             )
+        for damage in plan.damages:
+            self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
         for work in plan.works:
             self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
         self.at(plan.calm_ms, self._on_calm)
@@ -153,6 +161,11 @@ class PaxosWorld:
         self.note("world", "all lights go out")
         for node in self.nodes.values():
             node.on_end("power", None, self.random.randint(1, outage.back_after_ms))
+
+    def _on_damage(self, damage: Damage) -> None:
+        if self._damaged is None:
+            self._damaged = self.pick(damage.victim)
+        self.nodes[self._damaged].on_damage(damage.choice)
 
     def _on_calm(self) -> None:
         self.note("world", "from now on nothing goes wrong")

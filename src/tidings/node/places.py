@@ -1,0 +1,80 @@
+"""Where the records of the applied slots lie in this node's journal, so that others can be sent them."""
+
+from __future__ import annotations
+
+from array import array
+
+from tidings.journal.record import HEADER_SIZE
+from tidings.journal.record import Record as JournalRecord
+from tidings.node.head import Piece
+
+
+class Places:
+    """A record's address and the size of its command for each slot, without a gap: 12 bytes a slot."""
+
+    def __init__(self) -> None:
+        self.first_slot = 0
+        self._addresses: array[int] = array("Q")
+        self._command_sizes: array[int] = array("I")
+        self._sealed_count = 0
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __contains__(self, slot: int) -> bool:
+        return self.first_slot <= slot < self.first_slot + len(self._addresses)
+
+    def begin_at(self, slot: int) -> None:
+        """Nothing is known of the slots below."""
+        self.first_slot = slot
+        self._addresses, self._command_sizes, self._sealed_count = array("Q"), array("I"), 0
+
+    def append(self, address: int, command_size: int) -> None:
+        """The next slot's record."""
+        self._addresses.append(address)
+        self._command_sizes.append(command_size)
+
+    def move(self, slot: int, record: JournalRecord) -> None:
+        """Another record of the same slot takes the place of a damaged one."""
+        self._addresses[slot - self.first_slot] = record.address
+        self._command_sizes[slot - self.first_slot] = len(record.command)
+
+    def record_address(self, slot: int) -> int:
+        return self._addresses[slot - self.first_slot]
+
+    def body_address(self, slot: int) -> int:
+        return self.record_address(slot) + HEADER_SIZE + self._command_sizes[slot - self.first_slot]
+
+    def within(self, start: int, end: int) -> list[int]:
+        """The slots whose records begin between two addresses."""
+        return [slot for slot, address in enumerate(self._addresses, self.first_slot) if start <= address < end]
+
+    def seal(self, state: bytes) -> Piece:
+        """What came since the last seal, beside the state's index."""
+        start = self._sealed_count
+        addresses, command_sizes = self._addresses[start:].tobytes(), self._command_sizes[start:].tobytes()
+        return Piece(self.first_slot + start, addresses, command_sizes, state)
+
+    def mark_sealed(self) -> None:
+        self._sealed_count = len(self._addresses)
+
+    def load(self, pieces: list[Piece], next_slot: int) -> None:
+        """Takes what `seal` made, as much as reaches to a slot without a gap."""
+        self.begin_at(next_slot)
+        for piece in pieces:
+            if piece.first_slot != self.first_slot + len(self):
+                self.begin_at(piece.first_slot)  # A piece before it is gone.
+            self._addresses.frombytes(piece.addresses)
+            self._command_sizes.frombytes(piece.command_sizes)
+        if self.first_slot + len(self) != next_slot:
+            self.begin_at(next_slot)
+        self.mark_sealed()
+
+    def forget_below(self, address: int) -> None:
+        """The segments below an address are gone."""
+        count = 0
+        while count < len(self) and self._addresses[count] < address:
+            count += 1
+        del self._addresses[:count], self._command_sizes[:count]
+        self.first_slot += count
+        self._sealed_count = max(0, self._sealed_count - count)
