@@ -32,7 +32,7 @@ class Handled(NamedTuple):
 class Load:
     """Threads that publish and subscribe until they are told to end."""
 
-    def __init__(self, address: str, batch: int = 100) -> None:
+    def __init__(self, address: Callable[[], str], batch: int = 100) -> None:
         self._address = address
         self._batch = batch
         self.offsets: dict[str, dict[str, int | None]] = {NEWS: {}, JOBS: {}}
@@ -63,7 +63,7 @@ class Load:
     def _thread(self, work: Callable[[tidings.Bus], None], name: str) -> threading.Thread:
         def run() -> None:
             try:
-                with tidings.connect(self._address, name, timeout=1.0, retries=60) as bus:
+                with tidings.connect(self._address(), name, timeout=1.0, retries=60) as bus:
                     work(bus)
             except BaseException as error:
                 with self._changed:
@@ -84,7 +84,7 @@ class Load:
         for thread in self._publishers:
             thread.join(JOIN_SECONDS_MAX)
         if kind is None and not self.failures:
-            with tidings.connect(self._address, "auditor", timeout=1.0, retries=60) as bus:
+            with tidings.connect(self._address(), "auditor", timeout=1.0, retries=60) as bus:
                 self._ends = {topic.name: topic.next_offset for topic in bus.topics()}
         else:
             self._ends = {NEWS: 0, JOBS: 0}

@@ -36,7 +36,7 @@ def kill_leaders(folder: Path, kills: int, seed: int) -> list[float]:
     """Kills whoever leads, again and again, under load; for how long nothing was acknowledged each time."""
     chance, killed_at = random.Random(seed), []
     with ReplicaGroup(folder) as group:
-        with Load(group.address) as load:
+        with Load(lambda: group.address) as load:
             for _ in range(kills):
                 load.wait_for(chance.randint(1, 500))
                 leader = group.leader()

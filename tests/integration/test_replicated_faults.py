@@ -23,7 +23,7 @@ def stored(answer: object) -> int:
 def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
     """P6, Z9: what it was asked in its sleep it answers by `Elsewhere` or by the state of now, not by an older one."""
     with ReplicaGroup(tmp_path) as group:
-        with Load(group.address) as load:
+        with Load(lambda: group.address) as load:
             for _ in range(3):
                 load.wait_for(100)
                 sleeper = group.leader()
@@ -57,7 +57,7 @@ def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
 def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
     """P6: the majority goes on, the minority refuses, and whoever was cut off catches up."""
     with CuttableNetwork() as network, ReplicaGroup(tmp_path, network=network) as group:
-        with Load(group.address) as load:
+        with Load(lambda: group.address) as load:
             load.wait_for(100)
             lonely = group.leader()
             others = [node for node in group.nodes if node is not lonely]
@@ -77,7 +77,7 @@ def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
 def test_every_member_loses_its_disk_one_after_the_other(tmp_path: Path) -> None:
     """P6: each comes back as a new number, listens, then votes; at last no founder's disk is left, and all is there."""
     with ReplicaGroup(tmp_path) as group:
-        with Load(group.address) as load:
+        with Load(lambda: group.address) as load:
             for node in list(group.nodes):
                 load.wait_for(200)
                 node.kill()
@@ -103,7 +103,7 @@ def test_a_member_that_was_away_for_long_takes_over_files(tmp_path: Path) -> Non
         "TIDINGS_RETAIN_BYTES": "40000",
     }
     with ReplicaGroup(tmp_path, settings=small) as group:
-        with Load(group.address) as load:
+        with Load(lambda: group.address) as load:
             load.wait_for(200)
             away = group.followers()[0]
             last = max(path.name for path in away.data.glob("*.journal"))
@@ -125,7 +125,7 @@ def test_a_member_that_was_away_for_long_takes_over_files(tmp_path: Path) -> Non
 def replace_all(folder: Path, count: int, batch: int) -> None:
     """Three other machines take the place of the founders, one by one, while messages flow."""
     with ReplicaGroup(folder) as group:
-        with Load(group.address, batch=batch) as load:
+        with Load(lambda: group.address, batch=batch) as load:
             for node in list(group.nodes):
                 load.wait_for(count // 6)
                 group.join()
