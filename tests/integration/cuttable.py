@@ -1,31 +1,60 @@
-"""A network between processes that can be cut, in one direction or both: TCP proxies on loopback in front of each.
+"""A network between the members of a group that can be cut, in one direction or both: TCP proxies on loopback.
 
-Everybody who connects to a proxy is known by the process that the connection belongs to, as the system tells. What is
-sent over a link that is cut waits, and arrives when the link is mended, late and in its order, if the two have
-not given up the connection until then. That is the worst that a network without loss can do.
+A member that connects to a proxy is known by the number that its messages carry. What is sent over a link that is cut
+waits, and arrives when the link is mended, late and in its order, if the two have not given up the connection
+until then. That is the worst that a network without loss can do. Clients always get through.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, Self
 
+from tidings.wire.replication import MARK
+
 CHUNK_BYTES = 65_536
+REFUSAL_SECONDS = 0.1
+"""So much later a connection to somebody who is not there is closed: those who knock would knock at once again."""
+LONG = 2
+"""The flag of a frame whose size takes eight bytes; otherwise it takes one."""
+
+
+def sender_of(data: bytes) -> int:
+    """The number of the member whose message begins in these bytes; 0 if none does.
+
+    >>> from tidings.protocols.multipaxos.messages import Fetch
+    >>> from tidings.wire.replication import encode_message
+    >>> mark, header = encode_message(Fetch(7), b"group", 3, 2)
+    >>> sender_of(b"..." + bytes([1, len(mark)]) + mark + bytes([0, len(header)]) + header)
+    3
+    """
+    at = data.find(MARK) + len(MARK)
+    if at < len(MARK) or at + 3 > len(data):
+        return 0
+    at += 9 if data[at] & LONG else 2
+    # An array, then the group's name (a byte for the kind, one for the size), then the sender as one small number.
+    place = at + 3 + data[at + 2] if at + 2 < len(data) else len(data)
+    return data[place] if place < len(data) else 0
+
+
+class _Connection:
+    """A connection to one of the members, and who has made it: 0 as long as that is not known, or for a client."""
+
+    def __init__(self, receiver: str) -> None:
+        self.receiver = receiver
+        self.sender = 0
 
 
 class CuttableNetwork:
-    """Proxies, each before one process, and the links between processes that are cut at the moment."""
+    """Proxies, each before one member, and the links between members that are cut at the moment."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="network")
-        self._pids: dict[str, Callable[[], int | None]] = {}
-        self._cut: set[tuple[str, str]] = set()
+        self._cut: set[tuple[int, str]] = set()
         self._mended = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -54,27 +83,22 @@ class CuttableNetwork:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def place(self, name: str, pid: Callable[[], int | None], public_port: int, port: int) -> None:
-        """A proxy on `public_port` before the process that listens on `port`."""
-        self._pids[name] = pid
+    def place(self, address: str, port: int) -> None:
+        """A proxy at an address of loopback, before the member that listens on `port`."""
 
-        async def on_connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
+        def on_connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = self._loop.create_task(self._carry(address, port, reader, writer))
             self._tasks.add(task)
-            try:
-                await self._carry(name, port, reader, writer)
-            finally:
-                self._tasks.discard(task)
-                writer.close()
+            task.add_done_callback(self._tasks.discard)
 
         async def listen() -> None:
+            public_port = int(address.rpartition(":")[2])
             self._servers.append(await asyncio.start_server(on_connected, "127.0.0.1", public_port))
 
         self._do(listen())
 
-    def cut(self, *links: tuple[str, str]) -> None:
-        """What the first of a pair sends no longer reaches the second."""
+    def cut(self, *links: tuple[int, str]) -> None:
+        """What the member with a number sends no longer reaches the one at an address."""
         self._do(self._change(lambda: self._cut.update(links)))
 
     def mend(self) -> None:
@@ -86,64 +110,36 @@ class CuttableNetwork:
             change()
             self._mended.notify_all()
 
-    async def _carry(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = (self._owner(writer.get_extra_info("peername")[1]), name)
-        await self._whole(link)
+    async def _carry(self, address: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            return  # Nobody is there: neither is anybody here.
+            await asyncio.sleep(REFUSAL_SECONDS)
+            writer.close()
+            return
+        connection = _Connection(address)
+        pumps = [
+            self._loop.create_task(self._pump(connection, reader, inner_writer)),
+            self._loop.create_task(self._pump(connection, inner_reader, writer)),
+        ]
         try:
-            await self._first(self._pump(link, reader, inner_writer), self._pump(link, inner_reader, writer))
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            writer.close()
             inner_writer.close()
 
-    async def _first(self, *works: Coroutine[Any, Any, None]) -> None:
-        """A connection ends when one of its directions does."""
-        tasks = [asyncio.ensure_future(work) for work in works]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _pump(self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(CHUNK_BYTES):
-                await self._whole(link)
+                connection.sender = connection.sender or sender_of(data)
+                if self._is_cut(connection):
+                    async with self._mended:
+                        await self._mended.wait_for(lambda: not self._is_cut(connection))
                 writer.write(data)
                 await writer.drain()
 
-    async def _whole(self, link: tuple[str, str]) -> None:
-        async with self._mended:
-            await self._mended.wait_for(lambda: link not in self._cut)
-
-    def _owner(self, port: int) -> str:
-        """Whose connection this is: the name of a process that was placed, or nothing for anybody else."""
-        inode = _inode(port)
-        for name, pid in self._pids.items():
-            number = pid()
-            if number is not None and inode in _sockets(number):
-                return name
-        return ""
-
-
-def _inode(port: int) -> str:
-    """The inode of the socket with a local port that is connected, as text."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":
-            return fields[9]
-    return ""
-
-
-def _sockets(pid: int) -> set[str]:
-    """The inodes of the sockets that a process has open."""
-    found = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            target = os.readlink(descriptor)
-            if target.startswith("socket:["):
-                found.add(target[len("socket:[") : -1])
-    return found
+    def _is_cut(self, connection: _Connection) -> bool:
+        return (connection.sender, connection.receiver) in self._cut

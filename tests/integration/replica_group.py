@@ -112,6 +112,10 @@ class Node(ServerProcess):
         assert not self.running
         shutil.rmtree(self.data)
 
+    @property
+    def number(self) -> int:
+        return wait_for("a member", self.members).number
+
     def members(self) -> Members | None:
         """The group as this member knows it."""
         answer = ask(self.address, AskMembers(1))
@@ -140,11 +144,18 @@ class ReplicaGroup:
             self._make(address, public, "--group", ",".join(publics))
             for address, public in zip(addresses, publics, strict=True)
         ]
+        self._network = network
         for node in self.nodes if network is not None else ():
-            assert network is not None
-            network.place(
-                node.public, lambda node=node: node.pid if node.running else None, port_of(node.public), node.port
-            )
+            network.place(node.public, node.port)
+
+    def cut_off(self, lonely: Node, way: str) -> None:
+        """Cuts a member off from the others: isolated, mute (they do not hear it) or deaf (it does not hear them)."""
+        assert self._network is not None
+        for other in self.nodes:
+            if other is not lonely and way != "deaf":
+                self._network.cut((lonely.number, other.public))
+            if other is not lonely and way != "mute":
+                self._network.cut((other.number, lonely.public))
 
     def _make(self, address: str, public: str, *arguments: str) -> Node:
         folder = self._folder / f"node{port_of(address)}"

@@ -60,11 +60,7 @@ def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
         with Load(lambda: group.address) as load:
             load.wait_for(100)
             lonely = group.leader()
-            others = [node for node in group.nodes if node is not lonely]
-            if way != "deaf":
-                network.cut(*((lonely.public, other.public) for other in others))
-            if way != "mute":
-                network.cut(*((other.public, lonely.public) for other in others))
+            group.cut_off(lonely, way)
             group.leader(among=lambda node: node is not lonely)
             load.wait_for(300)
             assert is_turned_away(ask(lonely.address, AskTopics(1))), "a minority answers"
