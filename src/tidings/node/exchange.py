@@ -11,14 +11,19 @@ makes them count, in one step: whatever interrupts the renaming, `finish` does t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Journal
-from tidings.node.head import Head, decode_head, encode
-from tidings.protocols.multipaxos.messages import FetchFile, File, Offer, Piece
+from tidings.journal.recovery import Span, check
+from tidings.node.head import Head, Piece, decode_head, decode_piece, encode
+from tidings.node.places import Places
+from tidings.protocols.multipaxos.messages import FetchFile, File, Offer
+from tidings.protocols.multipaxos.messages import Piece as FilePiece
 from tidings.settings import ReplicaSettings
 
 INCOMING_SUFFIX = ".incoming"
@@ -37,7 +42,7 @@ class Exchange:
         self.node = 0
         """From whom files are taken; 0: from nobody."""
         self._offer = Offer(0, 0, ())
-        self._pieces: list[Piece] = []
+        self._pieces: list[FilePiece] = []
         self._asked: FetchFile | None = None
         self._sizes: dict[str, int] = {}
         """What has come of each file."""
@@ -57,7 +62,7 @@ class Exchange:
         listed.append(File(snapshot_name, disk.size(snapshot_name)))
         return Offer(self._head_of(snapshot_name).snapshot.next_slot, self._life, tuple(listed))
 
-    def serve(self, wanted: FetchFile) -> Piece | None:
+    def serve(self, wanted: FetchFile) -> FilePiece | None:
         """A piece of a file that was offered; None if it is gone."""
         present = (
             wanted.name == self._journal.snapshot_name
@@ -67,7 +72,7 @@ class Exchange:
         if not present or wanted.life != self._life:
             return None
         data = self._disk.read_at(wanted.name, wanted.position, self._settings.piece_bytes_max)
-        return Piece(wanted.name, wanted.position, bytes(data))
+        return FilePiece(wanted.name, wanted.position, bytes(data))
 
     # From another.
 
@@ -81,7 +86,7 @@ class Exchange:
         self._offer = offer
         self._asked = None
 
-    def take(self, node: int, piece: Piece) -> None:
+    def take(self, node: int, piece: FilePiece) -> None:
         if node == self.node and self._asked is not None and piece.position == self._asked.position:
             self._pieces = [piece]
 
@@ -103,7 +108,7 @@ class Exchange:
                 return (self.node,), question
         return None
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: FilePiece) -> None:
         size = self._sizes.get(piece.name, 0)
         if self._asked is None or piece.name != self._asked.name or piece.position != size or not piece.data:
             return
@@ -119,11 +124,33 @@ class Exchange:
         return bool(listed) and all(self._sizes.get(file.name) == file.size_bytes for file in listed)
 
     def head(self) -> Head | None:
-        """What the snapshot says that has come; None if it is none."""
+        """What the snapshot says that has come; None if something has come damaged that it needs."""
         try:
-            return self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX)
+            head = self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX)
+            places = Places()
+            places.load(self.pieces(), head.snapshot.next_slot)
+            # Damage must not spread: whoever has it finds it, has it mended, and offers its files again.
+            return None if any(places.within(*span) for span in self.damaged()) else head
         except (StorageDamaged, msgspec.DecodeError):
             return None
+
+    def pieces(self) -> list[Piece]:
+        """What the indexes say that have come."""
+        names = [file.name for file in self._offer.files if file.name.endswith(files.INDEX_SUFFIX)]
+        return [self._piece_of(name + INCOMING_SUFFIX) for name in names]
+
+    def _piece_of(self, name: str) -> Piece:
+        return decode_piece(files.decode_index(self._disk.map(name), name).payload)
+
+    def damaged(self) -> Iterator[Span]:
+        """Where the segments are damaged that have come."""
+        for file in self._offer.files:
+            if file.name.endswith(files.JOURNAL_SUFFIX):
+                view = self._disk.map(file.name + INCOMING_SUFFIX)
+                header = files.decode_header(view, file.name)
+                if header is None:
+                    raise StorageDamaged(f"{file.name} has come without its header: it is asked for again.")
+                yield from check(view[: file.size_bytes], header.base_address)
 
     def _head_of(self, name: str) -> Head:
         return decode_head(files.decode_snapshot(self._disk.map(name), name).payload)

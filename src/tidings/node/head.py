@@ -39,6 +39,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     addresses: bytes
     command_sizes: bytes
     state: bytes
+    moved: tuple[tuple[int, int, int], ...] = ()
+    """Slots of earlier segments whose records were damaged and came again: their new addresses and command sizes."""
 
 
 _encoder = msgspec.msgpack.Encoder()

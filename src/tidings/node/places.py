@@ -8,6 +8,9 @@ from tidings.journal.record import HEADER_SIZE
 from tidings.journal.record import Record as JournalRecord
 from tidings.node.head import Piece
 
+DISORDER_MAX = 1_024
+"""Addresses rise with the slots, but for those of a few windows that were accepted again, and for repaired ones."""
+
 
 class Places:
     """A record's address and the size of its command for each slot, without a gap: 12 bytes a slot."""
@@ -17,6 +20,8 @@ class Places:
         self._addresses: array[int] = array("Q")
         self._command_sizes: array[int] = array("I")
         self._sealed_count = 0
+        self._moved: dict[int, None] = {}
+        """Slots below that whose records have been replaced since the last seal."""
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -28,6 +33,12 @@ class Places:
         """Nothing is known of the slots below."""
         self.first_slot = slot
         self._addresses, self._command_sizes, self._sealed_count = array("Q"), array("I"), 0
+        self._moved = {}
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether some sealed index speaks of a record that has been replaced since."""
+        return bool(self._moved)
 
     def append(self, address: int, command_size: int) -> None:
         """The next slot's record."""
@@ -36,8 +47,13 @@ class Places:
 
     def move(self, slot: int, record: JournalRecord) -> None:
         """Another record of the same slot takes the place of a damaged one."""
-        self._addresses[slot - self.first_slot] = record.address
-        self._command_sizes[slot - self.first_slot] = len(record.command)
+        self._set(slot, record.address, len(record.command))
+        if slot - self.first_slot < self._sealed_count:
+            self._moved[slot] = None
+
+    def _set(self, slot: int, address: int, command_size: int) -> None:
+        self._addresses[slot - self.first_slot] = address
+        self._command_sizes[slot - self.first_slot] = command_size
 
     def record_address(self, slot: int) -> int:
         return self._addresses[slot - self.first_slot]
@@ -53,10 +69,16 @@ class Places:
         """What came since the last seal, beside the state's index."""
         start = self._sealed_count
         addresses, command_sizes = self._addresses[start:].tobytes(), self._command_sizes[start:].tobytes()
-        return Piece(self.first_slot + start, addresses, command_sizes, state)
+        moved = tuple(
+            (slot, self.record_address(slot), self._command_sizes[slot - self.first_slot])
+            for slot in self._moved
+            if slot in self
+        )
+        return Piece(self.first_slot + start, addresses, command_sizes, state, moved)
 
     def mark_sealed(self) -> None:
         self._sealed_count = len(self._addresses)
+        self._moved = {}
 
     def load(self, pieces: list[Piece], next_slot: int) -> None:
         """Takes what `seal` made, as much as reaches to a slot without a gap."""
@@ -66,6 +88,9 @@ class Places:
                 self.begin_at(piece.first_slot)  # A piece before it is gone.
             self._addresses.frombytes(piece.addresses)
             self._command_sizes.frombytes(piece.command_sizes)
+            for slot, address, command_size in piece.moved:
+                if slot in self:
+                    self._set(slot, address, command_size)
         if self.first_slot + len(self) != next_slot:
             self.begin_at(next_slot)
         self.mark_sealed()
@@ -73,8 +98,11 @@ class Places:
     def forget_below(self, address: int) -> None:
         """The segments below an address are gone."""
         count = 0
-        while count < len(self) and self._addresses[count] < address:
-            count += 1
+        for number, each in enumerate(self._addresses):
+            if each < address:
+                count = number + 1  # Also what lies before it is of no use: others are sent slots without a gap.
+            elif number - count > DISORDER_MAX:
+                break
         del self._addresses[:count], self._command_sizes[:count]
         self.first_slot += count
         self._sealed_count = max(0, self._sealed_count - count)

@@ -232,7 +232,7 @@ class ReplicaEngine:
         matters once the journal holds anything.
         """
         self._exchange.finish()
-        head, whole, replayed, count = self._rebuild()
+        head, whole, replayed, count, damaged = self._rebuild()
         node = self.replica.node
         owner = next((record.node for record in replayed if isinstance(record, Named)), head.node if head else None)
         if owner is None:
@@ -244,7 +244,7 @@ class ReplicaEngine:
             replayed += named
         elif owner != node:
             raise InvalidRequest(f"This folder belongs to node {owner}, not to {node}: give each node a folder.")
-        self.replica.restore(whole, replayed)
+        self.replica.restore(whole, replayed, damaged)
         self._apply_through(self.replica.log.decided)
         self.replica.log.forget_below(self.applied)
         self.notifications.clear()  # All of that has happened in an earlier life.
@@ -257,7 +257,7 @@ class ReplicaEngine:
     def _lacks(self, entry: Entry) -> bool:
         return entry.slot >= self.applied and entry.slot not in self._kept
 
-    def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int]:
+    def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int, bool]:
         """Reads the journal, and brings the state to where the records say that it has come."""
         recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
@@ -299,11 +299,12 @@ class ReplicaEngine:
         if head is not None and whole is None:
             whole = self._load_held(head, damage)
         if damage.found:
-            replayed = self._without_damage(damage, replayed, known)
-        return head, whole, replayed, count
+            self._check_damage(damage, known)
+            replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
+        return head, whole, replayed, count, damage.found
 
-    def _without_damage(self, damage: _Damage, replayed: list[Record], known: int) -> list[Record]:
-        """What the records say, up to the first decided slot that is missing among them: others have it."""
+    def _check_damage(self, damage: _Damage, known: int) -> None:
+        """What is lost can be had from others only if it is decided."""
         lost = [slot for slot in damage.lost_slots if slot not in self._kept]
         reach = REACH_WINDOWS * self.history.window
         if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
@@ -311,11 +312,6 @@ class ReplicaEngine:
                 "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
                 "it has accepted. Give it an empty folder, and let it join again."
             )
-        slot = self.applied
-        while slot < known and slot in self._kept:
-            slot += 1
-        kept = [Known(min(each.decided, slot)) if isinstance(each, Known) else each for each in replayed]
-        return [Named(self.replica.node), *kept, Promised(damage.promised)]
 
     def _load_held(self, head: Head, damage: _Damage) -> Whole:
         for held in head.held:
@@ -415,7 +411,8 @@ class ReplicaEngine:
         if values:
             self.outgoing.append(((node,), Chosen(first_slot, values, self.applied)))
             return
-        offer = self._exchange.offer()
+        # What has been mended counts for others once it is sealed.
+        offer = self._exchange.offer() if not self.places.has_moved else None
         if offer is not None:
             self.outgoing.append(((node,), offer))
         elif not self._roll_wanted:  # Nothing has been sealed yet; the one who is behind will ask again.

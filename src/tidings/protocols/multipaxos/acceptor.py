@@ -36,7 +36,7 @@ class Acceptor:
         if self.refuses(message.ballot):
             return self.refusal(node)
         records = self._raise_promise(message.ballot)
-        promise = Promise(message.ballot, self._log.undecided(message.first_slot), self._log.decided)
+        promise = Promise(message.ballot, self._log.undecided(message.first_slot), self._log.known)
         return self._answer(records, Send((node,), promise))
 
     def accept(self, node: int, message: Accept) -> Effect:

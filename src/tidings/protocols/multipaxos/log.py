@@ -38,6 +38,7 @@ class Log:
         self.start = 0
         self.decided = 0
         """The first slot that is not known to be decided."""
+        self._known = 0
         self.undecided_bytes = 0
         """About how much is accepted and not decided: what a promise would have to report."""
         self.history = History(window=1, terms=())
@@ -46,10 +47,15 @@ class Log:
         """Those who decide on the first open slot and on the last one; mostly the same."""
         return self.history.at(self.decided), self.history.at(self.decided + self.history.window - 1)
 
+    @property
+    def known(self) -> int:
+        """Every slot below is known to be decided. After damage to this disk that may be more than is still here."""
+        return max(self.decided, self._known)
+
     # From the disk.
 
-    def rebuild(self, whole: Whole | None, records: Iterable[Record]) -> Ballot:
-        """Takes what a disk holds; the ballot that was promised."""
+    def rebuild(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> Ballot:
+        """Takes what a disk holds; the ballot that was promised. Of a damaged one decided slots may be missing."""
         promised, snapshot, decided = ZERO, None, 0
         entries: dict[int, Entry] = {}
         if whole is not None:
@@ -76,8 +82,11 @@ class Log:
             self._stand_at(snapshot)
         self.entries = {slot: entry for slot, entry in sorted(entries.items()) if slot >= self.start}
         self._count_undecided()
+        self._known = decided
         while self.decided < decided:
             if self.decided not in self.entries:
+                if damaged:
+                    break  # Others have it.
                 raise StorageDamaged(
                     f"Slot {self.decided} is missing, and it was decided. Give this node an empty folder, and let it "
                     "join again."

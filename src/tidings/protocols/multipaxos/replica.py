@@ -87,10 +87,10 @@ class Replica:
 
     # Its life.
 
-    def restore(self, whole: Whole | None, records: Iterable[Record]) -> None:
-        """Takes what the disk holds; before `start`."""
-        self.acceptor.promised = self.log.rebuild(whole, records)
-        self._known = self.log.decided
+    def restore(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> None:
+        """Takes what the disk holds; before `start`. `damaged`: some of what was decided may be missing."""
+        self.acceptor.promised = self.log.rebuild(whole, records, damaged)
+        self._known = self.log.known
         self._announced = self.log.history.newest.first_slot
 
     def start(self) -> list[Effect]:
@@ -204,7 +204,7 @@ class Replica:
         self.acceptor.promised = ballot
         voters = tuple(node for node in self._voters() if node != self.node)
         prepare = Prepare(ballot, self.log.decided)
-        own = Promise(ballot, self.log.undecided(self.log.decided), self.log.decided)
+        own = Promise(ballot, self.log.undecided(self.log.decided), self.log.known)
         self._persist([Promised(ballot)], Send(voters, prepare), Send((self.node,), own))
         self._effects.append(SetTimer(BeatDue(), self._settings.beat_ms))
 
@@ -227,7 +227,8 @@ class Replica:
         if ballot is None or ballot.ballot != message.ballot:
             return  # Late, or for an earlier attempt.
         ballot.take_promise(node, message)
-        self._effects += self._catchup.ask(now_ms, node, message.decided)
+        if node != self.node:  # What our own disk has lost is known to it, and gone.
+            self._effects += self._catchup.ask(now_ms, node, message.decided)
         self._go_on()
 
     def _on_refused(self, now_ms: int, node: int, message: Refused) -> None:

@@ -165,7 +165,7 @@ def draw_plan(random: Random) -> PaxosPlan:
             ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
             for at_ms in times(2)
         ),
-        damages=_draw_damages(random, times(3)),
+        damages=_draw_damages(random, [*times(2), calm_ms - 1]),
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
     )
 

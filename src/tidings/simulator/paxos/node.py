@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 WRITE_STEPS_MAX = 16
 CHECK_EVERY_MS = 150
-RECORD_BYTES_MIN = 64
+DAMAGED_LAST = 8
+"""Damage is done to one of so many records, the last ones: older ones are soon of no use to anybody."""
 PIECE_STEPS_MAX = 40
 """About as many as it takes to exchange all files."""
 SLOW_DISK_FACTOR = 10
@@ -179,15 +180,30 @@ class Node:
         engine = self.engine
         if engine is None:
             return
-        records = [
-            (journal_name(segment.first_slot), address - segment.base_address)
+        # What nobody else has applied nobody else can vouch for: then the group waits for this disk, and rightly so.
+        limit = min(self._world.applied_by_members, default=0)
+        slots = [
+            (segment, slot)
             for segment in engine.journal.segments
-            for address in map(engine.places.record_address, engine.places.within(*segment[1:3]))
+            for slot in engine.places.within(*segment[1:3])
+            if slot < limit
         ]
-        if records:
-            name, position = records[choice % len(records)]
-            self._world.note(self.name, f"{name} is damaged in the record at {position}")
-            self.disk.flip_bit(name, position + choice // 7 % RECORD_BYTES_MIN, choice % 8)
+        if slots:
+            segment, slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
+            place = engine.places.body_address if choice & 64 else engine.places.record_address
+            self._world.note(self.name, f"the record of slot {slot} is damaged")
+            position = place(slot) - segment.base_address
+            if position < segment.end_address - segment.base_address:
+                self.disk.flip_bit(journal_name(segment.first_slot), position, choice % 8)
+
+    def misplaced(self) -> bool:
+        """Whether something is not where it should be, or not whole."""
+        engine = self.engine
+        if engine is None:
+            return True
+        slots = range(engine.places.first_slot, engine.applied)
+        whole = (engine.journal.record_at(engine.places.record_address(slot)) is not None for slot in slots)
+        return bool(self.row.misplaced()) or not all(whole)
 
     def check(self) -> None:
         """Reads what is sealed, as it does every now and then."""

@@ -116,7 +116,7 @@ class PaxosWorld:
         return all(node.engine is not None and node.engine.applied == self.ledger.next_slot for node in nodes)
 
     def _all_in_place(self) -> bool:
-        return not any(self.nodes[number].row.misplaced() for number in self.ledger.members)
+        return not any(self.nodes[number].misplaced() for number in self.ledger.members)
 
     def _check_at_last(self) -> None:
         members = [self.nodes[number] for number in self.ledger.members]
@@ -179,6 +179,12 @@ class PaxosWorld:
     def leading(self) -> list[int]:
         """The nodes that take themselves for leaders."""
         return [number for number, node in self.nodes.items() if node.engine is not None and node.engine.replica.leads]
+
+    @property
+    def applied_by_members(self) -> list[int]:
+        """How far each member has come; one that is not there has not come anywhere."""
+        engines = [self.nodes[number].engine for number in self.ledger.members]
+        return [engine.applied if engine is not None else 0 for engine in engines]
 
     def pick(self, choice: int) -> int:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
