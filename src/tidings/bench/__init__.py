@@ -12,6 +12,7 @@ are in real life; this process only directs them.
     processes          starts and ends brokers and workers
     commits            which commits a journal holds, and how large they are
     scenarios, backlog the scenarios
+    group              three replicas, when they are asked for
     overlay            how fast the simulator of overlays is, when it is asked for
     spark, spark_jobs  the same for Spark, when it is asked for
     neighbours         how much of the machine others had meanwhile

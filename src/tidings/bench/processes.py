@@ -53,14 +53,23 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class ServerProcess:
-    """A command that serves on a free port of the loopback, with a folder of its own."""
+    """A command that serves on loopback, on a free port if none is given, with a folder of its own."""
 
-    def __init__(self, folder: Path, command: list[str], settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: list[str],
+        settings: dict[str, str] | None = None,
+        bind: str = "tcp://127.0.0.1:*",
+    ) -> None:
         self.folder = folder
         self._command = command
+        self._bind = bind
         self._settings = settings or {}
         self.data = folder / "data"
         self.address = ""
+        self._ready_file = folder / "address"
+        self._log = folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -80,25 +89,32 @@ class ServerProcess:
 
     def start(self) -> float:
         """Starts it and waits until it serves; the seconds from one to the other."""
+        started = time.perf_counter()
+        self.launch()
+        self.wait_until_ready()
+        return time.perf_counter() - started
+
+    def launch(self) -> None:
+        """Starts it and waits for nothing."""
         assert self._process is None
         self.folder.mkdir(parents=True, exist_ok=True)
-        ready_file, log = self.folder / "address", self.folder / "server.log"
-        ready_file.unlink(missing_ok=True)
+        self._ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tidings", *self._command]
-        command += ["--bind", "tcp://127.0.0.1:*", "--ready-file", str(ready_file.resolve())]
-        started = time.perf_counter()
-        with log.open("wb") as errors:
+        command += ["--bind", self._bind, "--ready-file", str(self._ready_file.resolve())]
+        with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=errors, env=environment() | self._settings, cwd=self.folder
             )
-        while not ready_file.exists():
-            if self._process.poll() is not None or time.perf_counter() - started > READY_SECONDS_MAX:
+
+    def wait_until_ready(self) -> None:
+        """Returns when it serves."""
+        deadline = time.perf_counter() + READY_SECONDS_MAX
+        while not self._ready_file.exists():
+            if self._process is None or self._process.poll() is not None or time.perf_counter() > deadline:
                 self.stop()
-                raise TidingsError(f"`tidings {self._command[0]}` did not start: {_last_line(log)}")
+                raise TidingsError(f"`tidings {self._command[0]}` did not start: {_last_line(self._log)}")
             time.sleep(0.002)
-        seconds = time.perf_counter() - started
-        self.address = ready_file.read_text().strip()
-        return seconds
+        self.address = self._ready_file.read_text().strip()
 
     def stop(self) -> None:
         """Ends it in good order."""
