@@ -15,17 +15,8 @@ from typing import Self, TypeVar
 
 from tests.integration.broker_process import ServerProcess
 from tests.integration.cuttable import CuttableNetwork
-from tidings.protocols.broker.messages import (
-    AddMember,
-    AnyAnswer,
-    AnyRequest,
-    AskMembers,
-    AskTopics,
-    Elsewhere,
-    Members,
-    RemoveMember,
-    Topics,
-)
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, AskTopics, Elsewhere, Topics
+from tidings.protocols.broker.operators import AddMember, AskMembers, Members, RemoveMember
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
 
