@@ -108,7 +108,7 @@ def _ballot_before_sync() -> Iterator[None]:
 
 
 @_mutant(
-    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=76
+    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=41
 )
 def _known_before_entries() -> Iterator[None]:
     def make(with_known: Any) -> Any:
@@ -145,7 +145,7 @@ def _accept_lower_ballot() -> Iterator[None]:
         yield
 
 
-@_mutant("accept-without-promise", "accepting does not raise the promise", PROMISES, ONE, ASSERTIONS)
+@_mutant("accept-without-promise", "accepting does not raise the promise", PROMISES, ONE, ASSERTIONS, first_seed=10)
 def _accept_without_promise() -> Iterator[None]:
     def make(accept: Any) -> Any:
         def planted(self: Acceptor, node: int, message: Any) -> Effect:
@@ -189,7 +189,7 @@ def _no_re_proposal() -> Iterator[None]:
     "of the values reported for a slot the first is proposed, not the highest",
     ONE,
     ASSERTIONS,
-    first_seed=99,
+    first_seed=445,
 )
 def _any_re_proposal() -> Iterator[None]:
     def make(take_promise: Any) -> Any:
@@ -204,7 +204,7 @@ def _any_re_proposal() -> Iterator[None]:
         yield
 
 
-@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS, first_seed=298)
+@_mutant("hole-not-filled", "a slot for which nobody reported anything stays empty", PROGRESS, first_seed=187)
 def _hole_not_filled() -> Iterator[None]:
     def make(original: Any) -> Any:
         def planted(self: Leader, slot: int) -> Value | None:
@@ -265,7 +265,7 @@ def _skip_phase_one() -> Iterator[None]:
     "decided-at-any-ballot",
     "a follower takes what it has accepted for decided, whoever proposed it",
     ORDER,
-    first_seed=10,
+    first_seed=8,
 )
 def _decided_at_any_ballot() -> Iterator[None]:
     with patched(Log, "_is_surely_chosen", lambda _: lambda self, ballot: self.decided in self.entries):
@@ -296,7 +296,9 @@ def _change_at_once() -> Iterator[None]:
         yield
 
 
-@_mutant("two-changes-at-once", "a change is taken while another is open", ORDER, ONE, PROGRESS, ASSERTIONS)
+@_mutant(
+    "two-changes-at-once", "a change is taken while another is open", ORDER, ONE, PROGRESS, ASSERTIONS, first_seed=6
+)
 def _two_changes_at_once() -> Iterator[None]:
     def planted(self: History, slot: int, change: Any) -> bool:
         membership = self.newest.membership.after(change)
@@ -309,7 +311,9 @@ def _two_changes_at_once() -> Iterator[None]:
         yield
 
 
-@_mutant("settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=18)
+@_mutant(
+    "settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=129
+)
 def _settled_too_early() -> Iterator[None]:
     def planted(self: Leader, term: Term) -> list[int]:
         return list(term.membership.voters) if self._log.decided >= term.first_slot else []
@@ -378,7 +382,14 @@ def _snapshot_without_accepted() -> Iterator[None]:
         yield
 
 
-@_mutant("exchange-without-accepted", "who takes over files forgets what it has accepted itself", ONE, ORDER, STAYS)
+@_mutant(
+    "exchange-without-accepted",
+    "who takes over files forgets what it has accepted itself",
+    ONE,
+    ORDER,
+    STAYS,
+    first_seed=23,
+)
 def _exchange_without_accepted() -> Iterator[None]:
     def make(exchange_state: Any) -> Any:
         def planted(self: ReplicaEngine, now_ms: int) -> None:
@@ -391,7 +402,9 @@ def _exchange_without_accepted() -> Iterator[None]:
         yield
 
 
-@_mutant("exchange-forgets-promise", "who takes over files takes over the other's promise too", PROMISES, ONE)
+@_mutant(
+    "exchange-forgets-promise", "who takes over files takes over the other's promise too", PROMISES, ONE, first_seed=10
+)
 def _exchange_forgets_promise() -> Iterator[None]:
     def make(install: Any) -> Any:
         def planted(self: Exchange, head: Head) -> None:
@@ -404,7 +417,13 @@ def _exchange_forgets_promise() -> Iterator[None]:
 
 
 @_mutant(
-    "exchange-in-two-steps", "files of another are renamed before all of them count", ORDER, ONE, STAYS, ASSERTIONS
+    "exchange-in-two-steps",
+    "files of another are renamed before all of them count",
+    ORDER,
+    ONE,
+    STAYS,
+    ASSERTIONS,
+    first_seed=228,
 )
 def _exchange_in_two_steps() -> Iterator[None]:
     def make(replace: Any) -> Any:
@@ -426,7 +445,7 @@ def _damage_left_alone() -> Iterator[None]:
         yield
 
 
-@_mutant("repair-forgotten", "what was damaged is fetched, and looked for where it was", PROGRESS)
+@_mutant("repair-forgotten", "what was damaged is fetched, and looked for where it was", PROGRESS, first_seed=28)
 def _repair_forgotten() -> Iterator[None]:
     with patched(Row, "move", lambda _: lambda self, address, size_bytes, new_address: None):
         yield
@@ -445,7 +464,7 @@ def _apply_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS, first_seed=104)
+@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS, first_seed=8)
 def _read_unconfirmed() -> Iterator[None]:
     def make(on_read: Any) -> Any:
         def planted(self: Replica, token: int) -> None:
@@ -461,7 +480,10 @@ def _read_unconfirmed() -> Iterator[None]:
 
 
 @_mutant(
-    "read-before-recovery", "a new leader answers reads before it has decided what it was told of", READS, first_seed=25
+    "read-before-recovery",
+    "a new leader answers reads before it has decided what it was told of",
+    READS,
+    first_seed=126,
 )
 def _read_before_recovery() -> Iterator[None]:
     with patched(Leader, "is_up_to_date", lambda _: property(lambda self: self.leading)):
