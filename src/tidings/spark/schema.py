@@ -17,18 +17,18 @@ from tidings.errors import InvalidRequest
 
 COLUMNS = StructType(
     [
-        StructField("topic", StringType()),
-        StructField("offset", LongType()),
+        StructField("topic", StringType(), nullable=False),
+        StructField("offset", LongType(), nullable=False),
         StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
+        StructField("value", BinaryType(), nullable=False),
         StructField("headers", MapType(StringType(), BinaryType())),
         StructField("id", StringType()),
-        StructField("publisher", StringType()),
+        StructField("publisher", StringType(), nullable=False),
         StructField("published_at", TimestampType()),
         StructField("stored_at", TimestampType()),
     ]
 )
-"""What a reader gives, unless it is asked for fewer columns."""
+"""What a reader gives, unless it is asked for fewer columns. What is never missing says so: Spark looks less often."""
 
 _TEXT_OR_BYTES = ("binary", "string")
 WRITABLE: dict[str, tuple[str, ...]] = {
