@@ -81,6 +81,8 @@ class Route:
         """Whether this is a group, and not a single broker."""
         self.heard_ms = 0
         """When anything came in last."""
+        self.led_ms = 0
+        """When a leader answered last."""
         self.pause_ends_ms: int | None = None
         """Nobody leads: nothing is sent before this moment."""
         self._given = self.known
@@ -118,6 +120,7 @@ class Route:
 
     def on_answer(self, now_ms: int, sent_ms: int) -> None:
         """A leader has answered a request."""
+        self.led_ms = now_ms
         waited_ms = now_ms - max(sent_ms, self._arrived_ms)
         self._patience_ms = max(PATIENCE_MS, 4 * waited_ms, self._patience_ms * 7 // 8)
         if self._silences or self._redirects or self._pause_ms > PAUSE_MS:

@@ -384,10 +384,10 @@ class Session:
         last = self._last_number
         self.streams.reopen_all(tries)
         self.members.reopen_all(tries)
-        if self.route.grouped:  # What takes the place of something that waited has waited as long.
+        if self.route.grouped:  # What takes the place of something that waited has waited as long as nobody led.
             for call in self._outstanding.values():
                 if call.number > last:
-                    call.sent_ms = since_ms
+                    call.sent_ms = max(since_ms, self.route.led_ms)
 
     def unavailable(self) -> TidingsError:
         """The error that says that nobody answers."""

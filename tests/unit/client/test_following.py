@@ -257,6 +257,23 @@ def test_a_reader_of_a_group_that_is_gone_is_told() -> None:
     assert 0 <= script.now_ms - began_ms - BEAT_MS_MAX - limit_ms <= 100
 
 
+def test_a_reader_is_not_given_up_as_long_as_somebody_leads() -> None:
+    """Z8: puts are answered in time, though every leader is gone before it has opened the stream."""
+    script = subscriber(timeout_ms=400, retries=3)
+    script.sure("news")
+    for _ in range(10):
+        entry = script.put("news", b"x")
+        sent = script.sent()
+        (put,) = (request for request in sent if isinstance(request, m.Put))
+        script.answer(m.Elsewhere(put.request, B if script.session.route.at == A else A, MEMBERS))
+        assert {type(request) for request in script.sent()} == {m.Put, m.Flow}
+        script.store(put, 1)
+        assert entry.pending.done
+        script.wait(300)
+    assert script.session.failures == 0
+    assert script.session.streams.of(("news",)).error is None
+
+
 def test_readers_of_a_group_beat_often_and_look_after_silent_streams_as_before() -> None:
     script = subscriber(beat_ms=2_000)
     kinds = []
