@@ -45,6 +45,7 @@ def kill_leaders(folder: Path, kills: int, seed: int) -> list[float]:
                 if chance.random() < 0.5:  # Back at once, or when somebody else leads.
                     group.leader()
                 leader.start()
+                load.wait_for_probe(killed_at[-1])
             load.wait_for(200)
         load.check()
     return gaps(load.acknowledged_at, killed_at)
