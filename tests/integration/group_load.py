@@ -102,6 +102,14 @@ class Load:
             assert self._changed.wait_for(lambda: self.failures or self.count >= goal, JOIN_SECONDS_MAX), "no acks"
         assert not self.failures, self.failures
 
+    def wait_for_probe(self, moment: float) -> None:
+        """Until the publisher whose acknowledgements are timed has had one after a moment."""
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: self.failures or (self.acknowledged_at and self.acknowledged_at[-1] > moment), JOIN_SECONDS_MAX
+            )
+        assert came and not self.failures, self.failures
+
     @property
     def count(self) -> int:
         """Messages that have been acknowledged."""

@@ -90,3 +90,12 @@ def test_missing_folder(tmp_path: Path) -> None:
     done = bench("put", folder=tmp_path / "missing")
     assert done.returncode == 1
     assert "is not a folder" in done.stderr
+
+
+@pytest.mark.soak
+def test_three_replicas_are_measured_when_they_are_named(tmp_path: Path) -> None:
+    """P6: beside a broker alone; and the leader is killed."""
+    done = bench("group", "--quick", "--scale", "0.01", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert [(figure["scenario"], figure["value"] > 0) for figure in figures] == [("group", True)] * 3

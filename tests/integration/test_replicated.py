@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.integration.group_load import Handled, Load, check_jobs, check_subscriber
-from tests.integration.replica_group import ReplicaGroup
+from tests.integration.failover import kill_leaders
+from tests.integration.group_load import Handled, check_jobs, check_subscriber
 
 GAP_SECONDS_MAX = 2.0
-
-
-def gaps(acknowledged_at: list[float], kills: list[float]) -> list[float]:
-    """The longest time without an acknowledged put after each kill and before the next.
-
-    >>> gaps([1.0, 1.25, 2.0, 2.25, 2.5, 3.0], kills=[1.5, 2.25])
-    [0.75, 0.5]
-    """
-    ends = [*kills[1:], float("inf")]
-    pairs = list(itertools.pairwise(acknowledged_at))
-    return [
-        max(
-            (after - before for before, after in pairs if before <= kill < after or kill < before < after <= end),
-            default=0.0,
-        )
-        for kill, end in zip(kills, ends, strict=True)
-    ]
-
-
-def kill_leaders(folder: Path, kills: int, seed: int) -> list[float]:
-    """Kills whoever leads, again and again, under load; for how long nothing was acknowledged each time."""
-    chance, killed_at = random.Random(seed), []
-    with ReplicaGroup(folder) as group:
-        with Load(lambda: group.address) as load:
-            for _ in range(kills):
-                load.wait_for(chance.randint(1, 500))
-                leader = group.leader()
-                killed_at.append(time.monotonic())
-                leader.kill()
-                if chance.random() < 0.5:  # Back at once, or when somebody else leads.
-                    group.leader()
-                leader.start()
-            load.wait_for(200)
-        load.check()
-    return gaps(load.acknowledged_at, killed_at)
 
 
 @pytest.mark.timeout(900)

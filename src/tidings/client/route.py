@@ -6,7 +6,7 @@ not answer at all; in both cases the session leaves for another member and sends
 - *A leader is named*: go there at once. After `REDIRECTS_MAX` of these in a row without an answer from a leader, pause
   before each further one, so that members that point at each other cannot make a client spin.
 - *Nobody leads*: pause, a little longer each time, then ask the next member. So also if the leader that is named is one
-  that has just been silent: it may be dead, and the others may not have noticed. After a few pauses it is believed.
+  that has just been silent: it may be dead, and the others may not have noticed. After some pauses it is believed.
 - *Silence*: when nothing at all has been heard for a while, ask the next member, those first that have been silent
   least often. What comes from a leader proves that it lives, so a slow answer is waited for as long as others come.
   The while begins at `PATIENCE_MS`, grows with what answers take, and doubles at a member that has been silent before.
@@ -26,9 +26,11 @@ ADDRESS_CHARACTERS_MAX = 200
 
 PATIENCE_MS = 500
 """For how long a member may be silent before the next one is asked."""
-PAUSE_MS = 100
-PAUSE_MS_MAX = 500
+PAUSE_MS = 50
+PAUSE_MS_MAX = 200
 """How long to wait while nobody leads before the next member is asked, at first and at most."""
+DISBELIEF_MS = 1_000
+"""After so long a pause in all, the others have noticed that a leader is dead; if they still name it, it is not."""
 REDIRECTS_MAX = 8
 DOUBLINGS_MAX = 10
 
@@ -91,6 +93,7 @@ class Route:
         """How often each member has been silent since a leader answered."""
         self._redirects = 0
         self._pause_ms = PAUSE_MS
+        self._paused_ms = 0
         self._patience_ms = PATIENCE_MS
 
     @classmethod
@@ -131,13 +134,14 @@ class Route:
         self.grouped = True
         named = is_address(leader) and leader != self.at
         self.learn((leader, *members) if named else members)
-        believed = leader not in self._silences or self._pause_ms == PAUSE_MS_MAX
+        believed = leader not in self._silences or self._paused_ms >= DISBELIEF_MS
         if named and believed and self._redirects < REDIRECTS_MAX:
             self._redirects += 1
             self._go(now_ms, leader)
             return True
         if self.pause_ends_ms is None:
             self.pause_ends_ms = now_ms + self._pause_ms
+            self._paused_ms += self._pause_ms
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MS_MAX)
         return False
 
@@ -157,6 +161,7 @@ class Route:
         self._silences.clear()
         self._redirects = 0
         self._pause_ms = PAUSE_MS
+        self._paused_ms = 0
 
     def _go(self, now_ms: int, address: str | None) -> None:
         self.at = address

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.peer import LIMITS, Script, batch
-from tidings.client.route import PATIENCE_MS, REDIRECTS_MAX
+from tidings.client.route import PATIENCE_MS, PAUSE_MS, REDIRECTS_MAX
 from tidings.client.session import BEAT_MS_MAX
 from tidings.errors import OutOfSequence, Unavailable
 from tidings.protocols.broker import messages as m
@@ -85,8 +85,8 @@ def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() 
     assert script.frames() == []
     late = ask(script)
     assert script.frames() == []
-    assert script.session.next_due_ms() == script.now_ms + 100
-    script.wait(99)
+    assert script.session.next_due_ms() == script.now_ms + PAUSE_MS
+    script.wait(PAUSE_MS - 1)
     assert script.frames() == []
     script.wait(1)
     frames = script.frames()
