@@ -196,14 +196,18 @@ class Node:
             if position < segment.end_address - segment.base_address:
                 self.disk.flip_bit(journal_name(segment.first_slot), position, choice % 8)
 
-    def misplaced(self) -> bool:
-        """Whether something is not where it should be, or not whole."""
+    def has_whole(self, slot: int) -> bool:
+        """Whether it could send the value of a slot to others."""
         engine = self.engine
-        if engine is None:
-            return True
-        slots = range(engine.places.first_slot, engine.applied)
-        whole = (engine.journal.record_at(engine.places.record_address(slot)) is not None for slot in slots)
-        return bool(self.row.misplaced()) or not all(whole)
+        if engine is None or slot not in engine.places:
+            return False
+        return engine.journal.record_at(engine.places.record_address(slot)) is not None
+
+    def broken_slots(self) -> list[int]:
+        """Slots that it should be able to send to others, and could not."""
+        assert self.engine is not None
+        slots = range(self.engine.places.first_slot, self.engine.applied)
+        return [slot for slot in slots if not self.has_whole(slot)]
 
     def check(self) -> None:
         """Reads what is sealed, as it does every now and then."""

@@ -116,7 +116,14 @@ class PaxosWorld:
         return all(node.engine is not None and node.engine.applied == self.ledger.next_slot for node in nodes)
 
     def _all_in_place(self) -> bool:
-        return not any(self.nodes[number].misplaced() for number in self.ledger.members)
+        """What lies in the journals is whole, but for what nobody else keeps, because nobody needs it."""
+        members = [self.nodes[number] for number in self.ledger.members]
+        return all(
+            node.engine is not None
+            and not node.row.misplaced()
+            and not any(other.has_whole(slot) for slot in node.broken_slots() for other in members)
+            for node in members
+        )
 
     def _check_at_last(self) -> None:
         members = [self.nodes[number] for number in self.ledger.members]
