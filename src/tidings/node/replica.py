@@ -346,6 +346,8 @@ class ReplicaEngine:
         if values:
             self.outgoing.append(((node,), Chosen(first_slot, values, self.applied)))
             return
+        if self._seals:
+            return
         # What has been mended counts for others once it is sealed.
         offer = self._exchange.offer() if not self.places.has_moved else None
         if offer is not None:
@@ -354,7 +356,14 @@ class ReplicaEngine:
             self._roll_wanted = True
             self._stage(self._known())
 
+    @property
+    def _seals(self) -> bool:
+        """Whether files come and go just now, in the thread that writes: whoever wants some will ask again."""
+        return self._commit is not None and self._commit.roll is not None
+
     def _serve_file(self, node: int, wanted: FetchFile) -> None:
+        if self._seals:
+            return
         piece = self._exchange.serve(wanted)
         if piece is not None:
             self.outgoing.append(((node,), piece))
