@@ -168,6 +168,7 @@ class SimulatedDisk:
             file = now if random.random() < 0.5 else synced
             if file is not None:
                 survivors[name] = file
+        self._keep_renamed(survivors, random)
         torn: list[_File] = []
         for file in survivors.values():
             if any(file is other for other in torn):  # A rename half way: one file under two names.
@@ -177,6 +178,13 @@ class SimulatedDisk:
         self._files = survivors
         self._files_synced = dict(survivors)
         self._fail_next_sync = False
+
+    def _keep_renamed(self, survivors: dict[str, _File], random: Random) -> None:
+        """A rename that was not synced has happened, or not, or half: but the file is there under one name at least."""
+        for old_name, file in self._files_synced.items():
+            new_name = next((name for name, now in self._files.items() if now is file), None)
+            if new_name is not None and not any(file is survivor for survivor in survivors.values()):
+                survivors[random.choice((old_name, new_name))] = file
 
     def kill(self) -> None:
         """The process dies and the machine goes on: everything written is kept, though not yet synced."""
