@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidings.message import Batch, Columns
-from tidings.spark.arrow import COLUMNS as ARROW_COLUMNS
 from tidings.spark.arrow import ROWS_WANTED, record_batches
 from tidings.spark.schema import COLUMNS
 
@@ -63,7 +63,8 @@ class ReadyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         columns = Columns(1, "publisher", records(0, ROWS_WANTED), published_us=1)
-        [ready] = record_batches([Batch("rows", 0, columns, stored_at=1.0)], ARROW_COLUMNS)
+        arrow_schema = to_arrow_schema(COLUMNS, timezone="UTC")
+        [ready] = record_batches([Batch("rows", 0, columns, stored_at=1.0)], arrow_schema)
         left = self._rows // (os.cpu_count() or 1)
         while left > 0:
             yield ready if left >= ready.num_rows else ready.slice(0, left)
