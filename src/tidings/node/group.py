@@ -62,6 +62,7 @@ MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 CANDIDATES_MAX = 16
 CANDIDATE_SILENCE_MS_MAX = 3_000
+MEMBER_SILENCE_MS_MIN = 1_000
 PEERS_MAX = 100_000
 QUESTIONS = (
     messages.Hello,
@@ -121,6 +122,8 @@ class GroupEngine(Engine):
         self._broker_tick_at_ms = self._membership_at_ms = self._check_at_ms = 0
         self._candidates: dict[str, _Candidate] = {}
         """Who asks to be taken in, by address."""
+        self._heard_at_ms: dict[int, int] = {}
+        """When each member last said something."""
         self._to_add: dict[str, list[tuple[ClientPeer, int]]] = {}
         self._to_remove: dict[int, list[tuple[ClientPeer, int]]] = {}
         self._settled_slot = 0
@@ -306,6 +309,8 @@ class GroupEngine(Engine):
             return
         meant = header.group == identity.group and header.receiver == identity.number
         if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
+            if header.sender in self._state.members:
+                self._heard_at_ms[header.sender] = now_ms
             self.replica.handle(Received(now_ms, header.sender, header.message))
             self._after(now_ms)
 
@@ -419,7 +424,9 @@ class GroupEngine(Engine):
         for address, candidate in self._candidates.items():
             holder = next((member for member in self.members.values() if member.address == address), None)
             if holder is not None:
-                change = Remove(holder.number, candidate.disk)
+                # A member that is still heard has not lost its disk: what speaks in its place is a late message.
+                if now_ms - self._heard_at_ms.get(holder.number, 0) > MEMBER_SILENCE_MS_MIN:
+                    change = Remove(holder.number, candidate.disk)
             elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
                 change = Add(membership.newest + 1, address, candidate.disk)
         unwanted = [number for number in self._to_remove if number in membership.nodes]

@@ -550,6 +550,18 @@ def test_a_member_that_has_lost_its_disk_is_replaced_by_its_new_one() -> None:
     assert values_of(group.nodes[4]) == [b"one"]
 
 
+def test_a_late_word_of_another_disk_does_not_cost_a_member_its_place() -> None:
+    """Its folder was emptied twice, say, and what it said in between comes last."""
+    group = Members()
+    store(group, b"one")
+    group.leader()
+    member = group.followers()[0].identity.number
+    for _ in range(5):
+        meet(group, member, b"a disk that is gone")
+        group.pass_ms(400)
+    assert changes(group) == []
+
+
 def test_a_node_that_joined_by_its_files_is_the_same_broker() -> None:
     """It begins when the values are long gone, and so has to take over the files of another."""
     group = Members(journal=JournalSettings(segment_records_max=10), replica=ReplicaSettings(piece_bytes_max=500))
