@@ -77,7 +77,7 @@ def test_twenty_nodes_of_which_five_are_killed(overlay: Overlay) -> None:
                 publish_everywhere(driver, turn)
             driver.drain()
             assert [(account.owed, account.missing) for account in driver.account()] == [(200, 0)] * 20
-            assert survey(cluster.addresses[0])["whole"]
+            wait_until(lambda: survey(cluster.addresses[0])["whole"], "the overlay is whole")
 
             for turn in range(10):
                 if turn == 5:

@@ -17,18 +17,18 @@ from tidings.errors import InvalidRequest
 
 COLUMNS = StructType(
     [
-        StructField("topic", StringType(), nullable=False),
-        StructField("offset", LongType(), nullable=False),
+        StructField("topic", StringType()),
+        StructField("offset", LongType()),
         StructField("key", BinaryType()),
-        StructField("value", BinaryType(), nullable=False),
+        StructField("value", BinaryType()),
         StructField("headers", MapType(StringType(), BinaryType())),
         StructField("id", StringType()),
-        StructField("publisher", StringType(), nullable=False),
+        StructField("publisher", StringType()),
         StructField("published_at", TimestampType()),
         StructField("stored_at", TimestampType()),
     ]
 )
-"""What a reader gives, unless it is asked for fewer columns. What is never missing says so: Spark looks less often."""
+"""What a reader gives, unless it is asked for fewer columns."""
 
 _TEXT_OR_BYTES = ("binary", "string")
 WRITABLE: dict[str, tuple[str, ...]] = {

@@ -56,7 +56,7 @@ def test_values_of_one_size_are_not_unpacked(size: int, count: int, monkeypatch:
 def test_a_small_body_is_unpacked_without_a_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     body = codec.encode(Columns(1, "ann", [b"x"] * 20))
     monkeypatch.setattr(contents, "EVEN_BYTES_MIN", len(body) + 1)
-    monkeypatch.setattr(contents, "_read_even", None)
+    monkeypatch.setattr(contents, "read_even", None)
     assert read_contents(body, LARGE) == Contents("ann", 20)
 
 

@@ -108,7 +108,11 @@ def _ballot_before_sync() -> Iterator[None]:
 
 
 @_mutant(
-    "known-before-entries", "that slots are decided is written down before what they hold", ASSERTIONS, first_seed=41
+    "known-before-entries",
+    "that slots are decided is written down before what they hold",
+    ASSERTIONS,
+    ORDER,
+    first_seed=41,
 )
 def _known_before_entries() -> Iterator[None]:
     def make(with_known: Any) -> Any:
@@ -160,7 +164,7 @@ def _accept_without_promise() -> Iterator[None]:
         yield
 
 
-@_mutant("promise-without-report", "a promise does not say what was accepted", ONE, ORDER, ASSERTIONS)
+@_mutant("promise-without-report", "a promise does not say what was accepted", ONE, ORDER, ASSERTIONS, PROGRESS)
 def _promise_without_report() -> Iterator[None]:
     with patched(Log, "undecided", lambda _: lambda self, first_slot: ()):
         yield
@@ -275,7 +279,7 @@ def _decided_at_any_ballot() -> Iterator[None]:
 # The membership.
 
 
-@_mutant("old-quorum", "accepts are counted by the voters from before the last change", ORDER, ONE, STAYS)
+@_mutant("old-quorum", "accepts are counted by the voters from before the last change", ORDER, ONE, STAYS, PROGRESS)
 def _old_quorum() -> Iterator[None]:
     def make(next_batch: Any) -> Any:
         def planted(self: Leader) -> Any:
@@ -366,7 +370,14 @@ def _snapshot_without_voters() -> Iterator[None]:
         yield
 
 
-@_mutant("snapshot-without-accepted", "a snapshot forgets what was accepted and is not decided", ONE, ORDER, STAYS)
+@_mutant(
+    "snapshot-without-accepted",
+    "a snapshot forgets what was accepted and is not decided",
+    ONE,
+    ORDER,
+    STAYS,
+    ASSERTIONS,
+)
 def _snapshot_without_accepted() -> Iterator[None]:
     def make(seal: Any) -> Any:
         def planted(self: ReplicaEngine) -> Any:
@@ -388,6 +399,7 @@ def _snapshot_without_accepted() -> Iterator[None]:
     ONE,
     ORDER,
     STAYS,
+    PROGRESS,
     first_seed=23,
 )
 def _exchange_without_accepted() -> Iterator[None]:
