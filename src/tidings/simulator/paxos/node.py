@@ -180,13 +180,13 @@ class Node:
         engine = self.engine
         if engine is None:
             return
-        # What nobody else has applied nobody else can vouch for: then the group waits for this disk, and rightly so.
-        limit = min(self._world.applied_by_members, default=0)
+        # What the others do not have as it was decided they cannot give: then the group waits for this disk.
+        others = self._world.members_beside(self)
         slots = [
             (segment, slot)
             for segment in engine.journal.segments
             for slot in engine.places.within(*segment[1:3])
-            if slot < limit
+            if all(other.has_whole(slot) for other in others)
         ]
         if slots:
             segment, slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
@@ -212,7 +212,9 @@ class Node:
     def check(self) -> None:
         """Reads what is sealed, as it does every now and then."""
         if self.engine is not None and not self._postponed(self.check):
-            self.engine.check_next()
+            # All of it at a time: machines are replaced within seconds here, and damage has to be found before that.
+            for _ in range(len(self.engine.journal.segments) + 1):
+                self.engine.check_next()
             self._go_on(self.engine)
         self._world.after(CHECK_EVERY_MS, self.check)
 

@@ -187,11 +187,9 @@ class PaxosWorld:
         """The nodes that take themselves for leaders."""
         return [number for number, node in self.nodes.items() if node.engine is not None and node.engine.replica.leads]
 
-    @property
-    def applied_by_members(self) -> list[int]:
-        """How far each member has come; one that is not there has not come anywhere."""
-        engines = [self.nodes[number].engine for number in self.ledger.members]
-        return [engine.applied if engine is not None else 0 for engine in engines]
+    def members_beside(self, node: Node) -> list[Node]:
+        """The other members of the group."""
+        return [self.nodes[number] for number in self.ledger.members if number != node.number]
 
     def pick(self, choice: int) -> int:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
