@@ -24,7 +24,7 @@ CONFIG = {
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.ui.showConsoleProgress": "false",
     # What a test runs is over in a second: the time goes into starting up.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-Xss4m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
