@@ -173,7 +173,7 @@ class Engine:
             return staged
         count = size = 0
         while count < len(staged) and size < bytes_max:
-            size += _staged_bytes(staged[count])
+            size += staged_bytes_of(staged[count])
             count += 1
         self._staged, self.staged_bytes = staged[count:], self.staged_bytes - size
         return staged[:count]
@@ -208,7 +208,7 @@ class Engine:
 
     def _stage(self, effect: Persist) -> None:
         self._staged.append(effect)
-        self.staged_bytes += _staged_bytes(effect)
+        self.staged_bytes += staged_bytes_of(effect)
 
     def _run(self, effects: list[Effect]) -> None:
         bodies: dict[Place, Frame] = {}
@@ -260,7 +260,7 @@ class Engine:
         return body if place.kept is None else codec.thin(body, place.kept)
 
 
-def _staged_bytes(effect: Persist) -> int:
+def staged_bytes_of(effect: Persist) -> int:
     """About how many bytes it will be in the journal."""
     size = 256
     for body in effect.bodies:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 from tidings.errors import InvalidRequest, ProtocolError, StorageError
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine
+from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, staged_bytes_of
 from tidings.node.identity import Identity
 from tidings.node.replica import ReplicaEngine, founding
 from tidings.node.replicated import BrokerState, pack, unpack
@@ -175,7 +175,7 @@ class GroupEngine(Engine):
             return
         match message:
             case operators.AddMember():
-                self._on_add_wanted(received.now_ms, peer, message)
+                self._on_add_wanted(peer, message)
             case operators.RemoveMember():
                 self._on_remove_wanted(peer, message)
             case _:
@@ -211,7 +211,7 @@ class GroupEngine(Engine):
 
     def _stage(self, effect: Persist) -> None:
         self._wanted.append(effect)
-        self.staged_bytes += _size(effect)
+        self.staged_bytes += staged_bytes_of(effect)
 
     def _stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
         self.replica.stage_local(encode_command(command), bodies)
@@ -223,7 +223,7 @@ class GroupEngine(Engine):
         while self._wanted and self.serving and replica.has_room:
             count = size = 0
             while count < len(self._wanted) and size < bytes_max:
-                size += _size(self._wanted[count])
+                size += staged_bytes_of(self._wanted[count])
                 count += 1
             taken, self._wanted = self._wanted[:count], self._wanted[count:]
             self._sequence += 1
@@ -244,7 +244,7 @@ class GroupEngine(Engine):
         time_ms, parts = unpack(command.body)
         handle = self.broker.handle
         for persist, part in zip(proposed[1], parts, strict=True):
-            self.staged_bytes -= _size(persist)
+            self.staged_bytes -= staged_bytes_of(persist)
             self._run(
                 handle(Persisted(self._now_ms, persist.command, time_ms, address + part.bodies_at, persist.origin))
             )
@@ -390,7 +390,7 @@ class GroupEngine(Engine):
     def _turn_away_all(self, wanted: list[Persist]) -> None:
         """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
         for persist in wanted:
-            self.staged_bytes -= _size(persist)
+            self.staged_bytes -= staged_bytes_of(persist)
             message = getattr(persist.origin, "message", None)
             if message is not None and message.request:
                 self._reply(persist.origin.peer, self._elsewhere(message.request))
@@ -438,7 +438,7 @@ class GroupEngine(Engine):
             self.replica.handle(Requested(now_ms, ChangeMembership(change)))
         self._answer_operators()
 
-    def _on_add_wanted(self, now_ms: int, peer: ClientPeer, message: operators.AddMember) -> None:
+    def _on_add_wanted(self, peer: ClientPeer, message: operators.AddMember) -> None:
         address = message.address
         if address not in self._addresses() and address not in self._candidates:
             self._fail(
@@ -500,7 +500,3 @@ class GroupEngine(Engine):
 
 def _is_refusal(effect: Effect) -> bool:
     return isinstance(effect, Send) and isinstance(effect.message, messages.Failed)
-
-
-def _size(persist: Persist) -> int:
-    return 256 + sum(map(len, persist.bodies))

@@ -136,7 +136,6 @@ class ReplicaEngine:
         """Messages to send, in order; the driver takes them out."""
         self.timers: list[SetTimer | CancelTimer] = []
         self.notifications: list[Notification] = []
-        self.staged_bytes = 0
         self._settings = settings
         self._make_state = make_state
         self._exchange = Exchange(disk, journal, settings, random.getrandbits(32))
@@ -441,9 +440,6 @@ class ReplicaEngine:
 
     def _stage(self, what: Persist | _Local) -> None:
         self._staged.append(what)
-        if isinstance(what, Persist):
-            for record in what.records:
-                self.staged_bytes += size_of(record.entry.value) if isinstance(record, Stored) else 64
 
     def begin_commit(self, now_ms: int) -> Commit:
         """What has been staged, for `journal.write`; one commit at a time."""
@@ -457,7 +453,7 @@ class ReplicaEngine:
             lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
             self._removable_address = min(lowest, self.state.lowest_address(journal.end_address))
         self._roll_wanted = False
-        self._committing, self._staged, self.staged_bytes = self._staged, [], 0
+        self._committing, self._staged = self._staged, []
         appends: list[Append] = []
         for each in self._committing:
             if isinstance(each, Persist):
