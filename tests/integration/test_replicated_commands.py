@@ -1,0 +1,83 @@
+"""The command `tidings group` on real members, and a group whose connections are encrypted (P6)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import tidings
+from tests.integration.replica_group import Node, ReplicaGroup, free_address, wait_for
+from tidings.transport.curve import create_client_keys, create_server_keys
+
+
+def group(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidings", "group", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_group_is_looked_at_and_changed(tmp_path: Path) -> None:
+    with ReplicaGroup(tmp_path) as members:
+        bus = ("--bus", members.address)
+        shown = group("status", *bus, "--json")
+        rows = json.loads(shown.stdout)["members"]
+        assert (shown.returncode, [row["role"] for row in rows]) == (0, ["voter"] * 3)
+        assert sum(row["leads"] for row in rows) == 1
+
+        stranger = group("add", free_address(), *bus)
+        assert (stranger.returncode, "asks to join: start it with" in stranger.stderr) == (1, True)
+        unknown = group("remove", "9", *bus)
+        assert (unknown.returncode, "has no member 9" in unknown.stderr) == (1, True)
+
+        node = Node(tmp_path / "new", free_address(), "--join", members.address)
+        node.launch()
+        try:
+            wait_for("the new node to be taken in", lambda: group("add", node.public, *bus).returncode == 0)
+            removed = group("remove", "1", *bus)
+            assert (removed.returncode, "may be switched off now" in removed.stdout) == (0, True)
+            after = json.loads(group("status", *bus, "--json").stdout)["members"]
+            assert [row["number"] for row in after] == [2, 3, 4]
+        finally:
+            node.kill()
+
+
+def test_a_member_that_is_away_makes_the_status_fail(tmp_path: Path) -> None:
+    with ReplicaGroup(tmp_path) as members:
+        members.nodes[0].kill()
+        shown = group("status", "--bus", members.address)
+        assert (shown.returncode, "no answer" in shown.stdout) == (1, True)
+
+
+def test_a_broker_that_stands_alone_has_no_members(tmp_path: Path) -> None:
+    alone = Node(tmp_path / "alone", free_address())
+    alone.launch()
+    try:
+        alone.wait_until_ready()
+        refused = group("status", "--bus", alone.public)
+        assert (refused.returncode, "stands alone" in refused.stderr) == (1, True)
+    finally:
+        alone.kill()
+
+
+def test_a_group_with_keys(tmp_path: Path) -> None:
+    """Members share the broker's pair and speak under the name `replica`; who has no key gets no answer."""
+    keys = tmp_path / "keys"
+    create_server_keys(keys)
+    for name in ("replica", "alice"):
+        create_client_keys(keys, name)
+    addresses = [free_address() for _ in range(3)]
+    arguments = ("--group", ",".join(addresses), "--keys", str(keys))
+    nodes = [Node(tmp_path / f"node{number}", each, *arguments) for number, each in enumerate(addresses)]
+    try:
+        for node in nodes:
+            node.launch()
+        with tidings.connect(",".join(addresses), "alice", keys=keys, retries=20) as bus:
+            bus.subscribe("news")
+            bus.put("news", "hello")
+            assert bus.get("news", timeout=10).text == "hello"
+        shown = group("status", "--bus", addresses[0], "--keys", str(keys), "--as", "alice")
+        assert shown.returncode == 0, shown.stderr
+    finally:
+        for node in nodes:
+            node.kill()
