@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Self, TypeVar
 
 from tests.integration.broker_process import ServerProcess
 from tests.integration.cuttable import CuttableNetwork
+from tidings.bench.group import free_address
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, AskTopics, Elsewhere, Topics
 from tidings.protocols.broker.operators import AddMember, AskMembers, Members, RemoveMember
 from tidings.transport.zeromq import DealerLink
@@ -22,22 +20,8 @@ from tidings.wire.codec import decode_answer, encode
 
 T = TypeVar("T")
 
-PORTS = range(10_000, 32_000)
-"""Below those that the system gives to outgoing connections: nobody else takes the port of a member that is down."""
 WAIT_SECONDS_MAX = 60.0
 ASK_MS_MAX = 1_000
-
-
-def free_address() -> str:
-    """A loopback address at which nobody listens."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return f"tcp://127.0.0.1:{port}"
 
 
 def port_of(address: str) -> int:

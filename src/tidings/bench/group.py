@@ -119,7 +119,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
 
 def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     """A group that has been founded: which happens when all of its members run."""
-    addresses = [_free_address() for _ in range(MEMBERS)]
+    addresses = [free_address() for _ in range(MEMBERS)]
     members = [MemberProcess(on.folder / f"member{number}", each, addresses) for number, each in enumerate(addresses)]
     for member in members:
         stack.callback(member.stop)
@@ -143,7 +143,7 @@ def _publish(publisher: Worker, count: int, size: int) -> float:
     return float(count / (ended - began))
 
 
-def _free_address() -> str:
+def free_address() -> str:
     """An address of loopback at which nobody listens."""
     while True:
         port = random.SystemRandom().choice(PORTS)
