@@ -1,0 +1,149 @@
+"""The circle of SHA-256, cut into arcs, and where topics and names lie on it.
+
+An arc is half open, as a range of Chord is: it has every point after `start`, up to and with `end`; with both the same
+it is the whole circle. Points travel as 32 bytes, because msgpack has no integers of that size, and bytes of one
+length compare as the numbers do.
+
+A topic lies at SHA-256 of its name. Topics whose names hold the same tag in braces lie together, at SHA-256 of the tag:
+`{shop}orders` and `{shop}refunds` always have the same owner, and may be used in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import attrgetter
+
+import msgspec
+
+from tidings.protocols.chord.identifiers import Key, key_of
+
+LAST = b"\xff" * 32
+"""The last point of the circle; the first one, all zeros, follows it."""
+
+
+def tag_of(topic: str) -> str:
+    """What decides where a topic lies: what stands in its first braces, or else its name.
+
+    >>> tag_of("{shop}orders"), tag_of("orders"), tag_of("{}orders"), tag_of("orders}{")
+    ('shop', 'orders', '{}orders', 'orders}{')
+    """
+    opens = topic.find("{")
+    closes = topic.find("}", opens + 2) if opens >= 0 else -1
+    return topic[opens + 1 : closes] if closes > 0 else topic
+
+
+def point_of(topic: str) -> Key:
+    """Where a topic lies.
+
+    >>> point_of("{shop}orders") == point_of("{shop}refunds") == point_of("shop")
+    True
+    """
+    return key_of(tag_of(topic))
+
+
+def home_of(client: str) -> Key:
+    """Where a client's name lies: its owner gives the epochs. No topic's name has a control character."""
+    return key_of(f"\0client\0{client}")
+
+
+class Arc(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The points after `start`, up to and with `end`."""
+
+    start: Key
+    end: Key
+
+    def __contains__(self, point: Key) -> bool:
+        """
+        >>> arc = Arc(b"c", b"e")
+        >>> b"c" in arc, b"d" in arc, b"e" in arc, b"f" in arc
+        (False, True, True, False)
+        >>> b"a" in Arc(b"x", b"b"), b"m" in Arc(b"x", b"b"), b"x" in Arc(b"x", b"x")
+        (True, False, True)
+        """
+        if self.start < self.end:
+            return self.start < point <= self.end
+        return point > self.start or point <= self.end
+
+
+WHOLE = Arc(LAST, LAST)
+
+Arcs = tuple[Arc, ...]
+"""Arcs that do not touch each other, in the order of the circle: what `joined` returns."""
+
+
+def owns(arcs: Arcs, point: Key) -> bool:
+    """Whether a point is in one of some arcs."""
+    return any(point in arc for arc in arcs)
+
+
+def joined(arcs: Iterable[Arc]) -> Arcs:
+    """The same points in as few arcs as possible, in their order.
+
+    >>> joined([Arc(b"a", b"c"), Arc(b"x", b"a"), Arc(b"b", b"d")])
+    (Arc(start=b'x', end=b'd'),)
+    >>> joined([Arc(b"a", b"m"), Arc(b"m", b"a")]) == (WHOLE,)
+    True
+    >>> joined([Arc(b"m", b"p"), Arc(b"a", b"c")])
+    (Arc(start=b'a', end=b'c'), Arc(start=b'm', end=b'p'))
+    """
+    pieces = sorted(piece for arc in arcs for piece in _cut(arc))
+    merged: list[tuple[Key, Key]] = []
+    for start, end in pieces:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    if not merged:
+        return ()
+    if merged == [(b"", LAST)]:
+        return (WHOLE,)
+    if len(merged) > 1 and merged[0][0] == b"" and merged[-1][1] == LAST:
+        _, end = merged.pop(0)
+        start, _ = merged.pop()
+        merged.append((start, end))
+    return tuple(sorted((Arc(start or LAST, end) for start, end in merged), key=attrgetter("start")))
+
+
+def common(some: Iterable[Arc], others: Iterable[Arc]) -> Arcs:
+    """The points that are in both.
+
+    >>> common([Arc(b"a", b"m")], [Arc(b"k", b"c")])
+    (Arc(start=b'a', end=b'c'), Arc(start=b'k', end=b'm'))
+    """
+    theirs = [piece for other in others for piece in _cut(other)]
+    found = []
+    for start, end in (piece for arc in some for piece in _cut(arc)):
+        for other_start, other_end in theirs:
+            low, high = max(start, other_start), min(end, other_end)
+            if low < high:
+                found.append(Arc(low or LAST, high))
+    return joined(found)
+
+
+def without(some: Iterable[Arc], others: Iterable[Arc]) -> Arcs:
+    """The points that are in some, and not in the others.
+
+    >>> without([WHOLE], [Arc(b"a", b"c")])
+    (Arc(start=b'c', end=b'a'),)
+    >>> without([Arc(b"a", b"c")], [WHOLE])
+    ()
+    """
+    return common(some, _rest(joined(others)))
+
+
+def _cut(arc: Arc) -> list[tuple[Key, Key]]:
+    """An arc as one or two intervals that do not cross the end of the circle; b"" stands before its first point."""
+    start = b"" if arc.start == LAST else arc.start
+    if arc.end > start:
+        return [(start, arc.end)] if start or arc.end != LAST else [(b"", LAST)]
+    return [(b"", arc.end), (start, LAST)]
+
+
+def _rest(arcs: Arcs) -> Arcs:
+    """All points that are not in some arcs, which are joined."""
+    if not arcs:
+        return (WHOLE,)
+    if arcs == (WHOLE,):
+        return ()
+    return joined(Arc(one.end, other.start) for one, other in pairwise((*arcs, arcs[0])))

@@ -1,0 +1,123 @@
+"""What the nodes of a ring say to each other, beside what replicas of one group do.
+
+A *card* says where a group is reached, a *word* what it owns. Every word can be repeated, reordered and late: a higher
+`slot` is newer of what a group owns, a higher `term` is newer of who leads it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.chord.identifiers import Key, key_of
+from tidings.protocols.ring.arcs import Arc, Arcs
+from tidings.protocols.stack import Message
+
+SEAT = "seat:"
+"""What the name of a group's place in the ring begins with."""
+
+
+def seat_of(group: bytes) -> str:
+    """The name under which a group takes part in the overlay, whichever of its nodes leads.
+
+    >>> seat_of(bytes(2))
+    'seat:0000'
+    """
+    return SEAT + group.hex()
+
+
+class Card(msgspec.Struct, frozen=True, array_like=True):
+    """Where a group is reached."""
+
+    group: bytes
+    members: tuple[str, ...]
+    leader: str = ""
+    """The address of the one that leads, "" if whoever wrote this card knows of none."""
+    term: int = 0
+    """The number of the leader's ballot."""
+    slot: int = 0
+    """How much of the group's log whoever wrote this card has applied."""
+    left: bool = False
+    """The group has left the ring, and owns nothing."""
+
+    @property
+    def seat(self) -> str:
+        return seat_of(self.group)
+
+    @property
+    def point(self) -> Key:
+        """Where the group stands on the ring."""
+        return key_of(self.seat)
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True):
+    """An arc that a group has given away, and to whom."""
+
+    arc: Arc
+    card: Card
+
+
+class Word(Message, frozen=True):
+    """What a group owns, as one of its members knows it, and to whom it gave what it does not own any more."""
+
+    card: Card
+    arcs: Arcs
+    gone: tuple[Gone, ...] = ()
+
+
+# Requests of clients on their way between the node at whose door they came and the leader that owns their topics. The
+# frames of the request or answer follow these headers, as the client sent them or will get them.
+
+
+class Relay(Message, frozen=True):
+    """A client's request, for the leader of a group."""
+
+    visitor: int
+    """The client's connection, as the node at whose door it is numbers it; a number is never used again."""
+    group: bytes
+    user: str | None
+    """Whose key the client has, where there are keys."""
+
+
+class Back(Message, frozen=True):
+    """An answer, or a delivery, for a client at your door."""
+
+    visitor: int
+
+
+class Turned(Message, frozen=True):
+    """A relayed request was not taken: we do not lead, or do not own what it is about."""
+
+    visitor: int
+    request: int
+    word: Word
+
+
+# Finding.
+
+
+class AskWord(Message, frozen=True):
+    """What do you own, and who leads you? Any member answers, as far as it knows."""
+
+    group: bytes
+
+
+class Find(Message, frozen=True):
+    """Who owns a point? Answered by the word of a group that owns it or knows more; perhaps by none."""
+
+    point: Key
+
+
+# Between groups.
+
+
+class Between(Message, frozen=True):
+    """A message of the overlay from the seat of one group to another's. What it says of other seats comes with cards."""
+
+    sender: Card
+    receiver: bytes
+    """The group that it is for."""
+    cards: tuple[Card, ...]
+    message: bytes
+
+
+NodeMessage = Word | Relay | Back | Turned | AskWord | Find | Between

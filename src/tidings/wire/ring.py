@@ -1,0 +1,64 @@
+"""Messages between the nodes of a ring as frames and back. Bad bytes stop here, as in `codec`.
+
+    MARK | header: the sender's address, the message | frames of a client's request or answer, or bodies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidings.errors import ProtocolError
+from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.messages import NodeMessage
+from tidings.wire.codec import Frame
+
+MARK = b"tidings ring 1"
+"""The first frame: what follows is no client's request."""
+HEADER_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Node(NamedTuple):
+    """A node of the ring, as the one to send something to."""
+
+    address: str
+
+
+class Guest(NamedTuple):
+    """A client at another node's door, as the one to answer."""
+
+    front: str
+    visitor: int
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """A message and the address of the node that sent it."""
+
+    sender: str
+    message: NodeMessage | HandoverMessage
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+
+
+def encode_message(sender: str, message: NodeMessage | HandoverMessage, frames: Sequence[Frame] = ()) -> list[Frame]:
+    """The frames of a message.
+
+    >>> from tidings.protocols.ring.messages import Back
+    >>> decode_header(encode_message("tcp://127.0.0.1:7501", Back(7), [b"answer"]))
+    Header(sender='tcp://127.0.0.1:7501', message=Back(visitor=7))
+    """
+    return [MARK, _encoder.encode(Header(sender, message)), *frames]
+
+
+def decode_header(frames: Sequence[Frame]) -> Header:
+    """The header of a message in some frames from another node; what follows it begins at frames[2]."""
+    if len(frames) < 2 or frames[0] != MARK or len(frames[1]) > HEADER_BYTES_MAX:
+        raise ProtocolError(f"{len(frames)} frames are no message of a node of a ring of this version.")
+    try:
+        return _decoder.decode(frames[1])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"A node's message could not be read ({error}): is it of this version?") from error
