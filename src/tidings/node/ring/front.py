@@ -28,6 +28,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.arcs import LAST
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Relay, Turned
 from tidings.wire import codec
@@ -186,9 +187,9 @@ class Front:
                     return
 
     def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
-        gap = self._directory.gap()
+        gap = self._directory.gap(LAST)
         if gap is not None:
-            self._want(now_ms, gap)
+            self._want(now_ms, gap.end)
             return False
         owners = [card for card in self._directory.cards() if self._directory.arcs_of(card.group)]
         unled = [card for card in owners if not card.leader]
