@@ -112,16 +112,14 @@ class Front:
             points = points_of(request)
             if not points:
                 raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
-            cards = [self._owner_of(now_ms, point) for point in points]
-            if None in cards:
-                return False
-            card = cards[0]
-            assert card is not None
-            if any(other is not None and other.group != card.group for other in cards):
+            if len(points) > 1:
                 raise InvalidRequest(APART)
         except TidingsError as error:
             self._refuse(visitor.peer, request.request, error)
             return True
+        card = self._owner_of(now_ms, points[0])
+        if card is None:
+            return False
         match request:
             case messages.Beat():
                 self._beat(now_ms, visitor, card, request, user)
