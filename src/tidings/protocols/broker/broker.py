@@ -42,6 +42,20 @@ class Origin(msgspec.Struct, frozen=True):
     message: Any
 
 
+class Adopting(msgspec.Struct, frozen=True):
+    """A request that is taken once the epoch that it names has been written down."""
+
+    received: Received
+
+    @property
+    def peer(self) -> Peer:
+        return self.received.peer
+
+    @property
+    def message(self) -> Any:
+        return self.received.message
+
+
 class Broker:
     """The state machine, the streams of its readers, and who was heard when."""
 
@@ -342,6 +356,8 @@ class Broker:
                 return messages.Status(request, self._status())
             case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
                 raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
+            case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
+                raise InvalidRequest("This broker is not in a ring: only a `tidings node --data` is.")
         raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 
     def _subscribed_topics(self, client: str) -> tuple[tuple[str, ...], ...]:
@@ -490,7 +506,8 @@ class Broker:
         try:
             result = self.apply(event.command, event.time_ms, event.body_address)
         except TidingsError as error:
-            failed = self._failed(origin.peer, origin.message, error) if isinstance(origin, Origin | Settling) else []
+            asked = isinstance(origin, Origin | Settling | Adopting)
+            failed = self._failed(origin.peer, origin.message, error) if asked else []
             if isinstance(origin, Settling | Burying):
                 failed += self.sharing.on_refused(event.now_ms, origin)
             return failed
@@ -501,6 +518,8 @@ class Broker:
                 return self.sharing.on_settled(event.now_ms, origin)
             case Burying():
                 return self.sharing.on_buried(event.now_ms, origin)
+            case Adopting(received):
+                return self._on_received(msgspec.structs.replace(received, now_ms=event.now_ms))
         return []
 
     def _answer(self, event: Persisted, peer: Peer, message: Any, result: Any) -> list[Effect]:
