@@ -86,6 +86,11 @@ class Ownership:
             return self.given
         return (*self.given, *(Gone(arc, self.giving.taker) for arc in self.giving.arcs))
 
+    @property
+    def has_left(self) -> bool:
+        """Whether everything that was ever owned here is another group's, and nothing is on its way."""
+        return bool(self.gifts) and not self.arcs and self.giving is None and self.taking is None
+
     def owns_topic(self, name: str) -> bool:
         """Whether a topic is served here."""
         known = self._judged.get(name)
