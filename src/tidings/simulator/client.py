@@ -82,7 +82,7 @@ class Client:
         process = self.processes[-1]
         if fault.how == "close":
             process.close()
-        elif fault.how == "overlap" and self.inbox is None:
+        elif fault.how == "overlap" and self.inbox is None and self.world.may_overlap(process):
             self.world.note(self.name, f"life {process.life} goes on while another begins")
         else:
             process.kill("is killed")

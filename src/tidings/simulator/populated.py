@@ -56,6 +56,10 @@ class PopulatedWorld(Timeline):
         """The address that a new process of a client is given."""
         return "the broker"
 
+    def may_overlap(self, process: ClientProcess) -> bool:
+        """Whether a process may live on beside the next one of its name."""
+        return True
+
     def drained(self, client: str, topics: tuple[str, ...]) -> bool:
         """Whether everything has been published and a subscriber has been handed all of it."""
         return self.settled and not self.watch.once.missing((client, topics))

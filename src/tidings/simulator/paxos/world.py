@@ -35,7 +35,7 @@ class PaxosWorld(Timeline):
     def __init__(self, random: Random, plan: PaxosPlan | None = None, settings: ReplicaSettings | None = None) -> None:
         super().__init__(random)
         self.plan: PaxosPlan = plan if plan is not None else draw_plan(random)
-        self.replica_settings = settings if settings is not None else _draw_replica(random)
+        self.replica_settings = settings if settings is not None else draw_replica(random)
         self.journal_settings = JournalSettings(segment_records_max=random.choice((6, 20, 100)))
         voters = tuple(range(1, self.plan.founders + 1))
         self.ledger = Ledger(FIRST_SLOT, voters, self.plan.window)
@@ -232,7 +232,7 @@ class PaxosWorld(Timeline):
             self.after(delay_ms, what)
 
 
-def _draw_replica(random: Random) -> ReplicaSettings:
+def draw_replica(random: Random) -> ReplicaSettings:
     """Tiny, so that snapshots, full batches and lost turns are met in nearly every run."""
     return ReplicaSettings(
         beat_ms=80,
