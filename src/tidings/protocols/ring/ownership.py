@@ -86,6 +86,11 @@ class Ownership:
             return self.given
         return (*self.given, *(Gone(arc, self.giving.taker) for arc in self.giving.arcs))
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the group has given away all that it ever owned."""
+        return not self.arcs and self.giving is None and self.taking is None and bool(self.given)
+
     def owns_topic(self, name: str) -> bool:
         """Whether a topic is served here."""
         known = self._judged.get(name)
