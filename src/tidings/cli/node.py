@@ -11,8 +11,8 @@ from tidings import settings
 from tidings.cli.serve import RING_NAME, add_broker_arguments, addresses, broker_settings, free_port, write_whole
 from tidings.errors import InvalidRequest
 
-HELP = r"""\ With --data, runs a node of a ring of replica groups: a durable bus for every client, at whichever of its nodes
-it connects. A group is founded by the nodes of its --group; the first group is the ring, and others join it by the
+HELP = r"""\ With --data, runs a node of a ring of replica groups: a durable bus for every client, at whichever node it
+connects. A group is founded by the nodes of its --group; the first group is the ring, and others join it by the
 address of any node.
 
 Without --data, runs a node of a bare overlay: a Chord ring with a Scribe tree for each topic, or HyParView with gossip.

@@ -299,9 +299,6 @@ class RingEngine(GroupEngine):
                 case messages.AskSubscriptions(request):
                     self._reply(received.peer, messages.Subscriptions(request, ()))
                     return
-                case messages.AskSubscribers():
-                    self._take(received)
-                    return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
