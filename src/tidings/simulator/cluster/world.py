@@ -98,11 +98,10 @@ class ClusterWorld(PopulatedWorld):
 
     def carry(self, node: NodeProcess, peer: Any, frames: Frames) -> None:
         """Takes what a node sends to a peer: a node of some kind, or the connection of a client."""
-        carry = self._carries.get(type(peer))
-        if carry is not None:
-            carry(node, peer, frames)
-        elif isinstance(peer, int):
+        if isinstance(peer, int):
             self.network.send_to_client(node, peer, frames)
+        else:
+            self._carries[type(peer)](node, peer, frames)
 
     def _carry_to_node(self, node: NodeProcess, peer: Mate, frames: Frames) -> None:
         self.network.send_to_node(node, peer.address, frames)
