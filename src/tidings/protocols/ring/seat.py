@@ -10,8 +10,11 @@ Groups are durable, and Chord, made for nodes that are gone when they are silent
   `SETTLE_MS`, for instance because all of them began at the same time, it settles by its directory alone.
 - Every `HEAL_MS` it looks whether Chord has skipped seats that it knows, between itself and its successor, and asks one
   of them as a candidate, the nearest first. Messages that keep the ring also bring the card of the seat that stands
-  right behind the receiver, as far as the sender knows. So two rings grow together as soon as one seat of each knows
-  the other, like the two sides of a zip.
+  right behind the receiver, as far as the sender knows, and all messages bring a few cards that were news to the
+  sender. So two rings grow together once one seat knows one of the other ring, like the two sides of a zip.
+
+A group that does not answer may have another leader: every second message to it then goes to any of its members, which
+hands it on to the one that leads (its card is given out without the leader).
 
 Seats of groups that left are taken for dead. A seat that knows no other is a ring of one, and the root of every point.
 """
@@ -31,7 +34,7 @@ from tidings.errors import LimitReached, MessageTooLarge
 from tidings.protocols.chord import Chord, Consider, FindRoot, RootFound, RootUnknown, Seek
 from tidings.protocols.chord.founding import founding_links
 from tidings.protocols.chord.identifiers import Key, between, to_point
-from tidings.protocols.chord.messages import AskLinks, Precede, TellLinks
+from tidings.protocols.chord.messages import AskLinks, Hop, Precede, TellLinks
 from tidings.protocols.gossip import Gossip
 from tidings.protocols.heartbeat import Heartbeat
 from tidings.protocols.hyparview import HyParView
@@ -67,6 +70,10 @@ SETTLE_MS = 1_000
 """How long it waits for a place before it settles by its directory."""
 HEAL_MS = 1_000
 """How often a seat looks for others that Chord has skipped."""
+SILENT_MS = 1_000
+"""A group that has not answered for this long may have another leader than its card says."""
+NEWS_COUNT = 2
+"""Cards that were news to this node and that a message takes along."""
 CONTACTS_MAX = 64
 """Seats by which a new seat joins the views of gossip."""
 SUBSCRIPTIONS_MAX = 100_000
@@ -120,6 +127,10 @@ class Seat:
         self._heal_ms = 0
         self._skipped: tuple[NodeId, int] = ("", 0)
         """The successor at the last look, and whose turn it is of those that Chord has skipped."""
+        self._asked_ms: dict[bytes, int] = {}
+        """Since when a group owes an answer."""
+        self._detours = 0
+        """Messages to groups that do not answer."""
 
     # The life of a seat.
 
@@ -181,6 +192,7 @@ class Seat:
         sender = self._directory.card(message.sender.group)
         if message.receiver != self.group or sender is None or sender.left or sender.group == self.group:
             return
+        self._asked_ms.pop(sender.group, None)
         try:
             inner = self._decoder.decode(message.message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -338,12 +350,25 @@ class Seat:
             if card is None or card.left:
                 self.dropped += 1
                 continue
-            cards = {name: card for name, card in mentioned.items() if name not in (peer, self.name)}
+            cards = dict(mentioned)
             if isinstance(message, AskLinks | TellLinks | Precede):
                 behind = next(self._directory.following(card.point))
-                if behind.group not in (self.group, card.group):
-                    cards[behind.seat] = behind
-            self.outgoing.append((card, Between(self._own, card.group, tuple(cards.values()), encoded)))
+                cards[behind.seat] = behind
+            cards |= {news.seat: news for news in self._directory.tell_news(NEWS_COUNT)}
+            told = tuple(each for name, each in cards.items() if name not in (peer, self.name))
+            if isinstance(message, AskLinks | Hop):
+                card = self._detoured(card)
+            self.outgoing.append((card, Between(self._own, card.group, told, encoded)))
+
+    def _detoured(self, card: Card) -> Card:
+        """The card of a group that is asked something: without its leader, if that one has not answered and it is time
+        to try another way.
+        """
+        asked_ms = self._asked_ms.setdefault(card.group, self._now_ms)
+        if self._now_ms - asked_ms < SILENT_MS:
+            return card
+        self._detours += 1
+        return card if self._detours % 2 else msgspec.structs.replace(card, leader="")
 
     def _card_of(self, name: NodeId) -> Card | None:
         group = group_of(name)

@@ -1,8 +1,8 @@
 """A made-up world of groups, each with its seat in the overlay: leaders that change, lost messages, cuts that heal.
 
 A group is its card and its seat here; its replicas, and what they agree on, are another world's. Each group has three
-addresses, of which one leads. A message goes to the leader that the sender's card names, and is lost if that one does
-not lead any more; without a name it goes to any of the three.
+members. One leads; the one that led before it is down; and the third hands what it gets on to the leader. A message
+goes to the leader that the sender's card names, or without a name to any of the three.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Group:
     @property
     def is_live(self) -> bool:
         return self.seat is not None
+
+    def is_down(self, address: str) -> bool:
+        """Whether nobody is there; at the address of a member that does not lead, somebody knows who does."""
+        return self.card.term > 1 and address == self.card.members[(self.card.term - 1) % MEMBERS]
 
 
 class SeatWorld:
@@ -182,7 +186,7 @@ class SeatWorld:
         address, message = msgspec.structs.astuple(decode_header(frames))
         assert isinstance(message, Between)
         sender = self.groups[message.sender.group]
-        if group.seat is None or address != group.card.leader or group.side != sender.side:
+        if group.seat is None or group.is_down(address) or group.side != sender.side:
             return
         self.delivered += 1
         group.received += 1
