@@ -14,7 +14,7 @@ Groups are durable, and Chord, made for nodes that are gone when they are silent
   sender. So two rings grow together once one seat knows one of the other ring, like the two sides of a zip.
 
 A group that does not answer may have another leader: every second message to it then goes to any of its members, which
-hands it on to the one that leads (its card is given out without the leader).
+says who leads or hands it on (`outgoing` then has the card without its leader).
 
 Seats of groups that left are taken for dead. A seat that knows no other is a ring of one, and the root of every point.
 """
@@ -45,6 +45,7 @@ from tidings.protocols.ring.multicast import Multicast
 from tidings.protocols.stack import (
     CancelTimer,
     Effect,
+    Event,
     Message,
     NodeId,
     Notification,
@@ -120,6 +121,9 @@ class Seat:
         self._chance = chance
         self._dissemination = dissemination
         self._gossip = gossip
+        self._chord = Chord(self.name, settings, chance)
+        self._stack: Stack | None = None
+        """None before the start."""
         self._timers = Timers()
         self._now_ms = 0
         self._alone_since_ms: int | None = None
@@ -135,17 +139,18 @@ class Seat:
     # The life of a seat.
 
     def start(self, now_ms: int, own_card: Card) -> None:
-        """Begins. Nothing else may be called before."""
+        """Begins, once. Before that a seat has no place, and only learns from what it receives."""
         assert own_card.group == self.group
+        assert self._stack is None, "A seat begins only once."
         self._now_ms = now_ms
         self._own = own_card
         self._directory.learn_card(own_card)
-        self._chord = Chord(self.name, self._settings, self._chance)
         self._stack = Stack([*self._upper_layers(), self._chord])
-        self._decoder = _decoder_of(self._stack.messages)
         self._heal_ms = now_ms + self._chance.randrange(HEAL_MS) + 1
         self._apply(self._stack.start(now_ms))
         self._keep_place()
+        for topic in self.topics:
+            self._ask(Subscribe(topic))
 
     def _upper_layers(self) -> list[Any]:
         if self._dissemination == "scribe":
@@ -163,6 +168,7 @@ class Seat:
     def tick(self, now_ms: int, own_card: Card) -> None:
         """Does what is due. `own_card` is the group's card as its leader knows it now."""
         assert own_card.group == self.group
+        assert self._stack is not None, "A seat has to begin first."
         self._now_ms = now_ms
         self._own = own_card
         self._directory.learn_card(own_card)
@@ -192,9 +198,11 @@ class Seat:
         sender = self._directory.card(message.sender.group)
         if message.receiver != self.group or sender is None or sender.left or sender.group == self.group:
             return
+        if self._stack is None:
+            return
         self._asked_ms.pop(sender.group, None)
         try:
-            inner = self._decoder.decode(message.message)
+            inner = _decoder_of(self._stack.messages).decode(message.message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.dropped += 1
             return
@@ -213,7 +221,8 @@ class Seat:
     def subscribe(self, topic: str) -> bool:
         """Messages of a topic are to come here, from now on; False if there are too many topics."""
         try:
-            self._ask(Subscribe(topic))
+            if self._stack is not None:
+                self._ask(Subscribe(topic))
         except LimitReached:
             return False
         self.topics[topic] = None
@@ -222,11 +231,12 @@ class Seat:
     def unsubscribe(self, topic: str) -> None:
         if topic in self.topics:
             del self.topics[topic]
-            self._ask(Unsubscribe(topic))
+            if self._stack is not None:
+                self._ask(Unsubscribe(topic))
 
     def publish(self, topic: str, body: bytes) -> bool:
-        """Sends a message to the seats that have subscribed; False if it is too large for that."""
-        if len(body) > self._scribe.payload_bytes_max:
+        """Sends a message to the seats that have subscribed; False if it is too large for that, or too early."""
+        if len(body) > self._scribe.payload_bytes_max or self._stack is None:
             return False
         try:
             self._ask(Publish(topic, body))
@@ -282,7 +292,7 @@ class Seat:
         for name in known:
             card = None if name is None else self._card_of(name)
             if name is not None and card is not None and card.left:
-                self._apply(self._stack.handle(PeerDown(self._now_ms, name)))
+                self._handle(PeerDown(self._now_ms, name))
         if not ring.is_member:
             return
         skipped = self._skipped_by_chord()
@@ -307,9 +317,14 @@ class Seat:
     # What comes of it.
 
     def _ask(self, request: Request) -> None:
-        self._apply(self._stack.handle(Requested(self._now_ms, request)))
+        self._handle(Requested(self._now_ms, request))
+
+    def _handle(self, event: Event) -> None:
+        assert self._stack is not None
+        self._apply(self._stack.handle(event))
 
     def _apply(self, effects: list[Effect]) -> None:
+        assert self._stack is not None
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():

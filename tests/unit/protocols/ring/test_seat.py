@@ -11,7 +11,7 @@ from tidings.protocols.chord.identifiers import key_of
 from tidings.protocols.chord.messages import JOIN, AskLinks, Hop, Place, Precede, TellLinks
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Between, Card
-from tidings.protocols.ring.seat import HEAL_MS, SETTLE_MS, Dissemination, Seat
+from tidings.protocols.ring.seat import HEAL_MS, SETTLE_MS, SILENT_MS, Dissemination, Seat
 from tidings.protocols.stack import Message
 from tidings.settings import ChordSettings, ScribeSettings
 
@@ -173,3 +173,28 @@ def test_subscribing_and_unsubscribing_again_changes_nothing(dissemination: Diss
     seat.publish("news", b"two")
     assert seat.arrived == [("news", b"one")]
     assert not seat.publish("news", bytes(2_000_000)), "That is too large for this road."
+
+
+def test_before_its_start_a_seat_only_learns() -> None:
+    directory = Directory()
+    seat = Seat(OWN.group, directory, ChordSettings(), ScribeSettings(), random.Random(1))
+    tell(seat, 1, RING[4], AskLinks(1), RING[5])
+    assert directory.card(RING[5].group) == RING[5]
+    assert not seat.is_member
+    assert seat.subscribe("news")
+    assert not seat.publish("news", b"too early")
+    seat.find(2, RING[4].point)
+    assert not seat.outgoing
+    assert seat.found == [(RING[4].point, RING[4].group)]
+    seat.start(3, OWN)
+    assert seat.publish("news", b"one")
+    assert seat.arrived == [("news", b"one")], "What was subscribed to before counts from the start."
+
+
+def test_a_group_that_does_not_answer_is_asked_by_its_members_too() -> None:
+    led = msgspec.structs.replace(RING[2], leader="tcp://gone", term=1)
+    seat, _ = settled(led)
+    run(seat, SILENT_MS - 100)
+    assert {card.leader for card, _, _ in said(seat, AskLinks)} == {"tcp://gone"}
+    run(seat, 4 * SILENT_MS)
+    assert {card.leader for card, _, _ in said(seat, AskLinks)} == {"tcp://gone", ""}
