@@ -28,12 +28,12 @@ CHORD = ChordSettings(stabilise_ms=2_000, fix_fingers_ms=1_000)
 SETTLE_MS = 25_000
 """Enough for every finger to be found."""
 LOOKUPS = 2_000
-LOOKUPS_AT_ONCE = 100
+LOOKUPS_AT_ONCE = 200
 TREES = 5
-"""Topics of each kind: that everybody wants, and that a tenth wants."""
-MESSAGES = 5
-GROW_MS = 8_000
-SPREAD_MS = 3_000
+"""Topics for each share of the seats that subscribes."""
+MESSAGES = 3
+GROW_MS = 6_000
+SPREAD_MS = 2_000
 UPKEEP_MS = 5_000
 
 _SPREAD = msgspec.msgpack.encode(Spread.__name__)
@@ -50,6 +50,8 @@ class TreeUse(msgspec.Struct, frozen=True):
     """One message on its way down the tree of its topic."""
 
     topic: str
+    share: float
+    """Of the seats, those that were to subscribe."""
     subscribers: int
     delivered: int
     """Seats that wanted it and got it; the root is one of them if it subscribed."""
@@ -122,48 +124,55 @@ class Groups:
             for found in group.seat.lookups:
                 yield FoundRoot(found.hops, group_of(found.root) == self.root_of(found.key))
 
-    def multicast(self, topic: str, share: float, messages: int = MESSAGES) -> Iterator[TreeUse]:
-        """A share of the seats subscribes, and the owner publishes."""
+    def multicast(self, shares: Iterable[float], trees: int = TREES, messages: int = MESSAGES) -> Iterator[TreeUse]:
+        """For each share, some topics to which so many of the seats subscribe; the owner of each publishes."""
         world = self.world
         live = world.live
-        subscribers = world.chance.sample(live, max(1, round(len(live) * share)))
-        for group in subscribers:
-            world.subscribe(group, topic)
+        wanted: dict[str, tuple[float, int]] = {}
+        for share in shares:
+            for number in range(trees):
+                subscribers = world.chance.sample(live, max(1, round(len(live) * share)))
+                wanted[f"topic {share} {number}"] = share, len(subscribers)
+                for group in subscribers:
+                    world.subscribe(group, f"topic {share} {number}")
         world.run(GROW_MS)
-        owner = world.groups[self.root_of(point_of(topic))]
-        wanted = dict.fromkeys(group.name for group in subscribers)
         for _ in range(messages):
-            yield self._publish(owner, topic, wanted)
+            yield from self._publish(wanted)
 
-    def _publish(self, owner: Group, topic: str, wanted: dict[bytes, None]) -> TreeUse:
+    def _publish(self, wanted: dict[str, tuple[float, int]]) -> Iterator[TreeUse]:
+        """One message to each topic, all at the same time."""
         world = self.world
-        depths = {owner.name: 0}
-        sent = root_sent = 0
+        owners = {topic: world.groups[self.root_of(point_of(topic))] for topic in wanted}
+        depths = {topic: {owner.name: 0} for topic, owner in owners.items()}
+        sent = dict.fromkeys(wanted, 0)
+        root_sent = dict.fromkeys(wanted, 0)
 
         def watch(sender: Group, receiver: Group, message: Between) -> None:
-            nonlocal sent, root_sent
             if _SPREAD in message.message[:16]:
-                sent += 1
-                root_sent += sender is owner
-                depths.setdefault(receiver.name, depths[sender.name] + 1)
+                topic = msgspec.msgpack.decode(message.message, type=Spread).topic
+                sent[topic] += 1
+                root_sent[topic] += sender is owners[topic]
+                depths[topic].setdefault(receiver.name, depths[topic][sender.name] + 1)
 
         world.arrived.clear()
         world.on_delivery = watch
-        world.publish(owner, topic, b"news")
+        for topic, owner in owners.items():
+            world.publish(owner, topic, b"news")
         world.run(SPREAD_MS)
         world.on_delivery = None
-        got = [name for name, _, _ in world.arrived]
-        assert len(set(got)) == len(got), "A seat got a message twice."
-        hops = [depths[name] for name in got]
-        return TreeUse(
-            topic=topic,
-            subscribers=len(wanted),
-            delivered=len(got),
-            sent=sent,
-            depth_mean=sum(hops) / max(len(hops), 1),
-            depth_max=max(hops, default=0),
-            root_sent=root_sent,
-        )
+        assert len(set(world.arrived)) == len(world.arrived), "A seat got a message twice."
+        for topic, (share, subscribers) in wanted.items():
+            hops = [depths[topic][name] for name, arrived, _ in world.arrived if arrived == topic]
+            yield TreeUse(
+                topic=topic,
+                share=share,
+                subscribers=subscribers,
+                delivered=len(hops),
+                sent=sent[topic],
+                depth_mean=sum(hops) / max(len(hops), 1),
+                depth_max=max(hops, default=0),
+                root_sent=root_sent[topic],
+            )
 
 
 def busiest(groups: int, ring: int, topics: Iterable[str]) -> tuple[int, int]:
