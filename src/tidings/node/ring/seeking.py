@@ -1,9 +1,9 @@
 """Who owns a point, and does that group's leader still live? Questions that are asked again until they are answered.
 
 A point whose owner is not known is looked for by Chord where this node is its group's seat, and asked of that seat
-otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked every
-`PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one of them
-knows of another leader everybody who waits for the old one is sent there.
+otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked
+every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one
+of them knows of another leader everybody who waits for the old one is sent there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ ASK_AGAIN_MS = 150
 WANTED_MS_MAX = 5_000
 WANTED_MAX = 10_000
 ASKERS_MAX = 256
-PULSE_MS = 250
-SILENCE_MS_MAX = 700
+PULSE_MS = 150
+SILENCE_MS_MAX = 450
 """A leader that has been silent for so long is doubted, and its fellow members are asked."""
 
 Send = Callable[[str, AskWord | Find | Word], None]
