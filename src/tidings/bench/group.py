@@ -6,10 +6,8 @@ share the machine with its one publisher. On three machines only the network is 
 
 from __future__ import annotations
 
-import random
-import socket
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from tidings.bench.figures import Figure, Limit, at_most, median, ratio_at_least, ratio_at_most
@@ -18,13 +16,12 @@ from tidings.bench.processes import READY_SECONDS_MAX, ServerProcess, Worker
 from tidings.bench.stage import Stage
 from tidings.errors import TidingsError
 from tidings.protocols.broker.messages import AskTopics, Topics
+from tidings.ring.ports import free_addresses
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
 
 ALONE, GROUP = "alone", "group"
 MEMBERS = 3
-PORTS = range(10_000, 32_000)
-"""Below those that the system gives to outgoing connections, which must not take the port of a member that is down."""
 ASK_MS_MAX = 500
 WARM_BYTES = 256 * 1024 * 1024
 
@@ -119,7 +116,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
 
 def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     """A group that has been founded: which happens when all of its members run."""
-    addresses = [free_address() for _ in range(MEMBERS)]
+    addresses = free_addresses(MEMBERS)
     members = [MemberProcess(on.folder / f"member{number}", each, addresses) for number, each in enumerate(addresses)]
     for member in members:
         stack.callback(member.stop)
@@ -141,15 +138,3 @@ def _leader(members: list[MemberProcess]) -> MemberProcess:
 def _publish(publisher: Worker, count: int, size: int) -> float:
     began, ended = publisher.ask("publish", topic="news", count=count, size=size)
     return float(count / (ended - began))
-
-
-def free_address() -> str:
-    """An address of loopback at which nobody listens."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return f"tcp://127.0.0.1:{port}"
