@@ -202,7 +202,9 @@ class Rings:
         raise AssertionError(f"{request} was never answered")
 
     def answer(self, node: RingNode, peer: Any, request: int) -> Any:
-        return next((each for who, each, _ in node.heard if who == peer and each.request in (request, 0)), None)
+        return next(
+            (each for who, each, _ in node.heard if who == peer and getattr(each, "request", -1) in (request, 0)), None
+        )
 
     def hello(self, node: RingNode, client: str, token: bytes = b"token") -> int:
         welcome = self.ask(node, messages.Hello(1, messages.VERSION, client, token))

@@ -66,7 +66,10 @@ class Leading:
 
     def find(self, now_ms: int, point: Key) -> bool:
         """Has Chord look for the owner of a point; False if there is no ring to look in yet."""
-        return self._is_seated and self.seat.find(now_ms, point)
+        if not self._is_seated or not self.seat.is_member:
+            return False
+        self.seat.find(now_ms, point)
+        return True
 
     def leave(self, peer: Any, request: int) -> None:
         """The group is to give away all that it owns; whoever asked hears when that is done."""

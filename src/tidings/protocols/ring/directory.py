@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 
@@ -131,6 +132,13 @@ class Directory:
             return None
         _, group = points[bisect_left(points, point, key=itemgetter(0)) % len(points)]
         return self._entries[group].card
+
+    def following(self, point: Key) -> Iterator[Card]:
+        """The groups that have not left, in their order from a point on, which comes last itself."""
+        points = self._standing()
+        first = bisect_right(points, point, key=itemgetter(0))
+        for place in (*range(first, len(points)), *range(first)):
+            yield self._entries[points[place][1]].card
 
     def last_before(self, point: Key) -> Card | None:
         """The group that stands last before a point, of those that have not left."""
