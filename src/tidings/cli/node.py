@@ -36,7 +36,9 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", type=Path, help="the journal's folder, made if missing: a durable node")
+    parser.add_argument(
+        "--data", metavar="DIR", type=Path, help="the journal's folder, made if missing: a durable node"
+    )
     parser.add_argument(
         "--group",
         metavar="ADDRESSES",

@@ -106,7 +106,9 @@ def read(folder: Path) -> RingRecord | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"{folder / RECORD_NAME} cannot be read ({error}): remove it, or name another --dir.") from error
+        raise InvalidRequest(
+            f"{folder / RECORD_NAME} cannot be read ({error}): remove it, or name another --dir."
+        ) from error
 
 
 def write(folder: Path, record: RingRecord) -> None:

@@ -7,6 +7,7 @@ which arcs move may look as if a part of it had no owner, or two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 import msgspec
 
@@ -45,6 +46,11 @@ class RingView(msgspec.Struct, frozen=True):
     def whole(self) -> bool:
         """Whether all members are up, every group has a leader, and every point one owner."""
         return not self.problems
+
+    @property
+    def covered(self) -> bool:
+        """Whether every point of the circle has one owner, whoever of its members may be away."""
+        return joined(arc for group in self.groups for arc in group.arcs) == (WHOLE,) and not _is_doubled(self.groups)
 
     def group_of(self, name: str) -> GroupView | None:
         """The group whose name begins so, or that has a member at this address."""
@@ -109,10 +115,12 @@ def _problems(groups: Sequence[GroupView]) -> Iterable[str]:
             yield f"{address} does not answer"
         if not group.leader:
             yield f"nobody leads the group {group.group[:8]}"
-    owned: Arcs = ()
-    for group in groups:
-        if common(owned, group.arcs):
-            yield f"the group {group.group[:8]} says that it owns what another says that it owns"
-        owned = joined((*owned, *group.arcs))
+    if _is_doubled(groups):
+        yield "two groups say that they own the same"
+    owned = joined(arc for group in groups for arc in group.arcs)
     if owned != (WHOLE,):
         yield f"{1 - share_of(owned):.1%} of the circle has no owner at the moment"
+
+
+def _is_doubled(groups: Sequence[GroupView]) -> bool:
+    return any(common(one.arcs, other.arcs) for one, other in combinations(groups, 2))

@@ -4,9 +4,9 @@
         trial.up(groups=4, replicas=3)
         ...                                # tidings.connect(trial.bus)
 
-The first group is the ring; the others join it by the addresses of its nodes, all at the same time. What runs is written
-down in the folder, so that other commands find it; `down` ends every process that is written down there, whoever
-started it.
+The first group is the ring; the others join it by the addresses of its nodes, all at the same time. What runs is
+written down in the folder, so that other commands find it; `down` ends every process that is written down there,
+whoever started it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Trial:
     """The processes of a ring in a folder."""
 
     def __init__(
-        self, folder: Path, arguments: Sequence[str] = (), settings: Mapping[str, str] | None = None, tell: Tell = str
+        self,
+        folder: Path,
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        tell: Tell = lambda what: None,
     ) -> None:
         self.folder = folder.resolve()
         self._arguments = tuple(arguments)
@@ -137,9 +141,7 @@ class Trial:
             self._tell("the groups take their parts of the circle")
             self._wait_until_owning([nodes[0] for nodes in others])
 
-    def _up_again(
-        self, known: RingRecord, groups: int | None, replicas: int | None, dissemination: str | None
-    ) -> None:
+    def _up_again(self, known: RingRecord, groups: int | None, replicas: int | None, dissemination: str | None) -> None:
         if any(node.running for node in known.nodes):
             raise InvalidRequest(f"The ring in {self.folder} runs already: stop it with `tidings ring down` first.")
         for name, wanted, has in (
@@ -207,6 +209,11 @@ class Trial:
         self.reap()
         return len(running)
 
+    def give_up(self) -> None:
+        """Ends only what was started from here: what else may run in the folder is another's."""
+        known = record.read(self.folder)
+        self._stop([node for node in known.nodes if node.pid in self._children] if known is not None else [])
+
     def reap(self) -> None:
         """Takes note of processes of our own that have ended."""
         for pid, child in list(self._children.items()):
@@ -229,9 +236,7 @@ class Trial:
                 command += [word for contact in contacts for word in ("--join", contact)]
                 command += ["--dissemination", known.dissemination, *self._arguments]
                 nodes.append(NodeRecord(f"{group}{number}", group, address, folder, tuple(command)))
-            write = msgspec.structs.replace(
-                known, nodes=(*known.nodes, *nodes), groups_made=known.groups_made + 1
-            )
+            write = msgspec.structs.replace(known, nodes=(*known.nodes, *nodes), groups_made=known.groups_made + 1)
             record.write(self.folder, write)
         return nodes
 
@@ -295,7 +300,7 @@ class Trial:
         def is_owning() -> bool:
             view = self.view()
             groups = [self.group_view(name, view) for name in names]
-            return all(each is not None and each.leader and each.arcs for each in groups) and view.whole
+            return all(each is not None and each.leader and each.arcs for each in groups) and view.covered
 
         self._wait(is_owning, f"the groups {', '.join(names)} to own something", MOVE_SECONDS_MAX)
 
