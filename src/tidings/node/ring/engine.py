@@ -94,7 +94,7 @@ class RingEngine(GroupEngine):
         self._told: tuple[object, ...] = ()
         self._contacts_told: tuple[Card, ...] = ()
 
-    @property  # type: ignore[override]
+    @property
     def outgoing(self) -> Outgoing:
         """Frames to send; answers to clients at other doors go out as messages to these nodes."""
         return self._out
@@ -299,9 +299,6 @@ class RingEngine(GroupEngine):
                 case messages.AskSubscriptions(request):
                     self._reply(received.peer, messages.Subscriptions(request, ()))
                     return
-                case messages.AskSubscribers():
-                    self._take(received)
-                    return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
@@ -354,7 +351,11 @@ class RingEngine(GroupEngine):
     def _describe_ring(self, request: int) -> operators.Ring:
         groups = [
             operators.RingGroup(
-                card.group.hex(), card.members, card.leader, self.directory.arcs_of(card.group), card.left
+                card.group.hex(),
+                card.members,
+                card.leader,
+                tuple((arc.start, arc.end) for arc in self.directory.arcs_of(card.group)),
+                card.left,
             )
             for card in self.directory.cards()
         ]
@@ -396,9 +397,9 @@ class RingEngine(GroupEngine):
             self._send_group(card, between)
         found, seat.found = seat.found, []
         for _, group in found:
-            card = self.directory.card(group)
-            if card is not None and group != self._identity.group:
-                self._seeking.ask_group(card)
+            root = self.directory.card(group)
+            if root is not None and group != self._identity.group:
+                self._seeking.ask_group(root)
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)
