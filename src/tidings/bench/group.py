@@ -52,13 +52,13 @@ def steps(plan: Plan) -> int:
 def run(on: Stage) -> list[Figure]:
     """Durable put_many and single puts, alone and in a group in turns; then the leader is killed again and again."""
     with ExitStack() as stack:
-        return _run(on, _members(on, stack))
+        return _run(on, members_of(on, stack))
 
 
 def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     plan = on.plan
     addresses = {ALONE: on.broker(ALONE).address, GROUP: ",".join(member.address for member in members)}
-    _leader(members)
+    leader_of(members)
     publishers = {name: on.worker(address, "publisher") for name, address in addresses.items()}
     count, size = plan.publish_messages, plan.value_bytes
     for publisher in publishers.values():
@@ -77,7 +77,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     failovers: list[float] = []
     for number in range(plan.rounds):
         on.step(f"the leader is killed, {number + 1} of {plan.rounds}")
-        leader = _leader(members)
+        leader = leader_of(members)
         publishers[GROUP].ask("put", topics=["news"], count=plan.put_messages, size=size)
         leader.kill()
         failovers += publishers[GROUP].ask("put", topics=["news"], count=1, size=size)
@@ -114,7 +114,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     ]
 
 
-def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
+def members_of(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     """A group that has been founded: which happens when all of its members run."""
     addresses = free_addresses(MEMBERS)
     members = [MemberProcess(on.folder / f"member{number}", each, addresses) for number, each in enumerate(addresses)]
@@ -126,7 +126,8 @@ def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     return members
 
 
-def _leader(members: list[MemberProcess]) -> MemberProcess:
+def leader_of(members: list[MemberProcess]) -> MemberProcess:
+    """Whoever leads; waits until somebody does."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while time.monotonic() < deadline:
         for member in members:

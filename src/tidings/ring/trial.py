@@ -54,12 +54,15 @@ class Trial:
         arguments: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
         tell: Tell = lambda what: None,
+        *,
+        inherit: bool = True,
     ) -> None:
         self.folder = folder.resolve()
         self._arguments = tuple(arguments)
         """For every node that is new, after those that it needs."""
         self._settings = dict(settings or {})
-        """TIDINGS_* variables for every node that is started from here."""
+        """TIDINGS_* variables for every node that is started from here, besides ours if it is to inherit them."""
+        self._inherit = inherit
         self._tell = tell
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         """Those that were started from here: they have to be waited for when they have ended."""
@@ -152,7 +155,7 @@ class Trial:
             if wanted is not None and wanted != has:
                 raise InvalidRequest(
                     f"The ring that was stopped in {self.folder} has {name} {has}, not {wanted}: start it as it is, "
-                    "or name another --dir."
+                    "remove the folder, or name another with --dir."
                 )
         self._tell(f"starting {len(known.nodes)} nodes again")
         self._start(known.nodes)
@@ -192,6 +195,14 @@ class Trial:
         os.kill(node.pid, signal.SIGKILL)
         self._wait_until_ended([node])
         return node
+
+    def kill_all(self) -> None:
+        """SIGKILL to every node at once, as when the machine loses its power."""
+        known = record.read(self.folder)
+        nodes = known.nodes if known is not None else ()
+        for node in nodes:
+            _signal(node, signal.SIGKILL)
+        self._wait_until_ended(nodes)
 
     def start(self, name: str) -> NodeRecord:
         """Starts a node again that does not run."""
@@ -265,7 +276,7 @@ class Trial:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment() | self._settings,
+                env=_environment(self._inherit) | self._settings,
                 start_new_session=True,
             )
             self._children[child.pid] = child
@@ -325,11 +336,12 @@ def _signal(node: NodeRecord, number: signal.Signals) -> None:
         os.kill(node.pid, number)
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with this very package."""
+def _environment(inherit: bool) -> dict[str, str]:
+    """Ours with this very package, and with our settings or without."""
+    kept = {name: value for name, value in os.environ.items() if inherit or not name.startswith("TIDINGS_")}
     package = str(Path(tidings.__file__).resolve().parents[1])
     older = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{older}" if older else package}
+    return kept | {"PYTHONPATH": f"{package}{os.pathsep}{older}" if older else package}
 
 
 def _last_line(log: Path) -> str:
