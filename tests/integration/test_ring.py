@@ -46,7 +46,7 @@ def disturb(
         busy = [group.topics for group in view.groups if group.topics]
         assert len(busy) > 1, "one group owns every topic, so nothing was shared"
     print(
-        f"{load.count:,} messages in {topics} topics from {clients} publishers, each to two of {clients} subscribers: all "
+        f"{load.count:,} messages in {topics} topics from {clients} publishers, each to two of {clients} readers: all "
         f"came once and in order; the longest put took {load.longest_wait:.2f} s ({load.longest_topic})"
     )
     return load
