@@ -154,7 +154,7 @@ class RingEngine(GroupEngine):
         elif not isinstance(message, Between):
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
-            leading.seat.receive(now_ms, message)
+            leading.receive(now_ms, message)
             self._after_ring(now_ms)
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:

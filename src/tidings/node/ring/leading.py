@@ -15,7 +15,7 @@ from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import WHOLE, Arc
 from tidings.protocols.ring.handover import Handover
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.messages import Between, Card
 from tidings.protocols.ring.seat import Seat
 
 if TYPE_CHECKING:
@@ -70,6 +70,13 @@ class Leading:
             return False
         self.seat.find(now_ms, point)
         return True
+
+    def receive(self, now_ms: int, between: Between) -> None:
+        """A message for the seat; before that is taken, only the card of its sender counts."""
+        if self._is_seated:
+            self.seat.receive(now_ms, between)
+        else:
+            self._engine.directory.learn_card(between.sender)
 
     def leave(self, peer: Any, request: int) -> None:
         """The group is to give away all that it owns; whoever asked hears when that is done."""

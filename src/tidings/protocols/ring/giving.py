@@ -165,7 +165,7 @@ class Giver:
         )
         if pull.mark.kind == TOPICS:
             names = gift.topics_from(pull.mark.name)
-            for name, after in zip(names, [*names[1:], ""], strict=True):
+            for name, after in zip(names, [*names[1:], ""], strict=False):
                 if pull.until and name > pull.until:
                     break
                 topic = self._machine.topics.get(name)
@@ -178,7 +178,7 @@ class Giver:
                 listing.end = Mark(HOMES, "", 0)
         if listing.end.kind == HOMES:
             names = gift.homes_from(listing.end.name)
-            for name, after in zip(names, [*names[1:], ""], strict=True):
+            for name, after in zip(names, [*names[1:], ""], strict=False):
                 following = Mark(HOMES, after, 0) if after else END
                 if not listing.add(HOMES, name, list(gift.facts_of_home(name)), following):
                     break
