@@ -96,10 +96,11 @@ class Leading:
             self.seat.start(now_ms, card)
         if self._is_seated:
             self.seat.tick(now_ms, card)
-        if self._leavers:
-            self._go(now_ms)
-        elif not ring.arcs and not ring.has_left:
+        if not ring.arcs and not ring.has_left:
+            # Also if it is to leave: somebody may be giving it something by now, and it would be missed for ever.
             self._come(now_ms, card)
+        elif self._leavers:
+            self._go(now_ms)
         return [*self.handover.tick(now_ms, card), *self._remember(now_ms, card)]
 
     def _claim(self, now_ms: int) -> Iterator[Effect]:

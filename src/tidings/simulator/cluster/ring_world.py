@@ -118,11 +118,12 @@ class RingWorld(ClusterWorld):
                 self._make_group(joining)
 
     def _make_group(self, joining: Joining) -> list[NodeProcess]:
+        """Whoever joins knows a node of each group that was there at first, of which one stays, and perhaps others."""
+        founder, *others = (each for each in self.ring_plan.joins if each.at_ms == 0)
+        first = [f"tcp://{each.group}1:7400" for each in (founder, *others) if each != joining]
         here = list(self.by_address)
-        # Whoever joins knows some nodes of groups that stay, and perhaps others.
-        stays = [node.address for node in self.nodes if node.group not in self._leavers]
         some = self.random.sample(here, self.random.randint(0, min(2, len(here))))
-        self._contacts[joining.group] = tuple(dict.fromkeys((*some, *(stays[:1] if here else ()))))
+        self._contacts[joining.group] = () if joining == founder else tuple(dict.fromkeys((*some, *first)))
         return self.add_group(joining.group, joining.size)
 
     def _make_node(self, node: NodeProcess, journal: Journal) -> RingEngine:
