@@ -20,6 +20,7 @@ import zmq
 import tidings
 from tests.integration.broker_process import ROOT, ServerProcess, StorageProcess, StoredBrokerProcess
 from tests.integration.test_door import FAILING_SYNC, fill_the_disk
+from tidings.bench.group import free_address
 from tidings.protocols.storage import Failed
 from tidings.storage import questions
 from tidings.storage.lines import file_name
@@ -369,7 +370,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(storage: StorageProc
 def test_a_failed_sync_ends_the_storage_server_without_an_answer(tmp_path: Path) -> None:
     """E5: the broker waits, and what was not synced is sent again to the next one."""
     trigger, data = tmp_path / "trigger", tmp_path / "data"
-    arguments = ["storage", "--data", str(data), "--bind", "tcp://127.0.0.1:*", str(trigger)]
+    arguments = ["storage", "--data", str(data), "--bind", free_address(), str(trigger)]
     process = subprocess.Popen(
         [sys.executable, "-c", FAILING_SYNC, *arguments],
         stderr=subprocess.PIPE,

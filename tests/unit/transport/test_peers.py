@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import zmq
 
+from tidings.bench.group import free_address
 from tidings.errors import InvalidRequest, Unauthorized, Unavailable
 from tidings.settings import PeerSettings
 from tidings.transport import curve
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets
 from tidings.wire.peers import encode_header
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 NOBODY = "tcp://127.0.0.1:9"
 
 Make = Callable[..., PeerSockets]
@@ -272,11 +273,6 @@ def test_beyond_loopback_keys_are_needed(tmp_path: Path) -> None:
     curve.create_server_keys(tmp_path)
     with pytest.raises(InvalidRequest, match="--address"):
         PeerSockets(PeerSettings(bind="tcp://*:*", keys=str(tmp_path)), 1)
-
-
-def free_address() -> str:
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        return f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
 
 
 def test_with_keys_a_node_speaks_only_under_its_own_name(make: Make, tmp_path: Path) -> None:
