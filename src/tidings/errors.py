@@ -14,7 +14,8 @@
     ├── RemoteError                the other side, or the way to it
     │   ├── Unavailable      10    no answer after every try
     │   ├── Overloaded       11    refused for now, with nothing stored: try again later
-    │   └── ProtocolError    12    bytes that are not the protocol
+    │   ├── ProtocolError    12    bytes that are not the protocol
+    │   └── Moved            14    another group of the ring owns that; nodes settle it among themselves
     └── StorageError
         └── StorageDamaged   13    a file that fails its checks
 
@@ -95,6 +96,10 @@ class StorageDamaged(StorageError):
     number = 13
 
 
+class Moved(RemoteError):
+    number = 14
+
+
 NUMBERED: dict[int, type[TidingsError]] = {
     kind.number: kind
     for kind in (
@@ -111,6 +116,7 @@ NUMBERED: dict[int, type[TidingsError]] = {
         Overloaded,
         ProtocolError,
         StorageDamaged,
+        Moved,
     )
 }
 

@@ -24,6 +24,7 @@ MIB = 1024 * KIB
 TopicPolicy = Literal["auto", "on-subscribe", "on-publish"]
 Durability = Literal["fsync", "os"]
 Overlay = Literal["chord", "hyparview"]
+Dissemination = Literal["scribe", "gossip"]
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -441,6 +442,24 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             len(self.group) in (0, 1, 3, 5),
             f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: a majority has to be able to decide.",
         )
+
+
+class RingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the groups of a ring find each other."""
+
+    contacts: tuple[str, ...] = ()
+    """Nodes of the ring that a new group joins; none founds a ring. It matters only until the group owns something."""
+    dissemination: Dissemination = "scribe"
+    """How bodies reach readers at several nodes: by a tree for each topic, or by gossip. The same for all nodes."""
+    chord: ChordSettings = ChordSettings()
+    scribe: ScribeSettings = ScribeSettings(replicas=0)
+
+    def __post_init__(self) -> None:
+        for address in self.contacts:
+            _require(
+                len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
+                f"The node's address {address!r} is not one that can be reached: write tcp://HOST:PORT.",
+            )
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ ERRORS = {
     "Overloaded": 11,
     "ProtocolError": 12,
     "StorageDamaged": 13,
+    "Moved": 14,
 }
 
 MESSAGE_FIELDS = [

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tidings.gateways.sockets import SocketDoor
 
 HTTP_PORT = 7480
+RING_NAME = "ring"
+"""The file that marks the folder of a node of a ring."""
 
 HELP = """\
 Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. What it has acknowledged
@@ -61,41 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--advertise", metavar="ADDRESS", help="the address at which other members reach this one (default: --bind)"
     )
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
-    parser.add_argument(
-        "--topics",
-        choices=["auto", "on-subscribe", "on-publish"],
-        help="what makes a topic: a subscribe or a put (auto, the default), only one of them",
-    )
-    parser.add_argument(
-        "--durability",
-        choices=["fsync", "os"],
-        help="fsync (default): on disk before the answer; os: faster, but a power cut may take what was answered",
-    )
-    parser.add_argument(
-        "--keys", metavar="DIR", help="encrypt, and let in only the keys in this folder (see tidings keys)"
-    )
-    parser.add_argument("--admin", metavar="NAME", action="append", help="who may stop the broker; may be repeated")
-    parser.add_argument(
-        "--retain-age", metavar="TIME", type=quantities.duration_ms, help="messages older than this may go: 12h, 7d"
-    )
-    parser.add_argument(
-        "--retain-bytes",
-        metavar="SIZE",
-        type=quantities.size_bytes,
-        help="the oldest may go once a topic is larger: 1GB",
-    )
-    parser.add_argument(
-        "--drop-acknowledged",
-        action="store_true",
-        default=None,
-        help="messages that every subscription has acknowledged may go",
-    )
-    parser.add_argument(
-        "--lease",
-        metavar="TIME",
-        type=quantities.duration_ms,
-        help="a group's member unheard for this long loses its work to the others (default: 10s)",
-    )
+    add_broker_arguments(parser)
     parser.add_argument(
         "--sockets",
         metavar="PORT",
@@ -119,17 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    broker = settings.load(
-        settings.BrokerSettings,
-        {
-            "topics": arguments.topics,
-            "admins": arguments.admin,
-            "retain_age_ms": arguments.retain_age,
-            "retain_bytes": arguments.retain_bytes,
-            "drop_acknowledged": arguments.drop_acknowledged,
-            "lease_ms": arguments.lease,
-        },
-    )
+    broker = broker_settings(arguments)
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
     node = settings.load(
         settings.NodeSettings,
@@ -149,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     group = settings.load(
         settings.GroupSettings, {"group": arguments.group, "join": arguments.join, "advertise": arguments.advertise}
     )
+    if arguments.data is not None and (arguments.data / RING_NAME).exists():
+        raise InvalidRequest(f"{arguments.data} belongs to a node of a ring: start it with `tidings node --data`.")
     replicated = bool(group.group or group.join) or is_member(arguments.data)
     if replicated and (arguments.data is None or sockets.sockets_port is not None):
         raise InvalidRequest("A member of a group keeps its own folder and has no --sockets: give --data, leave those.")
@@ -186,6 +146,60 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
     return 0
+
+
+def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
+    """The settings of a broker, wherever it runs."""
+    parser.add_argument(
+        "--topics",
+        choices=["auto", "on-subscribe", "on-publish"],
+        help="what makes a topic: a subscribe or a put (auto, the default), only one of them",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=["fsync", "os"],
+        help="fsync (default): on disk before the answer; os: faster, but a power cut may take what was answered",
+    )
+    parser.add_argument(
+        "--keys", metavar="DIR", help="encrypt, and let in only the keys in this folder (see tidings keys)"
+    )
+    parser.add_argument("--admin", metavar="NAME", action="append", help="who may stop the broker; may be repeated")
+    parser.add_argument(
+        "--retain-age", metavar="TIME", type=quantities.duration_ms, help="messages older than this may go: 12h, 7d"
+    )
+    parser.add_argument(
+        "--retain-bytes",
+        metavar="SIZE",
+        type=quantities.size_bytes,
+        help="the oldest may go once a topic is larger: 1GB",
+    )
+    parser.add_argument(
+        "--drop-acknowledged",
+        action="store_true",
+        default=None,
+        help="messages that every subscription has acknowledged may go",
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="a group's member unheard for this long loses its work to the others (default: 10s)",
+    )
+
+
+def broker_settings(arguments: argparse.Namespace) -> settings.BrokerSettings:
+    """What these flags say, and the rest from variables and the file."""
+    return settings.load(
+        settings.BrokerSettings,
+        {
+            "topics": arguments.topics,
+            "admins": arguments.admin,
+            "retain_age_ms": arguments.retain_age,
+            "retain_bytes": arguments.retain_bytes,
+            "drop_acknowledged": arguments.drop_acknowledged,
+            "lease_ms": arguments.lease,
+        },
+    )
 
 
 def addresses(text: str) -> list[str]:

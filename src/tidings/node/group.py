@@ -242,13 +242,14 @@ class GroupEngine(Engine):
             self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
         time_ms, parts = unpack(command.body)
-        handle = self.broker.handle
         for persist, part in zip(proposed[1], parts, strict=True):
             self.staged_bytes -= staged_bytes_of(persist)
-            self._run(
-                handle(Persisted(self._now_ms, persist.command, time_ms, address + part.bodies_at, persist.origin))
-            )
+            self._apply_own(persist, time_ms, address + part.bodies_at)
         return True
+
+    def _apply_own(self, persist: Persist, time_ms: int, address: int) -> None:
+        """Applies one command that this node has proposed."""
+        self._run(self.broker.handle(Persisted(self._now_ms, persist.command, time_ms, address, persist.origin)))
 
     # The group commit.
 

@@ -21,6 +21,9 @@ from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
 
+MakeEngine = Callable[[str, Identity, Journal, RealDisk], GroupEngine]
+"""The engine of a member, given its address, who it is, and its journal."""
+
 
 def serve_member(
     data: Path,
@@ -30,20 +33,26 @@ def serve_member(
     group: GroupSettings,
     replica: ReplicaSettings,
     on_ready: Callable[[str], None],
+    make: MakeEngine | None = None,
 ) -> None:
     """Runs a member of a group on a folder until SIGTERM, SIGINT or an authorised shutdown.
 
     `on_ready` gets the address once the node knows who it is. A new group is founded when all founders have met.
+    `make` makes the engine, for a member that is more than that.
     """
     disk = RealDisk(data)
     try:
         router = MateRouter(node, broker.batch_bytes_max)
         clock = Clock()
         identity = read_identity(disk)
+        address = group.advertise or router.address
         if identity is None:
-            address = group.advertise or router.address
             identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
-        engine = GroupEngine(broker, replica, identity, Journal.open(disk, journal), disk)
+        opened = Journal.open(disk, journal)
+        if make is not None:
+            engine = make(address, identity, opened, disk)
+        else:
+            engine = GroupEngine(broker, replica, identity, opened, disk)
         engine.recover(clock())
         loop = Loop(engine, router, node, clock)
         stop_on_signals(loop, router.wake_descriptor)
@@ -61,7 +70,7 @@ def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:
             f"This node is {address}, which is not in --group {','.join(group.group)}: bind one of these addresses, or "
             "say with --advertise which one it is."
         )
-    return group.group
+    return group.group or (() if group.join else (address,))
 
 
 def _become(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Identity:

@@ -25,7 +25,6 @@ from tidings.errors import InvalidRequest, ProtocolError, TidingsError
 from tidings.node.clock import Clock
 from tidings.peer.desk import Desk
 from tidings.peer.stacks import LayerSettings, build_stack, layer_of
-from tidings.peer.timers import Timers
 from tidings.peer.view import is_joined, look, subscriptions_of, waiting_in
 from tidings.protocols.chord import Isolated
 from tidings.protocols.chord.founding import Founded
@@ -46,6 +45,7 @@ from tidings.protocols.stack import (
     SetTimer,
     TimerFired,
 )
+from tidings.protocols.timers import Timers
 from tidings.settings import PeerSettings
 from tidings.transport.curve import is_loopback
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets

@@ -9,7 +9,8 @@ import msgspec
 
 from tidings.journal import journal, record, recovery
 from tidings.node import engine
-from tidings.protocols.broker.machine import Machine, SegmentIndex, Snapshot
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.snapshots import SegmentIndex, Snapshot
 from tidings.protocols.broker.topics import Topic
 from tidings.simulator.broker import BrokerProcess
 from tidings.simulator.planting import ASSERTIONS, LOST, RECOVERY, mutant, patched

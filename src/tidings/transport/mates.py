@@ -2,6 +2,9 @@
 
 A connection carries messages one way: what a member sends goes over a DEALER of its own to the other's door. What
 cannot be sent because the other one is away is dropped: replicas say again what matters, and the latest counts.
+
+Nodes of a ring speak in the same way over connections of their own, so that what fronts relay never stands before
+what replicas say. Of a node that nobody has spoken to yet the first messages wait until there is a connection.
 """
 
 from __future__ import annotations
@@ -17,32 +20,35 @@ from tidings.transport import curve, frames
 from tidings.transport.router import COPY_BYTES_MAX, Peer, Router
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MATE_NAME, Mate
+from tidings.wire.ring import Node
 
-MATES_MAX = 32
+MATES_MAX = 256
+"""Connections to others; one more, and the one that was made first is closed."""
 MATE_QUEUE_MAX = 1_000
 """Messages that wait for one member; a window of slots fits many times."""
+NODE_QUEUE_MAX = 10_000
 
 
 class MateRouter(Router):
     """A bound ROUTER, and DEALERs to the other members."""
 
     def __init__(self, settings: NodeSettings, frame_bytes_max: int) -> None:
-        self._mates: dict[str, zmq.Socket[bytes]] = {}
+        self._mates: dict[Mate | Node, zmq.Socket[bytes]] = {}
         super().__init__(settings, frame_bytes_max)
         self._mate_options = curve.client_options(Path(settings.keys), MATE_NAME) if settings.keys is not None else None
 
-    def send_all(self, outgoing: Sequence[tuple[Peer | Mate, list[Frame]]]) -> None:
+    def send_all(self, outgoing: Sequence[tuple[Peer | Mate | Node, list[Frame]]]) -> None:
         """Sends frames in order, to clients and to other members; what cannot be sent is dropped."""
         clients: list[tuple[Peer, list[Frame]]] = []
         shared: dict[int, zmq.Frame] = {}
         for peer, parts in outgoing:
-            if isinstance(peer, Mate):
+            if isinstance(peer, Mate | Node):
                 self._send_mate(peer, parts, shared)
             else:
                 clients.append((peer, parts))
         super().send_all(clients)
 
-    def _send_mate(self, mate: Mate, parts: list[Frame], shared: dict[int, zmq.Frame]) -> None:
+    def _send_mate(self, mate: Mate | Node, parts: list[Frame], shared: dict[int, zmq.Frame]) -> None:
         whole: list[Frame | zmq.Frame] = []
         for part in parts:
             if len(part) <= COPY_BYTES_MAX:
@@ -53,19 +59,20 @@ class MateRouter(Router):
                 frame = shared[id(part)] = zmq.Frame(part, copy=False)
             whole.append(frame)
         with contextlib.suppress(zmq.Again):
-            frames.send(self._mate(mate.address), whole)
+            frames.send(self._connection(mate), whole)
 
-    def _mate(self, address: str) -> zmq.Socket[bytes]:
-        mate = self._mates.get(address)
+    def _connection(self, to: Mate | Node) -> zmq.Socket[bytes]:
+        mate = self._mates.get(to)
         if mate is None:
             if len(self._mates) >= MATES_MAX:
                 oldest = next(iter(self._mates))
                 self._mates.pop(oldest).close(linger=0)
-            mate = self._mates[address] = self._context.socket(zmq.DEALER)
+            address = to.address
+            mate = self._mates[to] = self._context.socket(zmq.DEALER)
             mate.linger = 0
-            mate.sndhwm = MATE_QUEUE_MAX
+            mate.sndhwm = MATE_QUEUE_MAX if isinstance(to, Mate) else NODE_QUEUE_MAX
             mate.ipv6 = "[" in address
-            mate.immediate = True  # Nothing is kept for somebody who is not there.
+            mate.immediate = isinstance(to, Mate)  # Nothing is kept for a member who is not there.
             mate.setsockopt(zmq.RECONNECT_IVL, 20)
             mate.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
             mate.setsockopt(zmq.HEARTBEAT_IVL, 1_000)

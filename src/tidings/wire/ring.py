@@ -1,6 +1,6 @@
 """Messages between the nodes of a ring as frames and back. Bad bytes stop here, as in `codec`.
 
-    MARK | header: the sender's address, the message | frames of a client's request or answer, or bodies
+MARK | header: the sender's address, the message | frames of a client's request or answer, or bodies
 """
 
 from __future__ import annotations

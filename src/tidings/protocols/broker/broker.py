@@ -24,6 +24,8 @@ from tidings.protocols.broker.workshops import Burying, Settling
 from tidings.protocols.broker.writing import check_batch, given_ids
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
 from tidings.protocols.events import Event, Examined, Persisted, Received, Refused, Ticked
+from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.subjects import topics_of
 from tidings.settings import BrokerSettings
 
 ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
@@ -38,6 +40,20 @@ class Origin(msgspec.Struct, frozen=True):
 
     peer: Peer
     message: Any
+
+
+class Adopting(msgspec.Struct, frozen=True):
+    """A request that is taken once the epoch that it names has been written down."""
+
+    received: Received
+
+    @property
+    def peer(self) -> Peer:
+        return self.received.peer
+
+    @property
+    def message(self) -> Any:
+        return self.received.message
 
 
 class Broker:
@@ -94,6 +110,8 @@ class Broker:
         try:
             if event.user is not None:
                 self._check_key(event.user, message)
+            if self.machine.ring is not None:
+                self._check_owned(self.machine.ring, message)
             match message:
                 case messages.Put():
                     return self._on_put(event, message)
@@ -135,6 +153,13 @@ class Broker:
             raise Unauthorized(
                 f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or '{user}/...'."
             )
+
+    def _check_owned(self, ring: Ownership, message: Any) -> None:
+        """In a ring, only what this group owns is answered here."""
+        if isinstance(message, messages.Hello):
+            ring.check_home(message.client)
+        elif topics := topics_of(message):
+            ring.check_topics(topics)
 
     def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:
         number = error.number if isinstance(error, TidingsError) else 0
@@ -311,19 +336,15 @@ class Broker:
                 return messages.Sequence(request, track.last if track else 0)
             case messages.AskSubscriptions(request, client, epoch):
                 machine.check_session(client, epoch)
-                return messages.Subscriptions(request, tuple(topics for _, topics in machine.owned.get(client, {})))
+                return messages.Subscriptions(request, self._subscribed_topics(client))
             case messages.AskSubscribers(request, client, epoch):
                 machine.check_session(client, epoch)
-                return messages.Subscribers(
-                    request,
-                    {
-                        name: tuple(topics for _, topics in owned)
-                        for name, owned in machine.owned.items()
-                        if owned and name.startswith(f"{client}/")
-                    },
-                )
+                named = [name for name in machine.owned if name.startswith(f"{client}/")]
+                found = {name: topics for name in named if (topics := self._subscribed_topics(name))}
+                return messages.Subscribers(request, found)
             case messages.AskTopics(request, None):
-                return messages.Topics(request, tuple(self._topic_info(name) for name in sorted(machine.topics)))
+                names = sorted(filter(machine.owns, machine.topics))
+                return messages.Topics(request, tuple(self._topic_info(name) for name in names))
             case messages.AskTopics(request, str(topic)):
                 machine.find_topic(check_topic(topic))
                 return messages.Topics(request, (self._topic_info(topic),))
@@ -335,7 +356,13 @@ class Broker:
                 return messages.Status(request, self._status())
             case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
                 raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
+            case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
+                raise InvalidRequest("This broker is not in a ring: only a `tidings node --data` is.")
         raise ProtocolError(f"The request {type(message).__name__} is not known here.")
+
+    def _subscribed_topics(self, client: str) -> tuple[tuple[str, ...], ...]:
+        owned = self.machine.owned.get(client, {})
+        return tuple(topics for _, topics in owned if self.machine.owns(topics[0]))
 
     def _topic_info(self, name: str) -> TopicInfo:
         topic = self.machine.topics[name]
@@ -343,15 +370,16 @@ class Broker:
         return TopicInfo(name, topic.first_offset, topic.next_offset, len(readers), topic.size_bytes)
 
     def _status(self) -> dict[str, int]:
-        machine = self.machine
+        machine, ring = self.machine, self.machine.ring
+        topics = [topic for topic in machine.topics.values() if machine.owns(topic.name)]
         return {
-            "topics": len(machine.topics),
-            "clients": len(machine.clients),
-            "subscriptions": len(machine.subscriptions),
-            "groups": len(machine.groups),
+            "topics": len(topics),
+            "clients": len(machine.clients) if ring is None else sum(map(ring.owns_home, machine.clients)),
+            "subscriptions": sum(machine.owns(names[0]) for _, names in machine.subscriptions),
+            "groups": sum(machine.owns(topic) for _, topic in machine.groups),
             "streams": len(self.dispatcher.streams),
-            "messages": sum(topic.next_offset - topic.first_offset for topic in machine.topics.values()),
-            "size_bytes": sum(topic.size_bytes for topic in machine.topics.values()),
+            "messages": sum(topic.next_offset - topic.first_offset for topic in topics),
+            "size_bytes": sum(topic.size_bytes for topic in topics),
             "stages": len(machine.stages.stages),
             "staged_bytes": sum(stage.size_bytes for stage in machine.stages.stages.values()),
         }
@@ -456,7 +484,7 @@ class Broker:
         leaving = list(self.machine.owned.get(command.client, ())) if isinstance(command, commands.Close) else []
         result = self.machine.apply(command, time_ms, body_address)
         match command:
-            case commands.Open(client):
+            case commands.Open(client) | commands.Adopt(client):
                 for key in self.machine.owned.get(client, {}):
                     stream = self.dispatcher.streams.get(key)
                     if stream is not None and stream.epoch != result:
@@ -478,7 +506,8 @@ class Broker:
         try:
             result = self.apply(event.command, event.time_ms, event.body_address)
         except TidingsError as error:
-            failed = self._failed(origin.peer, origin.message, error) if isinstance(origin, Origin | Settling) else []
+            asked = isinstance(origin, Origin | Settling | Adopting)
+            failed = self._failed(origin.peer, origin.message, error) if asked else []
             if isinstance(origin, Settling | Burying):
                 failed += self.sharing.on_refused(event.now_ms, origin)
             return failed
@@ -489,6 +518,8 @@ class Broker:
                 return self.sharing.on_settled(event.now_ms, origin)
             case Burying():
                 return self.sharing.on_buried(event.now_ms, origin)
+            case Adopting(received):
+                return self._on_received(msgspec.structs.replace(received, now_ms=event.now_ms))
         return []
 
     def _answer(self, event: Persisted, peer: Peer, message: Any, result: Any) -> list[Effect]:

@@ -15,91 +15,48 @@ from array import array
 from bisect import bisect_left
 from typing import assert_never
 
-import msgspec
-
-from tidings.errors import (
-    Fenced,
-    InvalidRequest,
-    LimitReached,
-    NoSuchTopic,
-    NotSubscribed,
-    StorageDamaged,
-)
+from tidings.errors import Fenced, InvalidRequest, LimitReached, NoSuchTopic, NotSubscribed
+from tidings.protocols.broker import snapshots
 from tidings.protocols.broker.bulk import Extent
-from tidings.protocols.broker.clients import Client, Track, TrackIndex
+from tidings.protocols.broker.clients import Client
 from tidings.protocols.broker.commands import (
+    Adopt,
     Attach,
     Carry,
+    Claim,
     Close,
     Collect,
     Command,
     DeadLetter,
     Discard,
+    Drop,
+    Facts,
+    Give,
     Join,
+    Know,
     Leave,
+    Load,
     Open,
     Publish,
+    Seek,
     Settle,
     Stage,
     Subscribe,
+    Take,
     Trim,
     Unsubscribe,
     Write,
 )
-from tidings.protocols.broker.groups import RESTING, Group, GroupKey, GroupState
+from tidings.protocols.broker.groups import RESTING, Group, GroupKey
 from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored
 from tidings.protocols.broker.progress import Progress
-from tidings.protocols.broker.stages import Stages, StagesState
+from tidings.protocols.broker.stages import Stages
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
-from tidings.protocols.broker.topics import Topic, TopicIndex
+from tidings.protocols.broker.topics import Topic
 from tidings.protocols.broker.writing import plan, store, store_next
+from tidings.protocols.ring import transfer
+from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import BrokerSettings
-
-SNAPSHOT_VERSION = 2
-"""1 had no stages; such a snapshot is read as one without any."""
-
-
-class TopicState(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    first_offset: int
-    next_offset: int
-    ids: list[tuple[int, str, int]]
-    settled_offset: int = 0
-    used_at_ms: int = 0
-
-
-class ClientState(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    token: bytes
-    anonymous: bool
-    epoch: int
-    lasts: dict[str, int]
-    past_tokens: list[bytes]
-
-
-class SnapshotVersion(msgspec.Struct, frozen=True, array_like=True):
-    """The beginning of every snapshot, whatever follows it."""
-
-    version: int
-
-
-class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """All of the state but the indexes, which lie beside the segments that they describe."""
-
-    version: int
-    topics: list[TopicState]
-    clients: list[ClientState]
-    subscriptions: list[Subscription]
-    groups: list[GroupState] = []
-    retired: dict[str, int] = {}
-    stages: StagesState = StagesState()
-
-
-class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
-    """What all indexes gained while one journal segment was written."""
-
-    topics: list[TopicIndex]
-    tracks: list[TrackIndex]
 
 
 class Machine:
@@ -122,6 +79,9 @@ class Machine:
         self.retired: dict[str, int] = {}
         """Collected topics that had held messages -> the offset after their last."""
         self.stages = Stages()
+        self.ring: Ownership | None = None
+        """What is owned here of a ring; None for a broker that owns all there is. In a ring, topics that are not owned
+        are on their way to another group or from one, and nobody may see them."""
 
     def apply(self, command: Command, time_ms: int, body_address: int) -> object:
         """Changes the state by one command and says what came of it; a refusal raises and changes nothing."""
@@ -158,11 +118,17 @@ class Machine:
                 self._on_trim(command)
             case Carry():
                 self._on_carry(command, body_address)
+            case Claim() | Know() | Adopt() | Seek() | Load() | Facts() | Take() | Give() | Drop():
+                return transfer.apply(self, command, body_address)
             case _:
                 assert_never(command)
         return None
 
     # What may be asked without changing anything.
+
+    def owns(self, topic: str) -> bool:
+        """Whether a topic is this broker's to serve."""
+        return self.ring is None or self.ring.owns_topic(topic)
 
     def check_session(self, name: str, epoch: int) -> Client:
         """The client of a current session, or Fenced."""
@@ -215,6 +181,8 @@ class Machine:
     # Sessions.
 
     def _on_open(self, command: Open) -> int:
+        if self.ring is not None:
+            self.ring.check_home(command.client)
         client = self.clients.get(command.client)
         if client is None:
             if len(self.clients) >= self.settings.clients_max:
@@ -228,27 +196,34 @@ class Machine:
 
     def _on_close(self, command: Close, time_ms: int) -> None:
         client = self.check_session(command.client, command.epoch)
+        groups = [group for group in self.groups.values() if self.owns(group.topic)]
         if client.anonymous:
-            for owned in list(self.owned.get(client.name, {}).values()):
-                self._forget_subscription(owned)
+            for subscription in list(self.owned.get(client.name, {}).values()):
+                if self.owns(subscription.topics[0]):
+                    self._forget_subscription(subscription)
+            for group in groups:
+                self._drop_member(group, client.name, time_ms)
+            if transfer.is_held(self, client):
+                client.tracks = {name: track for name, track in client.tracks.items() if not self.owns(name)}
+                return
             self.owned.pop(client.name, None)
             del self.clients[client.name]
-            for group in self.groups.values():
-                self._drop_member(group, client.name, time_ms)
             return
-        for group in self.groups.values():
+        for group in groups:
             if group.members.get(client.name) == client.epoch:
                 group.members[client.name] = RESTING
                 group.last_settled.pop(client.name, None)
         for detached in command.detached:
-            subscription = self.subscriptions.get((client.name, detached.topics))
-            if subscription is not None and subscription.reader_epoch == client.epoch:
-                subscription.reading = False
-                subscription.sent = {position.topic: position.offset for position in detached.sent}
+            read = self.subscriptions.get((client.name, detached.topics))
+            if read is not None and read.reader_epoch == client.epoch and self.owns(detached.topics[0]):
+                read.reading = False
+                read.sent = {position.topic: position.offset for position in detached.sent}
 
     # Puts and acknowledgements.
 
     def _on_write(self, command: Write, time_ms: int, body_address: int) -> tuple[tuple[Stored, ...], ...]:
+        if self.ring is not None:
+            self.ring.check_topics(topics_written(command))
         client = self.check_session(command.client, command.epoch)
         if len(command.batches) == 1 and not command.acknowledgements:
             only = store_next(self, client, command.batches[0], time_ms, body_address)
@@ -281,16 +256,27 @@ class Machine:
     # Stages.
 
     def _on_stage(self, command: Stage, time_ms: int, body_address: int) -> bool:
+        self._check_alone()
         self.check_session(command.client, command.epoch)
         return self.stages.add(self, command, time_ms, body_address)
 
     def _on_publish(self, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
+        self._check_alone()
         self.check_session(command.client, command.epoch)
         return self.stages.publish(self, command, time_ms)
+
+    def _check_alone(self) -> None:
+        if self.ring is not None:  # The topics of a query's batch may belong to several groups.
+            raise InvalidRequest("A ring takes no staged batches: put them, or use one broker or group for them.")
+
+    def _check_owned(self, *topics: str) -> None:
+        if self.ring is not None:
+            self.ring.check_topics(topics)
 
     # Subscriptions.
 
     def _on_subscribe(self, command: Subscribe, time_ms: int) -> tuple[tuple[Position, ...], bool]:
+        self._check_owned(*command.topics)
         self.check_session(command.client, command.epoch)
         key = (command.client, command.topics)
         subscription = self.subscriptions.get(key)
@@ -309,7 +295,7 @@ class Machine:
             for name in new:
                 self.make_topic(name, time_ms)
             subscription = Subscription(command.client, command.topics, dict(starts), starts)
-            self._remember_subscription(subscription)
+            self.remember_subscription(subscription)
         return tuple(Position(name, subscription.cursors[name]) for name in command.topics), created
 
     def _start_offset(self, name: str, start: Start) -> int:
@@ -328,7 +314,8 @@ class Machine:
             )
         return start
 
-    def _remember_subscription(self, subscription: Subscription) -> None:
+    def remember_subscription(self, subscription: Subscription) -> None:
+        """A subscription is found by its client and by its topics from now on."""
         key = subscription.key
         self.subscriptions[key] = subscription
         self.owned.setdefault(subscription.client, {})[key] = subscription
@@ -345,10 +332,12 @@ class Machine:
             topic.settled_offset = max(topic.settled_offset, subscription.cursors[name])
 
     def _on_unsubscribe(self, command: Unsubscribe) -> None:
+        self._check_owned(*command.topics)
         self.check_session(command.client, command.epoch)
         self._forget_subscription(self.find_subscription(command.client, command.topics))
 
     def _on_attach(self, command: Attach) -> Subscription:
+        self._check_owned(*command.topics)
         self.check_session(command.client, command.epoch)
         subscription = self.find_subscription(command.client, command.topics)
         subscription.reader_epoch = command.epoch
@@ -369,6 +358,7 @@ class Machine:
         return group
 
     def _on_join(self, command: Join, time_ms: int) -> bool:
+        self._check_owned(command.topic)
         self.check_session(command.client, command.epoch)
         group = self.groups.get((command.group, command.topic))
         created = group is None
@@ -387,7 +377,7 @@ class Machine:
             if command.topic not in self.topics:
                 self.make_topic(command.topic, time_ms)
             group = Group(command.group, command.topic, command.lanes, Progress(start), time_ms)
-            self._remember_group(group)
+            self.remember_group(group)
         elif command.client not in group.members and len(group.members) >= self.settings.members_max:
             raise LimitReached(
                 f"The group {command.group!r} already has {self.settings.members_max} members (members_max): raise it."
@@ -395,11 +385,13 @@ class Machine:
         group.members[command.client] = command.epoch
         return created
 
-    def _remember_group(self, group: Group) -> None:
+    def remember_group(self, group: Group) -> None:
+        """A group is found by its topic from now on."""
         self.groups[group.key] = group
         self.groups_of.setdefault(group.topic, {})[group.key] = group
 
     def _on_leave(self, command: Leave, time_ms: int) -> None:
+        self._check_owned(command.topic)
         self.check_session(command.client, command.epoch)
         self._drop_member(
             self.find_group(command.group, command.topic, command.client, command.epoch), command.client, time_ms
@@ -411,6 +403,7 @@ class Machine:
             group.empty_since_ms = time_ms
 
     def _on_settle(self, command: Settle) -> None:
+        self._check_owned(command.topic)
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
@@ -423,6 +416,7 @@ class Machine:
         group.progress.add_each(offsets)
 
     def _on_dead_letter(self, command: DeadLetter, time_ms: int, body_address: int) -> None:
+        self._check_owned(command.topic, command.to_topic)
         group = self.groups.get((command.group, command.topic))
         if group is None or group.progress.done(command.offset):
             return
@@ -442,13 +436,15 @@ class Machine:
     def _on_collect(self, command: Collect, time_ms: int) -> None:
         for key in command.groups:
             group = self.groups.get(key)
-            if group is not None and not group.members and group.progress.low == self.topics[group.topic].next_offset:
+            if group is None or not self.owns(group.topic):
+                continue
+            if not group.members and group.progress.low == self.topics[group.topic].next_offset:
                 del self.groups[key]
                 del self.groups_of[group.topic][key]
                 self.topics[group.topic].settled_offset = group.progress.low
         for name in command.topics:
             topic = self.topics.get(name)
-            if topic is not None and self.is_idle(topic):
+            if topic is not None and self.owns(name) and self.is_idle(topic):
                 if topic.next_offset:
                     self.retired[name] = topic.next_offset
                 del self.topics[name]
@@ -474,7 +470,7 @@ class Machine:
     def _on_trim(self, command: Trim) -> None:
         for position in command.positions:
             topic = self.topics.get(position.topic)
-            if topic is None:
+            if topic is None or not self.owns(position.topic):
                 continue
             topic.trim(min(position.offset, self.owed_offset(topic)))
             for client in self.clients.values():
@@ -511,38 +507,7 @@ class Machine:
 
     def seal(self) -> tuple[bytes, bytes]:
         """What the indexes gained since the last seal, and all other state, each as bytes."""
-        pieces = [piece for topic in self.topics.values() if (piece := topic.seal()) is not None]
-        runs = [run for client in self.clients.values() for run in client.seal()]
-        snapshot = Snapshot(
-            SNAPSHOT_VERSION,
-            [
-                TopicState(
-                    topic.name,
-                    topic.first_offset,
-                    topic.next_offset,
-                    [(at_ms, name, topic.ids[name]) for at_ms, name in topic.id_times],
-                    topic.settled_offset,
-                    self.used_at_ms.get(topic.name, 0),
-                )
-                for topic in self.topics.values()
-            ],
-            [
-                ClientState(
-                    client.name,
-                    client.token,
-                    client.anonymous,
-                    client.epoch,
-                    {name: track.last for name, track in client.tracks.items()},
-                    list(client.past_tokens),
-                )
-                for client in self.clients.values()
-            ],
-            list(self.subscriptions.values()),
-            [group.state() for group in self.groups.values()],
-            self.retired,
-            self.stages.state(),
-        )
-        return msgspec.msgpack.encode(SegmentIndex(pieces, runs)), msgspec.msgpack.encode(snapshot)
+        return snapshots.seal(self)
 
     def mark_sealed(self) -> None:
         """What `seal` returned last is on disk."""
@@ -553,39 +518,10 @@ class Machine:
 
     def restore(self, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
         """Takes the state from a snapshot and the index pieces of all segments before it."""
-        version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
-        if version not in (1, SNAPSHOT_VERSION):
-            raise StorageDamaged(
-                f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
-            )
-        state = msgspec.msgpack.decode(snapshot, type=Snapshot)
-        for topic in state.topics:
-            kept = self.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
-            kept.settled_offset = topic.settled_offset
-            self.used_at_ms[topic.name] = topic.used_at_ms
-            for at_ms, name, offset in topic.ids:
-                kept.remember_ids([(name, offset)], at_ms)
-        for known in state.clients:
-            client = self.clients[known.name] = Client(known.name, known.token, known.anonymous, known.epoch)
-            client.past_tokens.extend(known.past_tokens)
-            client.tracks = {name: Track(last) for name, last in known.lasts.items()}
-        for subscription in state.subscriptions:
-            self._remember_subscription(subscription)
-        self.retired = dict(state.retired)
-        self.stages.restore(state.stages)
-        for group in state.groups:
-            self._remember_group(group.restore())
-        for data in indexes:
-            piece = msgspec.msgpack.decode(data, type=SegmentIndex)
-            for topic_piece in piece.topics:
-                if topic_piece.topic in self.topics:
-                    self.topics[topic_piece.topic].load(topic_piece)
-            for run in piece.tracks:
-                if run.client in self.clients and run.topic in self.clients[run.client].tracks:
-                    self.clients[run.client].tracks[run.topic].load(run)
-        for loaded in self.topics.values():
-            loaded.finish_loading()
-        for client in self.clients.values():
-            for name, track in client.tracks.items():
-                if name in self.topics:
-                    track.trim(self.topics[name].first_offset)
+        snapshots.restore(self, snapshot, indexes)
+
+
+def topics_written(command: Write) -> list[str]:
+    """The topics of all parts of a write, perhaps repeated."""
+    names = [target.topic for batch in command.batches for target in batch.targets]
+    return names + [name for each in command.acknowledgements for name in each.topics]

@@ -19,7 +19,7 @@ import msgspec
 from tidings.message import GroupInfo, TopicInfo
 from tidings.protocols.broker.bulk import BulkAnswer, BulkRequest
 from tidings.protocols.broker.envelope import Answer, Request
-from tidings.protocols.broker.operators import Members, OperatorRequest
+from tidings.protocols.broker.operators import OperatorAnswer, OperatorRequest
 
 VERSION = 1
 
@@ -562,7 +562,7 @@ AnyAnswer = (
     | Subscribers
     | Topics
     | Status
-    | Members
+    | OperatorAnswer
     | ByeDone
     | ShutdownDone
     | Failed

@@ -1,4 +1,4 @@
-"""What the operators of a replica group say to its members."""
+"""What the operators of a replica group, and of a ring of such groups, say to its nodes."""
 
 from __future__ import annotations
 
@@ -41,4 +41,54 @@ class Members(Answer, frozen=True, tag="members"):
     members: tuple[MemberInfo, ...]
 
 
-OperatorRequest = AskMembers | AddMember | RemoveMember
+class AskRing(Request, frozen=True, tag="ring"):
+    """Which groups does the ring have? Every node answers, as far as it knows."""
+
+
+class AskOwner(Request, frozen=True, tag="owner"):
+    """Where does a topic lie, and which group owns it? Every node answers, as far as it knows."""
+
+    topic: str
+
+
+class LeaveRing(Request, frozen=True, tag="leave-ring"):
+    """The group of this node is to give all its topics to others; answered by its leader, when that is done."""
+
+
+class RingGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A group of a ring, as a node knows it."""
+
+    group: str
+    members: tuple[str, ...]
+    leader: str
+    """"" if nobody is known to lead."""
+    arcs: tuple[tuple[bytes, bytes], ...]
+    """What it owns: after one point, up to and with another."""
+    left: bool
+
+
+class Ring(Answer, frozen=True, tag="ring"):
+    """The groups that a node knows, and how many topics its own group owns."""
+
+    node: str
+    group: str
+    topics: int
+    groups: tuple[RingGroup, ...]
+
+
+class Owner(Answer, frozen=True, tag="owner"):
+    """Where a topic lies on the circle, and who owns it there; "" if that has to be looked for first: ask again."""
+
+    topic: str
+    point: str
+    group: str
+    leader: str
+    members: tuple[str, ...]
+
+
+class RingLeft(Answer, frozen=True, tag="ring-left"):
+    """The group owns nothing any more, and may be switched off."""
+
+
+OperatorRequest = AskMembers | AddMember | RemoveMember | AskRing | AskOwner | LeaveRing
+OperatorAnswer = Members | Ring | Owner | RingLeft

@@ -46,6 +46,8 @@ def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | N
         aged_address = max((each.end_address for each in segments if each.last_time_ms < aged_ms), default=0)
     positions = []
     for topic in machine.topics.values():
+        if not machine.owns(topic.name):
+            continue  # It is on its way between two groups, and stays as it is.
         offset = min(_droppable(machine, topic, aged_address, aged_ms), machine.owed_offset(topic))
         if topic.offsets and topic.end_of(0) <= offset:
             positions.append(Position(topic.name, offset))
@@ -79,13 +81,14 @@ def collect_due(machine: Machine, now_ms: int) -> Collect | None:
         key
         for key, group in machine.groups.items()
         if not group.members
+        and machine.owns(group.topic)
         and group.empty_since_ms < before_ms
         and group.progress.low == machine.topics[group.topic].next_offset
     )
     topics = tuple(
         name
         for name, topic in machine.topics.items()
-        if machine.used_at_ms.get(name, 0) < before_ms and machine.is_idle(topic)
+        if machine.used_at_ms.get(name, 0) < before_ms and machine.owns(name) and machine.is_idle(topic)
     )
     return Collect(groups, topics) if groups or topics else None
 

@@ -22,6 +22,7 @@ from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.broker.workshops import Burying, Claim, Next, Settling, Station, Workshop, Workshops, lane_keys
 from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send
+from tidings.protocols.ring.arcs import tag_of
 
 SPREAD_MAX = 100_000
 """Messages that one request of a member may speak of."""
@@ -300,6 +301,9 @@ class Sharing(Workshops):
     def _bury(self, workshop: Workshop) -> list[Effect]:
         """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""
         to_topic = self._machine.settings.dead_letter
+        if to_topic is not None and self._machine.ring is not None:
+            # Both topics change in one step, so they have to have the same owner.
+            to_topic = f"{{{tag_of(workshop.group.topic)}}}{to_topic}"
         settlement = workshop.lanes.exhausted() if to_topic is not None else None
         if settlement is None or to_topic is None:
             return []
@@ -373,7 +377,7 @@ class Sharing(Workshops):
         """What each group looks like from outside."""
         found = []
         for group in self._machine.groups.values():
-            if topic is not None and group.topic != topic:
+            if (topic is not None and group.topic != topic) or not self._machine.owns(group.topic):
                 continue
             workshop = self._workshop(group)
             state = workshop.lanes.describe()

@@ -212,7 +212,15 @@ class Topic:
         self.carried.clear()
 
     def load(self, piece: TopicIndex) -> None:
-        """Adds a piece that `seal` made; pieces come in the order of their segments."""
+        """Adds a piece that `seal` made; pieces come in the order of their segments.
+
+        In a ring, a topic may have been given away and taken back since an older piece was written: what the newer
+        one says again replaces what was said before.
+        """
+        if piece.offsets and self.offsets:
+            [first] = array("Q", piece.offsets[:8])
+            if first <= self.offsets[-1]:
+                self._unload(first)
         self.offsets.frombytes(piece.offsets)
         self.addresses.frombytes(piece.addresses)
         self.sizes.frombytes(piece.sizes)
@@ -221,6 +229,14 @@ class Topic:
         self.shared.update(piece.shared)
         if piece.carried:
             self._load_carried(piece.carried, piece.carried_times or (0,) * len(piece.carried))
+
+    def _unload(self, first_offset: int) -> None:
+        """Forgets what older pieces have said of the batches from this offset on."""
+        count = bisect_left(self.offsets, first_offset)
+        for first in self.offsets[count:]:
+            self.thinned.pop(first, None)
+            self.shared.pop(first, None)
+        del self.offsets[count:], self.addresses[count:], self.sizes[count:], self.times[count:]
 
     def _load_carried(self, carried: tuple[tuple[int, int, int], ...], times: tuple[int, ...]) -> None:
         """Batches whose first segment may be gone: put where they belong in the order of offsets."""

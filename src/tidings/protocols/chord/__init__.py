@@ -13,6 +13,7 @@ from __future__ import annotations
 from tidings.protocols.chord.chord import Chord
 from tidings.protocols.chord.identifiers import identifier, key_of
 from tidings.protocols.chord.messages import (
+    Consider,
     Delivered,
     FindRoot,
     Isolated,
@@ -21,6 +22,7 @@ from tidings.protocols.chord.messages import (
     RootUnknown,
     Route,
     RouteStep,
+    Seek,
     Settle,
     Stepped,
 )
@@ -30,6 +32,7 @@ from tidings.settings import ChordSettings
 __all__ = [
     "Chord",
     "ChordSettings",
+    "Consider",
     "Delivered",
     "FindRoot",
     "Isolated",
@@ -39,6 +42,7 @@ __all__ = [
     "RootUnknown",
     "Route",
     "RouteStep",
+    "Seek",
     "Settle",
     "Stepped",
     "identifier",

@@ -14,6 +14,7 @@ from tidings.protocols.chord.messages import (
     ROUTE,
     STEP,
     AskLinks,
+    Consider,
     Delivered,
     FindRoot,
     FixFingersDue,
@@ -31,6 +32,7 @@ from tidings.protocols.chord.messages import (
     RootUnknown,
     Route,
     RouteStep,
+    Seek,
     Settle,
     StabiliseDue,
     Stepped,
@@ -61,7 +63,7 @@ class Chord:
 
     handles = (
         *(AskLinks, TellLinks, Precede, Place, Hop, HopTaken, Found),
-        *(Route, RouteStep, FindRoot, Settle),
+        *(Route, RouteStep, FindRoot, Settle, Seek, Consider),
         *(StabiliseDue, FixFingersDue, JoinDue, QueryDue, HopDue, LookupDue),
     )
     listens = (PeerDown,)
@@ -120,6 +122,10 @@ class Chord:
                 return self._lookups.find(key) if self.ring.is_member else [Notify(RootUnknown(key))]
             case Requested(_, Settle(predecessor, successors)):
                 return self._on_settle(Links(predecessor, successors))
+            case Requested(_, Seek(contacts)):
+                return [] if self.ring.is_member else [Send(contacts, self._wanted())]
+            case Requested(_, Consider(peer)):
+                return self.ring.consider(peer)
             case PeerDown(_, peer):
                 return self._on_down(peer)
         raise UnexpectedEvent(event)
@@ -166,8 +172,10 @@ class Chord:
             return []
         contact = self._contacts[self._next_contact % len(self._contacts)]
         self._next_contact += 1
-        hop = Hop(0, JOIN, to_key(self.ring.own), self.node, 0, 0, False, b"")
-        return [Send((contact,), hop), SetTimer(JoinDue(), self._settings.join_ms)]
+        return [Send((contact,), self._wanted()), SetTimer(JoinDue(), self._settings.join_ms)]
+
+    def _wanted(self) -> Hop:
+        return Hop(0, JOIN, to_key(self.ring.own), self.node, 0, 0, False, b"")
 
     def _on_settle(self, links: Links) -> list[Effect]:
         """The ring is being founded, and this node is one of the founding members."""

@@ -90,6 +90,18 @@ class FindRoot(Request, frozen=True):
     key: Key
 
 
+class Consider(Request, frozen=True):
+    """Somebody may stand between this node and its successor: ask it, once, and adopt it if it answers."""
+
+    peer: NodeId
+
+
+class Seek(Request, frozen=True):
+    """Ask these to find this node's place in their ring; ignored by a node that has one."""
+
+    contacts: tuple[NodeId, ...]
+
+
 class Settle(Request, frozen=True):
     """Begin as a member that knows its neighbours; ignored by a node that is one already."""
 

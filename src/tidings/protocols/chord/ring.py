@@ -12,7 +12,8 @@ from Stoica et al. (2001), and why:
 - A ring begins with r + 1 members that know each other, not with one.
 
 These hold as long as no failure leaves a member without a live successor, and failures are told from slowness. A
-ring that is cut in two for longer than `query_tries` questions becomes two rings: nothing here joins them again.
+ring that is cut in two for longer than `query_tries` questions becomes two rings: nothing here joins them again, unless
+somebody above who still knows the other half names it (`consider`).
 
 Differs from the paper: a list from which a dead node was taken is shorter for a while, where the paper fills it up with
 a made-up identifier; and a list is cut where it would run past this node or backwards, because answers are old
@@ -76,7 +77,7 @@ def _stable_fingers(ring: Sequence[NodeId], index: int) -> tuple[tuple[int, Node
     return tuple(table)
 
 
-STABILISE, CANDIDATE, PREDECESSOR = range(3)
+STABILISE, CANDIDATE, PREDECESSOR, CONSIDERED = range(4)
 
 
 class Query(msgspec.Struct):
@@ -140,7 +141,7 @@ class Ring:
 
     def stabilise(self) -> list[Effect]:
         """Asks the successor for news, unless a round is still going on."""
-        if not self.is_member or any(query.purpose != PREDECESSOR for query in self._queries.values()):
+        if not self.is_member or any(query.purpose in (STABILISE, CANDIDATE) for query in self._queries.values()):
             return []
         return self._ask(STABILISE, self.successor)
 
@@ -152,7 +153,7 @@ class Ring:
         effects: list[Effect] = [CancelTimer(QueryDue(answer.query))]
         if query.purpose == STABILISE:
             effects += self._on_links_of_successor(peer, answer)
-        elif query.purpose == CANDIDATE:
+        elif query.purpose in (CANDIDATE, CONSIDERED):
             effects += self._on_links_of_candidate(peer, answer)
         else:
             self._claimant = None  # The predecessor lives, and nobody takes its place.
@@ -177,6 +178,16 @@ class Ring:
         if between(self.own, identifier(peer), identifier(self.successor)):
             self.successors = self._ordered((peer, *answer.successors))
         return [Send((self.successor,), Precede())]
+
+    def consider(self, peer: NodeId) -> list[Effect]:
+        """Asks somebody of whom our successor has not told, as any candidate is asked. It is often dead: one question
+        has to do, and stabilising does not wait for it.
+        """
+        if not self.is_member or not between(self.own, identifier(peer), identifier(self.successor)):
+            return []
+        if any(query.purpose == CONSIDERED for query in self._queries.values()):
+            return []
+        return self._ask(CONSIDERED, peer)
 
     # Rectifying.
 
@@ -216,6 +227,8 @@ class Ring:
         """No answer: asks again, and then takes the peer for dead."""
         query = self._queries.pop(number, None)
         if query is None:
+            return []
+        if query.purpose == CONSIDERED:
             return []
         if query.tries < self.settings.query_tries:
             return self._ask(query.purpose, query.peer, query.tries + 1)

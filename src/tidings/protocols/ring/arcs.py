@@ -87,7 +87,7 @@ def joined(arcs: Iterable[Arc]) -> Arcs:
     >>> joined([Arc(b"m", b"p"), Arc(b"a", b"c")])
     (Arc(start=b'a', end=b'c'), Arc(start=b'm', end=b'p'))
     """
-    pieces = sorted(piece for arc in arcs for piece in _cut(arc))
+    pieces = sorted(piece for arc in arcs for piece in cut(arc))
     merged: list[tuple[Key, Key]] = []
     for start, end in pieces:
         if merged and start <= merged[-1][1]:
@@ -111,9 +111,9 @@ def common(some: Iterable[Arc], others: Iterable[Arc]) -> Arcs:
     >>> common([Arc(b"a", b"m")], [Arc(b"k", b"c")])
     (Arc(start=b'a', end=b'c'), Arc(start=b'k', end=b'm'))
     """
-    theirs = [piece for other in others for piece in _cut(other)]
+    theirs = [piece for other in others for piece in cut(other)]
     found = []
-    for start, end in (piece for arc in some for piece in _cut(arc)):
+    for start, end in (piece for arc in some for piece in cut(arc)):
         for other_start, other_end in theirs:
             low, high = max(start, other_start), min(end, other_end)
             if low < high:
@@ -132,7 +132,7 @@ def without(some: Iterable[Arc], others: Iterable[Arc]) -> Arcs:
     return common(some, _rest(joined(others)))
 
 
-def _cut(arc: Arc) -> list[tuple[Key, Key]]:
+def cut(arc: Arc) -> list[tuple[Key, Key]]:
     """An arc as one or two intervals that do not cross the end of the circle; b"" stands before its first point."""
     start = b"" if arc.start == LAST else arc.start
     if arc.end > start:

@@ -12,9 +12,12 @@ parent takes a new step, which leads around what is dead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from tidings.protocols.chord import RouteStep, key_of
+from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.scribe.messages import (
     Grafted,
     JoinTree,
@@ -57,9 +60,11 @@ class Tree(msgspec.Struct):
 class Trees:
     """All trees in which this node has a part."""
 
-    def __init__(self, node: NodeId, settings: ScribeSettings) -> None:
+    def __init__(self, node: NodeId, settings: ScribeSettings, key_of: Callable[[str], Key] = key_of) -> None:
         self._node = node
         self._settings = settings
+        self._key_of = key_of
+        """Where a topic lies."""
         self.trees: dict[str, Tree] = {}
         self.refused = 0
         """Children that were not taken because there were too many."""
@@ -85,7 +90,7 @@ class Trees:
         if tree.asked_ms is not None and now_ms - tree.asked_ms < self._settings.retry_ms:
             return []
         tree.asked_ms = now_ms
-        return [Ask(RouteStep(key_of(tree.topic), encode(JoinTree(tree.topic))))]
+        return [Ask(RouteStep(self._key_of(tree.topic), encode(JoinTree(tree.topic))))]
 
     def on_grafted(self, now_ms: int, peer: NodeId, grafted: Grafted) -> list[Effect]:
         tree = self.trees.get(grafted.topic)

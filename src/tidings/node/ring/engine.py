@@ -1,0 +1,416 @@
+"""The engine of a ring's node: a member of a replica group, a door for every client, and a seat if it leads.
+
+It is a `GroupEngine` to whoever drives it. The differences: what clients ask goes through the `front`, which finds the
+owner of each request; a leader takes the requests that fronts relay to it, its own among them, and answers through the
+front that they came by. What is agreed on, and how, is the group's affair and the same as without a ring.
+
+**Who may do what.** The client's home gives it an epoch. Any other owner takes the epoch that a request names, once it
+is in its own journal (`Adopt`); a request of an older epoch is fenced from then on. So a session that has been replaced
+is shut out by each owner as soon as its successor has spoken there.
+
+**When ownership moves** (an arc is given or taken) the leader begins anew, as after a restart: every client is told to
+come again, and streams are opened again where the topics are then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from tidings.errors import InvalidRequest, ProtocolError, TidingsError
+from tidings.journal.disk import LocalDisk
+from tidings.journal.journal import Journal
+from tidings.node.group import GroupEngine
+from tidings.node.identity import Identity
+from tidings.node.ring.front import Front, tag_of
+from tidings.node.ring.leading import Leading
+from tidings.node.ring.outgoing import Outgoing
+from tidings.node.ring.places import is_everywhere, points_of
+from tidings.node.ring.seeking import Seeking
+from tidings.protocols.broker import messages, operators
+from tidings.protocols.broker.broker import Adopting
+from tidings.protocols.broker.commands import Adopt
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.effects import Peer as ClientPeer
+from tidings.protocols.events import Received as ClientRequest
+from tidings.protocols.ring.arcs import owns, point_of
+from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.handover import ToGroup
+from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.messages import AskWord, Back, Between, Card, Find, NodeMessage, Relay, Turned, Word
+from tidings.protocols.ring.ownership import Ownership
+from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+from tidings.wire.replication import MARK as MATE_MARK
+from tidings.wire.replication import MATE_NAME
+from tidings.wire.ring import MARK, Guest, Node, decode_header, encode_message
+
+RING_TICK_MS = 50
+NEAREST_MAX = 3
+
+OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"leave-ring"})
+"""Requests that are for this node and its group, by the tag that they begin with."""
+
+
+class RingEngine(GroupEngine):
+    """One node of a ring."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        replica_settings: ReplicaSettings,
+        ring_settings: RingSettings,
+        address: str,
+        identity: Identity,
+        journal: Journal,
+        disk: LocalDisk,
+        random: Random | None = None,
+    ) -> None:
+        self.address = address
+        """Where the other nodes reach this one."""
+        self._out = Outgoing(self._answer_guest)
+        super().__init__(settings, replica_settings, identity, journal, disk, random)
+        self.ring_settings = ring_settings
+        self.directory = Directory()
+        self.front = Front(
+            self.directory,
+            self._random.getrandbits(48) << 14,
+            self._relay,
+            lambda peer, frames: self._out.append((peer, frames)),
+            lambda now_ms, point: self._seeking.want(now_ms, point),
+            lambda group: self._seeking.doubt(group),
+        )
+        self._seeking = Seeking(self.directory, self._send_node, self._find, self._nearest)
+        self.leading: Leading | None = None
+        """What a node does for its group and the ring while it leads."""
+        self._adopting: dict[str, int] = {}
+        """Names whose requests wait for an epoch to be written down, and how many do."""
+        self._ring_tick_at_ms = 0
+        self._told: tuple[object, ...] = ()
+        self._contacts_told: tuple[Card, ...] = ()
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """Frames to send; answers to clients at other doors go out as messages to these nodes."""
+        return self._out
+
+    @outgoing.setter
+    def outgoing(self, _taken: list[Any]) -> None:
+        self._out = Outgoing(self._answer_guest)
+
+    @property
+    def ring(self) -> Ownership | None:
+        """What this node's group owns, as far as is applied here."""
+        return self._state.machine.ring
+
+    # What comes in.
+
+    def receive(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None = None) -> None:
+        self._now_ms = now_ms
+        mark = frames[0] if frames else b""
+        if mark == MARK:
+            if user in (None, MATE_NAME):  # With keys, only who has the key of the nodes speaks as one.
+                self._receive_node(now_ms, frames)
+        elif mark == MATE_MARK or tag_of(mark) in OPERATORS:
+            super().receive(now_ms, peer, frames, user)
+        else:
+            self.front.receive(now_ms, peer, frames, user)
+
+    def _receive_node(self, now_ms: int, frames: Sequence[Frame]) -> None:
+        try:
+            sender, message = msgspec.structs.astuple(decode_header(frames))
+        except ProtocolError:
+            return  # Nobody who speaks so waits for an answer that could be understood.
+        match message:
+            case Relay():
+                self._on_relay(now_ms, sender, message, frames[2:])
+            case Back():
+                self.front.on_back(message, frames[2:])
+            case Turned():
+                self._learn(now_ms, sender, message.word)
+                self.front.on_turned(message)
+            case Word():
+                self._learn(now_ms, sender, message)
+            case AskWord(group):
+                if group == self._identity.group:
+                    self._send_node(sender, self.word())
+            case Find(point):
+                self._seeking.on_find(now_ms, sender, point)
+            case _:
+                self._receive_group(now_ms, sender, message, frames[2:])
+
+    def _receive_group(
+        self, now_ms: int, sender: str, message: Between | HandoverMessage, bodies: Sequence[Frame]
+    ) -> None:
+        """What is said to our group goes to whoever leads it; others say who that is."""
+        leading = self.leading
+        if leading is None:
+            self._send_node(sender, self.word())
+        elif not isinstance(message, Between):
+            self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
+        elif message.receiver == self._identity.group:
+            leading.receive(now_ms, message)
+            self._after_ring(now_ms)
+
+    def _learn(self, now_ms: int, sender: str, word: Word) -> None:
+        if word.card.group == self._identity.group and self.leading is not None:
+            return  # Nobody knows that better than we do.
+        changed = self.directory.learn(word)
+        self._seeking.on_word(now_ms, sender, word)
+        if changed:
+            self.front.on_news(now_ms)
+
+    # Words and cards.
+
+    def card(self) -> Card:
+        """Where our group is reached, as far as is known here."""
+        replica, ring = self.replica.replica, self.ring
+        promised = replica.acceptor.promised
+        leader = self.members.get(replica.leader or 0)
+        is_current = leader is not None and promised.node == leader.number
+        return Card(
+            self._identity.group,
+            self._addresses(),
+            leader.address if leader is not None and is_current else "",
+            promised.number if is_current else 0,
+            self.replica.applied,
+            ring is not None and ring.has_left,
+        )
+
+    def word(self) -> Word:
+        """What our group owns, as far as is known here."""
+        ring = self.ring
+        return Word(self.card(), () if ring is None else ring.arcs, () if ring is None else ring.gone)
+
+    def _learn_ourselves(self, now_ms: int) -> None:
+        """Keeps the directory right about our own group."""
+        card, ring = self.card(), self.ring
+        told = (card.leader, card.term, card.members, card.left, ring.arcs if ring is not None else ())
+        if told != self._told:
+            self._told = told
+            self.front.nodes = card.members
+            self.directory.learn(self.word())
+            self.front.on_news(now_ms)
+        if ring is not None and ring.contacts is not self._contacts_told:
+            self._contacts_told = ring.contacts
+            for contact in ring.contacts:
+                self.directory.learn_card(contact)
+
+    # The front's way to owners.
+
+    def _relay(self, now_ms: int, address: str, relay: Relay, frames: Sequence[Frame]) -> None:
+        if address == self.address:
+            self._on_relay(now_ms, address, relay, frames)
+        else:
+            self._out.append((Node(address), encode_message(self.address, relay, frames)))
+
+    def _answer_guest(self, guest: Guest, frames: list[Frame]) -> None:
+        back = Back(guest.visitor)
+        if guest.front == self.address:
+            self.front.on_back(back, frames)
+        else:
+            self._out.append((Node(guest.front), encode_message(self.address, back, frames)))
+
+    def _send_node(self, address: str, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
+        if address and address != self.address:
+            self._out.append((Node(address), encode_message(self.address, message, bodies)))
+
+    def _send_group(self, card: Card, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
+        """To whoever leads a group, as far as is known; to all its members if nobody is known to lead."""
+        known = self.directory.card(card.group) or card
+        for address in (known.leader,) if known.leader else known.members:
+            self._send_node(address, message, bodies)
+
+    def seek(self, now_ms: int, point: Key) -> None:
+        """The owner of a point is wanted."""
+        self._seeking.want(now_ms, point)
+
+    def _find(self, now_ms: int, point: Key) -> bool:
+        return self.leading is not None and self.leading.find(now_ms, point)
+
+    def _nearest(self) -> tuple[str, ...]:
+        """Nodes that may know who owns what: our leader, and whom we know of other groups."""
+        leader = self.card().leader
+        if leader and leader != self.address:
+            return (leader,)
+        others = [
+            card.leader or card.members[0]
+            for card in reversed(self.directory.cards())
+            if card.members and card.group != self._identity.group and not card.left
+        ]
+        return tuple(dict.fromkeys((*others[:NEAREST_MAX], *self.ring_settings.contacts[:NEAREST_MAX])))
+
+    # The owner's half.
+
+    def _on_relay(self, now_ms: int, sender: str, relay: Relay, frames: Sequence[Frame]) -> None:
+        """A client's request, for our group as the owner of what it is about."""
+        guest = Guest(sender, relay.visitor)
+        header = frames[0] if frames else b""
+        ring = self.ring
+        if relay.group != self._identity.group or not self.serving or ring is None:
+            self._turn(now_ms, guest, codec.guess_request(header))
+            return
+        try:
+            request = codec.decode_request(header)
+            here = is_everywhere(request) or all(owns(ring.arcs, point) for point in points_of(request))
+            bodies = tuple(frames[1:])
+            batches = self._read_bodies(bodies) if bodies else ()
+        except TidingsError as error:
+            self._refuse(guest, codec.guess_request(header), error)
+            return
+        if here:
+            self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
+        else:
+            self._turn(now_ms, guest, request.request)
+
+    def _turn(self, now_ms: int, guest: Guest, request: int) -> None:
+        turned = Turned(guest.visitor, request, self.word())
+        if guest.front == self.address:
+            self.front.on_turned(turned)
+        else:
+            self._send_node(guest.front, turned)
+
+    def _admit(self, received: ClientRequest) -> None:
+        """Takes a request, once the epoch that it names is known here."""
+        message = received.message
+        client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
+        ring, machine = self.ring, self._state.machine
+        assert ring is not None
+        if client is None or epoch is None or ring.owns_home(client):
+            self._take(received)
+            return
+        known = machine.clients.get(client)
+        if known is not None and known.epoch >= epoch and client not in self._adopting:
+            self._take(received)
+            return
+        if known is None and client not in self._adopting:
+            match message:  # Nothing has to be written down to say that there is nothing.
+                case messages.Beat(request, _, _, streams):
+                    self._reply(received.peer, messages.BeatDone(request, streams))
+                    return
+                case messages.Bye(request):
+                    self._reply(received.peer, messages.ByeDone(request))
+                    return
+                case messages.AskSubscriptions(request):
+                    self._reply(received.peer, messages.Subscriptions(request, ()))
+                    return
+        self._adopting[client] = self._adopting.get(client, 0) + 1
+        self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
+
+    def _adopted(self, persist: Persist) -> None:
+        """One request less waits for its epoch: it has been taken, or turned away."""
+        if isinstance(persist.origin, Adopting):
+            client = persist.origin.message.client
+            left = self._adopting.get(client, 0) - 1
+            if left > 0:
+                self._adopting[client] = left
+            else:
+                self._adopting.pop(client, None)
+
+    def _apply_own(self, persist: Persist, time_ms: int, address: int) -> None:
+        self._adopted(persist)
+        super()._apply_own(persist, time_ms, address)
+
+    def _turn_away_all(self, wanted: list[Persist]) -> None:
+        for persist in wanted:
+            self._adopted(persist)
+        super()._turn_away_all(wanted)
+
+    def _stop_serving(self) -> None:
+        super()._stop_serving()
+        self._adopting.clear()
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ToGroup):
+                self._send_group(effect.card, effect.message, effect.bodies)
+        super()._run([effect for effect in effects if not isinstance(effect, ToGroup)])
+
+    # Operators.
+
+    def _take(self, received: ClientRequest) -> None:
+        message, peer = received.message, received.peer
+        match message:
+            case operators.AskRing(request):
+                self._reply(peer, self._describe_ring(request))
+            case operators.AskOwner(request, topic):
+                self._reply(peer, self._describe_owner(request, topic))
+            case operators.LeaveRing(request) if self.leading is not None:
+                try:
+                    self.leading.leave(peer, request)
+                except InvalidRequest as error:
+                    self._fail(peer, request, error)
+            case _:
+                super()._take(received)
+
+    def _describe_ring(self, request: int) -> operators.Ring:
+        groups = [
+            operators.RingGroup(
+                card.group.hex(),
+                card.members,
+                card.leader,
+                tuple((arc.start, arc.end) for arc in self.directory.arcs_of(card.group)),
+                card.left,
+            )
+            for card in self.directory.cards()
+        ]
+        groups.sort(key=lambda group: group.group)
+        ring = self.ring
+        topics = sum(map(ring.owns_topic, self._state.machine.topics)) if ring is not None else 0
+        return operators.Ring(request, self.address, self._identity.group.hex(), topics, tuple(groups))
+
+    def _describe_owner(self, request: int, topic: str) -> operators.Owner:
+        """Where a topic is, and what is known of how it was found; nobody, if it has to be looked for first."""
+        point = point_of(topic)
+        card = self.directory.find(point)
+        if card is None:
+            self._seeking.want(self._now_ms, point)
+            return operators.Owner(request, topic, point.hex(), "", "", ())
+        return operators.Owner(request, topic, point.hex(), card.group.hex(), card.leader, card.members)
+
+    # Time.
+
+    def _after(self, now_ms: int) -> None:
+        super()._after(now_ms)
+        if self.leading is not None and (not self.serving or self.leading.machine is not self._state.machine):
+            self.leading = None
+        if self.serving and self.leading is None:
+            self.leading = Leading(self, now_ms)
+        if self.leading is not None and self.leading.ownership_moved():
+            self._stop_serving()  # To begin anew at once, as whoever leads after a restart.
+            self._check_serving()
+        self._learn_ourselves(now_ms)
+
+    def _after_ring(self, now_ms: int) -> None:
+        """Sends what the seat wants sent, and goes after what it has found."""
+        leading = self.leading
+        if leading is None:
+            return
+        seat = leading.seat
+        outgoing, seat.outgoing = seat.outgoing, []
+        for card, between in outgoing:
+            self._send_group(card, between)
+        found, seat.found = seat.found, []
+        for _, group in found:
+            root = self.directory.card(group)
+            if root is not None and group != self._identity.group:
+                self._seeking.ask_group(root)
+
+    def tick(self, now_ms: int) -> None:
+        super().tick(now_ms)
+        if now_ms < self._ring_tick_at_ms:
+            return
+        self._ring_tick_at_ms = now_ms + RING_TICK_MS
+        self._learn_ourselves(now_ms)
+        in_use = self.front.groups_in_use()
+        in_use.pop(self._identity.group, None)
+        self._seeking.tick(now_ms, in_use)
+        self.front.tick(now_ms)
+        if self.leading is not None:
+            self._run(self.leading.tick(now_ms))
+            self._after_ring(now_ms)

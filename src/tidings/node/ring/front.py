@@ -1,0 +1,322 @@
+"""The door of a node: requests of any client go to whoever owns what they are about, and answers come back.
+
+Nothing is kept here but where to send. A request's frames are relayed as they came, to the leader of the group that
+owns its topics, and what comes back goes to the client as it is; whatever gets lost the client sends again.
+
+**One connection, one way.** All requests of a connection for one group go to the same leader. When that has to change
+(another one leads, or the topics have moved) the connection is given up: the client is told `Elsewhere`, what still
+comes over it is dropped, and the client sends everything unanswered again over a new one. So what one connection
+carries arrives in the order in which it was sent, and never twice by our doing.
+
+Three kinds of request are more than a relay. A *beat* is answered by the client's home, which knows its epoch; the
+groups that serve its streams hear beats of our own, and which streams they miss the client learns with its next beat. A
+*bye* is also said to every group that has heard of the name. A *question* about everything (all topics, all
+subscriptions) is asked of every group, and the answers are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidings.errors import InvalidRequest, LimitReached, Moved, ProtocolError, TidingsError
+from tidings.node.ring.places import APART, is_everywhere, points_of
+from tidings.node.ring.together import together
+from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visitor, Visitors, Waiting
+from tidings.protocols.broker import messages
+from tidings.protocols.broker.messages import AnyRequest
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.arcs import LAST
+from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.messages import Back, Card, Relay, Turned
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+
+OWN = 1 << 62
+"""Requests of our own have numbers from here on: their answers are for us."""
+HELD_MS_MAX = 3_000
+SWEEP_EVERY_MS = 5_000
+
+LOOKED_AT = frozenset(
+    {b"elsewhere", b"error", b"beaten", b"farewell", b"topics", b"groups", b"subscriptions", b"subscribers", b"status"}
+)
+"""Kinds of answers that may be for us, by the tag that they begin with. All others pass unread."""
+
+Send = Callable[[int, str, Relay, Sequence[Frame]], None]
+"""Sends a relay to a node, at a time."""
+Reply = Callable[[Any, list[Frame]], None]
+
+
+def tag_of(header: Frame) -> bytes:
+    """The tag of an answer, without reading the rest.
+
+    >>> tag_of(codec.encode(messages.Empty(1, "news")))
+    b'empty'
+    """
+    return bytes(header[2 : 2 + (header[1] & 0x1F)]) if len(header) > 2 else b""
+
+
+class Front:
+    """The clients of one node."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        first_number: int,
+        send: Send,
+        reply: Reply,
+        want: Callable[[int, Key], None],
+        doubt: Callable[[bytes], None],
+    ) -> None:
+        self._directory = directory
+        self.visitors = Visitors(first_number)
+        self._send = send
+        self._reply = reply
+        self._want = want
+        """Asks for the owner of a point to be found."""
+        self._doubt = doubt
+        """Says that what is known of a group seems to be wrong."""
+        self._own_number = OWN
+        self.nodes: tuple[str, ...] = ()
+        """Where else clients may go."""
+        self._swept_at_ms = 0
+
+    # What clients send.
+
+    def receive(self, now_ms: int, peer: Any, frames: Sequence[Frame], user: str | None) -> None:
+        """A client's request."""
+        if self.visitors.is_broken(peer):
+            return
+        header = frames[0] if frames else b""
+        try:
+            request = codec.decode_request(header)
+        except ProtocolError as error:
+            self._refuse(peer, codec.guess_request(header), error)
+            return
+        visitor = self.visitors.at(now_ms, peer)
+        if visitor is None:
+            self._refuse(peer, request.request, LimitReached("This node has too many clients: ask another one."))
+            return
+        waiting = Waiting(request, list(frames), user, now_ms)
+        if visitor.held or not self._pass_on(now_ms, visitor, waiting):
+            self._hold(visitor, waiting)
+
+    def _pass_on(self, now_ms: int, visitor: Visitor, waiting: Waiting) -> bool:
+        """Sends a request on its way; False if it is not known where that leads."""
+        request, frames, user, _ = waiting
+        try:
+            if is_everywhere(request):
+                return self._ask_everywhere(now_ms, visitor, request, user)
+            points = points_of(request)
+            if not points:
+                raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
+            if len(points) > 1:
+                raise InvalidRequest(APART)
+        except TidingsError as error:
+            self._refuse(visitor.peer, request.request, error)
+            return True
+        card = self._owner_of(now_ms, points[0])
+        if card is None:
+            return False
+        match request:
+            case messages.Beat():
+                self._beat(now_ms, visitor, card, request, user)
+                return True
+            case messages.Bye():
+                self._say_bye(now_ms, visitor, card, request, user)
+            case messages.Flow() | messages.Work():
+                visitor.streams[request.stream] = card.group
+        self._relay(now_ms, visitor, card, request, frames, user)
+        return True
+
+    def _owner_of(self, now_ms: int, point: Key) -> Card | None:
+        card = self._directory.find(point)
+        if card is None or not card.leader:
+            self._want(now_ms, point)
+            return None
+        return card
+
+    def _relay(
+        self, now_ms: int, visitor: Visitor, card: Card, request: AnyRequest, frames: Sequence[Frame], user: str | None
+    ) -> None:
+        if self.visitors.find(visitor.number) is None:
+            return  # It was given up just now.
+        path = visitor.paths.setdefault(card.group, card.leader)
+        if path != card.leader:
+            self.give_up(visitor, request.request)
+            return
+        client = getattr(request, "client", None)
+        if client is not None:
+            visitor.groups.setdefault(client, {})[card.group] = None
+        self._send(now_ms, path, Relay(visitor.number, card.group, user), frames)
+
+    def _hold(self, visitor: Visitor, waiting: Waiting) -> None:
+        visitor.held.append(waiting)
+        visitor.held_bytes += sum(map(len, waiting.frames))
+        if len(visitor.held) > HELD_MAX or visitor.held_bytes > HELD_BYTES_MAX:
+            self.give_up(visitor, waiting.request.request)
+
+    # Requests that are more than a relay.
+
+    def _beat(self, now_ms: int, visitor: Visitor, home: Card, beat: messages.Beat, user: str | None) -> None:
+        at: dict[bytes, list[int]] = {}
+        for stream in beat.streams:
+            group = visitor.streams.get(stream)
+            if group is None:
+                visitor.missing[stream] = None
+            else:
+                at.setdefault(group, []).append(stream)
+        if beat.streams:  # A name that only publishes has none; those of the session's main name stay.
+            visitor.streams = {stream: group for group, streams in at.items() for stream in streams}
+        for group, streams in at.items():
+            own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
+            if not self._send_own(now_ms, visitor, group, own, user):
+                return
+        plain = msgspec.structs.replace(beat, streams=())
+        self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
+
+    def _say_bye(self, now_ms: int, visitor: Visitor, home: Card, bye: messages.Bye, user: str | None) -> None:
+        for group in visitor.groups.pop(bye.client, {}):
+            if group != home.group:
+                own = messages.Bye(self._next_number(), bye.client, bye.epoch)
+                if not self._send_own(now_ms, visitor, group, own, user):
+                    return
+
+    def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
+        gap = self._directory.gap(LAST)
+        if gap is not None:
+            self._want(now_ms, gap.end)
+            return False
+        owners = [card for card in self._directory.cards() if self._directory.arcs_of(card.group)]
+        unled = [card for card in owners if not card.leader]
+        if unled:
+            for card in unled:
+                self._doubt(card.group)
+            return False
+        question = Question(request)
+        for card in owners:
+            own = msgspec.structs.replace(request, request=self._next_number())
+            question.open[own.request] = None
+            visitor.asking[own.request] = question
+            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
+        return True
+
+    def _next_number(self) -> int:
+        self._own_number += 1
+        return self._own_number
+
+    def _send_own(self, now_ms: int, visitor: Visitor, group: bytes, request: AnyRequest, user: str | None) -> bool:
+        """Sends a request of our own where the visitor's own go; False if that broke the connection."""
+        card = self._directory.card(group)
+        if card is None or visitor.paths.get(group) != card.leader:
+            self.give_up(visitor)
+            return False
+        self._relay(now_ms, visitor, card, request, [codec.encode(request)], user)
+        return True
+
+    # What comes back.
+
+    def on_back(self, back: Back, frames: Sequence[Frame]) -> None:
+        """An answer or a delivery for a client here. It is dropped if that connection was given up."""
+        visitor = self.visitors.find(back.visitor)
+        if visitor is None or not frames:
+            return
+        tag = tag_of(frames[0])
+        if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
+            self._reply(visitor.peer, list(frames))
+
+    def on_turned(self, turned: Turned) -> None:
+        """A request was not taken, because somebody else leads or owns; what is said of that has been learned."""
+        visitor = self.visitors.find(turned.visitor)
+        if visitor is not None:
+            self.give_up(visitor, turned.request if turned.request < OWN else 0)
+
+    def _is_for_us(self, visitor: Visitor, header: Frame) -> bool:
+        """Whether an answer ends here; what is left of it goes to the client in other words."""
+        answer = codec.decode_answer(header)
+        match answer:
+            case messages.Elsewhere(request):
+                self._doubt_paths(visitor)
+                self.give_up(visitor, request if request < OWN else 0)
+                return True
+            case messages.Failed(request, Moved.number):
+                self._doubt_paths(visitor)
+                self.give_up(visitor, request if request < OWN else 0)
+                return True
+            case messages.BeatDone(request, missing) if request >= OWN:
+                visitor.missing.update(dict.fromkeys(missing))
+                return True
+            case messages.BeatDone(request) if visitor.missing:
+                missing, visitor.missing = tuple(visitor.missing), {}
+                for stream in missing:
+                    visitor.streams.pop(stream, None)
+                self._reply(visitor.peer, [codec.encode(messages.BeatDone(request, missing))])
+                return True
+        number = getattr(answer, "request", 0)
+        question = visitor.asking.pop(number, None)
+        if question is not None:
+            self._on_part(visitor, question, number, answer)
+        return bool(number >= OWN)
+
+    def _on_part(self, visitor: Visitor, question: Question, number: int, answer: Any) -> None:
+        del question.open[number]
+        question.answers.append(answer)
+        if isinstance(answer, messages.Failed):
+            for left in question.open:
+                visitor.asking.pop(left, None)
+            question.open.clear()
+        if not question.open:
+            self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
+
+    def _doubt_paths(self, visitor: Visitor) -> None:
+        for group in visitor.paths:
+            self._doubt(group)
+
+    # Changes.
+
+    def on_news(self, now_ms: int) -> None:
+        """Something has been learned: connections whose ways are wrong now are given up, and what waited goes on."""
+        for visitor in self.visitors:
+            for group, path in visitor.paths.items():
+                card = self._directory.card(group)
+                if card is not None and card.leader and card.leader != path:
+                    self.give_up(visitor)
+                    break
+            else:
+                if visitor.held:
+                    self._go_on(now_ms, visitor)
+
+    def _go_on(self, now_ms: int, visitor: Visitor) -> None:
+        while visitor.held and self._pass_on(now_ms, visitor, visitor.held[0]):
+            if self.visitors.find(visitor.number) is None:
+                return
+            waiting = visitor.held.pop(0)
+            visitor.held_bytes -= sum(map(len, waiting.frames))
+
+    def tick(self, now_ms: int) -> None:
+        """What waits asks again, and gives up in the end; who is silent is forgotten."""
+        for visitor in self.visitors:
+            if visitor.held:
+                self._go_on(now_ms, visitor)
+                if visitor.held and now_ms - visitor.held[0].since_ms > HELD_MS_MAX:
+                    self.give_up(visitor, visitor.held[0].request.request)
+        if now_ms - self._swept_at_ms >= SWEEP_EVERY_MS:
+            self._swept_at_ms = now_ms
+            self.visitors.forget_silent(now_ms)
+
+    def groups_in_use(self) -> dict[bytes, None]:
+        """The groups to which requests of present connections go."""
+        return {group: None for visitor in self.visitors for group in visitor.paths}
+
+    def give_up(self, visitor: Visitor, request: int = 0) -> None:
+        """Ends a connection: the client comes back over a new one, with everything that was not answered."""
+        if self.visitors.find(visitor.number) is None:
+            return
+        self.visitors.give_up(visitor)
+        visitor.held.clear()
+        self._reply(visitor.peer, [codec.encode(messages.Elsewhere(request, "", self.nodes))])
+
+    def _refuse(self, peer: Any, request: int, error: TidingsError) -> None:
+        self._reply(peer, [codec.encode(messages.Failed(request, error.number, str(error)))])

@@ -1,0 +1,149 @@
+"""What the leader of a group does for the ring: it sits in the group's seat, takes arcs, gives them, and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tidings.errors import InvalidRequest
+from tidings.journal.disk import Buffer
+from tidings.protocols.broker import operators
+from tidings.protocols.broker.commands import Claim, Know
+from tidings.protocols.broker.topics import Place
+from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
+from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.handover import Handover
+from tidings.protocols.ring.messages import Between, Card
+from tidings.protocols.ring.seat import Seat
+
+if TYPE_CHECKING:
+    from tidings.node.ring.engine import RingEngine
+
+CLAIM_AGAIN_MS = 2_000
+KNOW_EVERY_MS = 5_000
+CONTACTS_MAX = 64
+
+
+def after(point: Key) -> Key:
+    """The point that follows another on the circle."""
+    return to_key((to_point(point) + 1) % SIZE)
+
+
+class Leading:
+    """One time of leading; whoever leads next begins with what is in the journal."""
+
+    def __init__(self, engine: RingEngine, now_ms: int) -> None:
+        self._engine = engine
+        self.machine = engine.broker.machine
+        settings = engine.ring_settings
+        self.handover = Handover(self.machine, self._read, engine.directory.card)
+        self.seat = Seat(
+            engine.card().group,
+            engine.directory,
+            settings.chord,
+            settings.scribe,
+            Random(engine.address + str(now_ms)),
+            settings.dissemination,
+        )
+        self._is_seated = False
+        self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
+        self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
+        self._known_at_ms = now_ms
+        self._leavers: list[tuple[Any, int]] = []
+        """Operators who want the group to leave, and wait until it has."""
+
+    def _read(self, place: Place) -> Buffer:
+        return self._engine._read(place)
+
+    def ownership_moved(self) -> bool:
+        """Whether other arcs are owned than when this was last asked; the very first claim is no move."""
+        ring = self.machine.ring
+        arcs = None if ring is None else ring.arcs
+        before, self._arcs = self._arcs, arcs
+        return before is not None and before != arcs
+
+    def find(self, now_ms: int, point: Key) -> bool:
+        """Has Chord look for the owner of a point; False if there is no ring to look in yet."""
+        if not self._is_seated or not self.seat.is_member:
+            return False
+        self.seat.find(now_ms, point)
+        return True
+
+    def receive(self, now_ms: int, between: Between) -> None:
+        """A message for the seat; before that is taken, only the card of its sender counts."""
+        if self._is_seated:
+            self.seat.receive(now_ms, between)
+        else:
+            self._engine.directory.learn_card(between.sender)
+
+    def leave(self, peer: Any, request: int) -> None:
+        """The group is to give away all that it owns; whoever asked hears when that is done."""
+        ring = self.machine.ring
+        if ring is None or ring.arcs == (WHOLE,):
+            raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
+        self._leavers.append((peer, request))
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """What is due, as effects for the engine; the seat's messages lie in its `outgoing`."""
+        engine, ring = self._engine, self.machine.ring
+        card = engine.card()
+        if ring is None:
+            return list(self._claim(now_ms))
+        if ring.arcs and not self._is_seated:
+            self._is_seated = True
+            self.seat.start(now_ms, card)
+        if self._is_seated:
+            self.seat.tick(now_ms, card)
+        if self._leavers:
+            self._go(now_ms)
+        elif not ring.arcs and not ring.has_left:
+            self._come(now_ms, card)
+        return [*self.handover.tick(now_ms, card), *self._remember(now_ms, card)]
+
+    def _claim(self, now_ms: int) -> Iterator[Effect]:
+        """The first group of a ring owns all of it; every other one begins with nothing."""
+        if now_ms - self._claimed_at_ms >= CLAIM_AGAIN_MS:
+            self._claimed_at_ms = now_ms
+            yield Persist(Claim(() if self._engine.ring_settings.contacts else (WHOLE,)))
+
+    def _come(self, now_ms: int, card: Card) -> None:
+        """A group that owns nothing wants the points up to its own, from whoever has them."""
+        engine = self._engine
+        owner = engine.directory.find(card.point)
+        if owner is None or not owner.leader:
+            engine.seek(now_ms, card.point)
+        elif self.handover.idle and owner.group != card.group:
+            for arc in engine.directory.arcs_of(owner.group):
+                if card.point in arc:
+                    self.handover.wish((Arc(arc.start, card.point),), owner)
+
+    def _go(self, now_ms: int) -> None:
+        """A group that leaves gives everything to whoever owns the points behind its own."""
+        engine, ring = self._engine, self.machine.ring
+        assert ring is not None
+        if ring.arcs:
+            point = after(ring.arcs[-1].end)
+            taker = engine.directory.find(point)
+            if taker is None or not taker.leader:
+                engine.seek(now_ms, point)
+            else:
+                self.handover.leave(taker)
+        elif ring.has_left:
+            leavers, self._leavers = self._leavers, []
+            for peer, request in leavers:
+                engine._reply(peer, operators.RingLeft(request))
+
+    def _remember(self, now_ms: int, card: Card) -> Iterator[Effect]:
+        """Writes down which groups there are, so that this one finds its ring again after all nodes were down."""
+        ring = self.machine.ring
+        assert ring is not None
+        if now_ms - self._known_at_ms < KNOW_EVERY_MS:
+            return
+        self._known_at_ms = now_ms
+        known = {each.group: each.members for each in ring.contacts}
+        cards = [each for each in self._engine.directory.cards() if each.group != card.group and not each.left]
+        newest = tuple(cards[-CONTACTS_MAX:])
+        if {each.group: each.members for each in newest} != known:
+            yield Persist(Know(newest))

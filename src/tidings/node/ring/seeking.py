@@ -1,0 +1,138 @@
+"""Who owns a point, and does that group's leader still live? Questions that are asked again until they are answered.
+
+A point whose owner is not known is looked for by Chord where this node is its group's seat, and asked of that seat
+otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked
+every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one
+of them knows of another leader everybody who waits for the old one is sent there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.messages import AskWord, Card, Find, Word
+
+ASK_AGAIN_MS = 150
+WANTED_MS_MAX = 5_000
+WANTED_MAX = 10_000
+ASKERS_MAX = 256
+PULSE_MS = 150
+SILENCE_MS_MAX = 450
+"""A leader that has been silent for so long is doubted, and its fellow members are asked."""
+
+Send = Callable[[str, AskWord | Find | Word], None]
+
+
+class _Wanted:
+    __slots__ = ("asked_ms", "askers", "since_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.since_ms = now_ms
+        self.asked_ms = now_ms - ASK_AGAIN_MS
+        self.askers: dict[str, None] = {}
+
+
+class _Pulse:
+    __slots__ = ("asked_ms", "heard_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.heard_ms = now_ms
+        self.asked_ms = 0
+
+
+class Seeking:
+    """What one node wants to know of others."""
+
+    def __init__(
+        self, directory: Directory, send: Send, find: Callable[[int, Key], bool], nearest: Callable[[], Iterable[str]]
+    ) -> None:
+        self._directory = directory
+        self._send = send
+        self._find = find
+        """Has Chord look for the owner of a point; False if this node is no seat."""
+        self._nearest = nearest
+        """Nodes that may know more than we do."""
+        self._wanted: dict[Key, _Wanted] = {}
+        self._pulses: dict[bytes, _Pulse] = {}
+        self._doubted: dict[bytes, None] = {}
+
+    def want(self, now_ms: int, point: Key, asker: str = "") -> None:
+        """The owner of a point is wanted, by us or by another node."""
+        wanted = self._wanted.get(point)
+        if wanted is None:
+            if len(self._wanted) >= WANTED_MAX:
+                return
+            wanted = self._wanted[point] = _Wanted(now_ms)
+        wanted.since_ms = now_ms
+        if asker and len(wanted.askers) < ASKERS_MAX:
+            wanted.askers[asker] = None
+        if now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
+            wanted.asked_ms = now_ms
+            self._ask(now_ms, point)
+
+    def doubt(self, group: bytes) -> None:
+        """What is known of a group seems to be wrong: all its members are asked, at the next tick."""
+        self._doubted[group] = None
+
+    def _ask(self, now_ms: int, point: Key) -> None:
+        owner = self._directory.find(point)
+        hint = owner or self._directory.hint(point)
+        if hint is not None:  # It does not know its leader, or it has given the point away: that is worth a question.
+            self.ask_group(hint, everybody=not hint.leader)
+        if owner is None and not self._find(now_ms, point):
+            for address in self._nearest():
+                self._send(address, Find(point))
+
+    def ask_group(self, card: Card, everybody: bool = False) -> None:
+        """Asks a group what it owns and who leads it."""
+        for address in card.members if everybody or not card.leader else (card.leader,):
+            self._send(address, AskWord(card.group))
+
+    # What comes in.
+
+    def on_word(self, now_ms: int, sender: str, word: Word) -> None:
+        """A word has come, and has been learned."""
+        pulse = self._pulses.get(word.card.group)
+        if pulse is not None and sender == word.card.leader:
+            pulse.heard_ms = now_ms
+        for point, wanted in list(self._wanted.items()):
+            owner = self._directory.find(point)
+            if owner is not None and owner.leader:
+                del self._wanted[point]
+                for asker in wanted.askers:
+                    self._send(asker, self._word_of(owner))
+
+    def on_find(self, now_ms: int, sender: str, point: Key) -> None:
+        """Another node wants the owner of a point."""
+        owner = self._directory.find(point)
+        if owner is not None and owner.leader:
+            self._send(sender, self._word_of(owner))
+        else:
+            self.want(now_ms, point, sender)
+
+    def _word_of(self, card: Card) -> Word:
+        return Word(card, self._directory.arcs_of(card.group))
+
+    def tick(self, now_ms: int, in_use: Iterable[bytes]) -> None:
+        """Asks again what has not been answered, and how those are who are in use."""
+        for point, wanted in list(self._wanted.items()):
+            if now_ms - wanted.since_ms > WANTED_MS_MAX:
+                del self._wanted[point]
+            elif now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
+                wanted.asked_ms = now_ms
+                self._ask(now_ms, point)
+        doubted, self._doubted = self._doubted, {}
+        before, self._pulses = self._pulses, {}
+        for group in in_use:
+            pulse = self._pulses[group] = before.get(group) or _Pulse(now_ms)
+            if now_ms - pulse.asked_ms >= PULSE_MS:
+                pulse.asked_ms = now_ms
+                card = self._directory.card(group)
+                if card is not None:
+                    self.ask_group(card, everybody=now_ms - pulse.heard_ms > SILENCE_MS_MAX)
+        for group in doubted:
+            card = self._directory.card(group)
+            if card is not None:
+                self.ask_group(card, everybody=True)

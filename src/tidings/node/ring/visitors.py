@@ -1,0 +1,112 @@
+"""The clients at a node's door: by which ways their requests go, and which streams they have where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest
+from tidings.wire.codec import Frame
+
+VISITORS_MAX = 100_000
+BROKEN_MAX = 100_000
+HELD_MAX = 1_000
+HELD_BYTES_MAX = 64 * 1024 * 1024
+SILENCE_MS_MAX = 120_000
+"""A connection over which nothing came for this long is forgotten; it is a new one when it speaks again."""
+
+
+class Waiting(NamedTuple):
+    """A request that waits until it is known who owns what it is about."""
+
+    request: AnyRequest
+    frames: list[Frame]
+    user: str | None
+    since_ms: int
+
+
+class Question:
+    """A question to every group, for one client: the numbers under which each was asked, and what they said."""
+
+    def __init__(self, request: AnyRequest) -> None:
+        self.request = request
+        self.open: dict[int, None] = {}
+        self.answers: list[AnyAnswer] = []
+
+
+class Visitor:
+    """One connection of a client."""
+
+    __slots__ = ("asking", "groups", "heard_ms", "held", "held_bytes", "missing", "number", "paths", "peer", "streams")
+
+    def __init__(self, number: int, peer: Any, now_ms: int) -> None:
+        self.number = number
+        self.peer = peer
+        self.heard_ms = now_ms
+        self.paths: dict[bytes, str] = {}
+        """group -> the leader to which this connection's requests go. It never changes: requests would overtake."""
+        self.groups: dict[str, dict[bytes, None]] = {}
+        """name -> the groups that have heard of it over this connection."""
+        self.streams: dict[int, bytes] = {}
+        """stream -> the group that serves it."""
+        self.missing: dict[int, None] = {}
+        """Streams that their group does not serve, and that the client has not been told of."""
+        self.asking: dict[int, Question] = {}
+        """Questions to several groups, by the number of each part."""
+        self.held: list[Waiting] = []
+        self.held_bytes = 0
+
+
+class Visitors:
+    """All connections, by the peer that the socket knows and by the number that other nodes know."""
+
+    def __init__(self, first_number: int) -> None:
+        self._last_number = first_number
+        self._by_peer: dict[Any, Visitor] = {}
+        self._by_number: dict[int, Visitor] = {}
+        self._broken: dict[Any, None] = {}
+        """Connections that were given up, and over which something may still come."""
+
+    def __iter__(self) -> Iterator[Visitor]:
+        return iter(list(self._by_number.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def is_broken(self, peer: Any) -> bool:
+        return peer in self._broken
+
+    def at(self, now_ms: int, peer: Any) -> Visitor | None:
+        """Who is at this connection; somebody new if nobody was, None if there are too many."""
+        visitor = self._by_peer.get(peer)
+        if visitor is None:
+            if len(self._by_peer) >= VISITORS_MAX:
+                return None
+            self._last_number += 1
+            visitor = Visitor(self._last_number, peer, now_ms)
+            self._by_peer[peer] = self._by_number[visitor.number] = visitor
+        visitor.heard_ms = now_ms
+        return visitor
+
+    def find(self, number: int) -> Visitor | None:
+        return self._by_number.get(number)
+
+    def give_up(self, visitor: Visitor) -> None:
+        """Nothing that comes over this connection counts any more.
+
+        A bare REQ, which is wrapped in a tuple, keeps its connection, and never has more than one request under way.
+        """
+        self.forget(visitor)
+        if not isinstance(visitor.peer, tuple):
+            self._broken[visitor.peer] = None
+        if len(self._broken) > BROKEN_MAX:
+            del self._broken[next(iter(self._broken))]
+
+    def forget(self, visitor: Visitor) -> None:
+        self._by_peer.pop(visitor.peer, None)
+        self._by_number.pop(visitor.number, None)
+
+    def forget_silent(self, now_ms: int) -> None:
+        for visitor in self:
+            if now_ms - visitor.heard_ms > SILENCE_MS_MAX:
+                self.forget(visitor)

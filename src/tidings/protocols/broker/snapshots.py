@@ -1,0 +1,151 @@
+"""The broker's whole state as bytes, and back.
+
+A snapshot holds everything but the indexes of topics and tracks, which lie in pieces beside the journal's segments:
+each piece says what they gained while its segment was written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidings.errors import StorageDamaged
+from tidings.protocols.broker.clients import Client, Track, TrackIndex
+from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.stages import StagesState
+from tidings.protocols.broker.subscriptions import Subscription
+from tidings.protocols.broker.topics import Topic, TopicIndex
+from tidings.protocols.ring.ownership import Ownership, RingState
+
+if TYPE_CHECKING:
+    from tidings.protocols.broker.machine import Machine
+
+SNAPSHOT_VERSION = 3
+"""1 had no stages and 2 knew of no ring; such snapshots are read as those of a broker that has neither."""
+
+
+class TopicState(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    first_offset: int
+    next_offset: int
+    ids: list[tuple[int, str, int]]
+    settled_offset: int = 0
+    used_at_ms: int = 0
+
+
+class ClientState(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    token: bytes
+    anonymous: bool
+    epoch: int
+    lasts: dict[str, int]
+    past_tokens: list[bytes]
+
+
+class SnapshotVersion(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of every snapshot, whatever follows it."""
+
+    version: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """All of the state but the indexes, which lie beside the segments that they describe."""
+
+    version: int
+    topics: list[TopicState]
+    clients: list[ClientState]
+    subscriptions: list[Subscription]
+    groups: list[GroupState] = []
+    retired: dict[str, int] = {}
+    stages: StagesState = StagesState()
+    ring: RingState | None = None
+
+
+class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
+    """What all indexes gained while one journal segment was written."""
+
+    topics: list[TopicIndex]
+    tracks: list[TrackIndex]
+
+
+def seal(machine: Machine) -> tuple[bytes, bytes]:
+    """What the indexes gained since the last seal, and all other state, each as bytes."""
+    pieces = [piece for topic in machine.topics.values() if (piece := topic.seal()) is not None]
+    runs = [run for client in machine.clients.values() for run in client.seal()]
+    snapshot = Snapshot(
+        SNAPSHOT_VERSION,
+        [
+            TopicState(
+                topic.name,
+                topic.first_offset,
+                topic.next_offset,
+                [(at_ms, name, topic.ids[name]) for at_ms, name in topic.id_times],
+                topic.settled_offset,
+                machine.used_at_ms.get(topic.name, 0),
+            )
+            for topic in machine.topics.values()
+        ],
+        [
+            ClientState(
+                client.name,
+                client.token,
+                client.anonymous,
+                client.epoch,
+                {name: track.last for name, track in client.tracks.items()},
+                list(client.past_tokens),
+            )
+            for client in machine.clients.values()
+        ],
+        list(machine.subscriptions.values()),
+        [group.state() for group in machine.groups.values()],
+        machine.retired,
+        machine.stages.state(),
+        machine.ring.state() if machine.ring is not None else None,
+    )
+    return msgspec.msgpack.encode(SegmentIndex(pieces, runs)), msgspec.msgpack.encode(snapshot)
+
+
+def restore(machine: Machine, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
+    """Takes the state from a snapshot and the index pieces of all segments before it."""
+    version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
+    if not 1 <= version <= SNAPSHOT_VERSION:
+        raise StorageDamaged(
+            f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
+        )
+    _restore_rest(machine, msgspec.msgpack.decode(snapshot, type=Snapshot))
+    for data in indexes:
+        piece = msgspec.msgpack.decode(data, type=SegmentIndex)
+        for topic_piece in piece.topics:
+            if topic_piece.topic in machine.topics:
+                machine.topics[topic_piece.topic].load(topic_piece)
+        for run in piece.tracks:
+            if run.client in machine.clients and run.topic in machine.clients[run.client].tracks:
+                machine.clients[run.client].tracks[run.topic].load(run)
+    for loaded in machine.topics.values():
+        loaded.finish_loading()
+    for client in machine.clients.values():
+        for name, track in client.tracks.items():
+            if name in machine.topics:
+                track.trim(machine.topics[name].first_offset)
+
+
+def _restore_rest(machine: Machine, state: Snapshot) -> None:
+    """Everything but the indexes."""
+    for topic in state.topics:
+        kept = machine.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
+        kept.settled_offset = topic.settled_offset
+        machine.used_at_ms[topic.name] = topic.used_at_ms
+        for at_ms, name, offset in topic.ids:
+            kept.remember_ids([(name, offset)], at_ms)
+    for known in state.clients:
+        client = machine.clients[known.name] = Client(known.name, known.token, known.anonymous, known.epoch)
+        client.past_tokens.extend(known.past_tokens)
+        client.tracks = {name: Track(last) for name, last in known.lasts.items()}
+    for subscription in state.subscriptions:
+        machine.remember_subscription(subscription)
+    machine.retired = dict(state.retired)
+    machine.stages.restore(state.stages)
+    for group in state.groups:
+        machine.remember_group(group.restore())
+    machine.ring = Ownership.restore(state.ring) if state.ring is not None else None

@@ -1,0 +1,96 @@
+"""Everything that arcs hold beside stored batches, as a list of small records in a fixed order.
+
+A gift is frozen, so its list of facts is always the same, and a place in the list says how much of it somebody has:
+first the topics by name, then the clients whose home is in the arcs, by name; of each topic its edges first, then ids,
+publishers' tracks, subscriptions and groups. A long list of ids or of a track's runs is cut into several records.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.subscriptions import Subscription
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A place in the list of facts: before the record `index` of a topic or a client."""
+
+    kind: int
+    name: str
+    index: int
+
+
+TOPICS, HOMES, ENDED = 0, 1, 2
+START = Mark(TOPICS, "", 0)
+END = Mark(ENDED, "", 0)
+
+
+class Edges(msgspec.Struct, frozen=True, array_like=True, tag="edges"):
+    """A topic, without what it holds. All its batches, up to `next_offset`, have to be here before."""
+
+    topic: str
+    first_offset: int
+    next_offset: int
+    settled_offset: int
+    used_at_ms: int
+
+
+class Retired(msgspec.Struct, frozen=True, array_like=True, tag="retired"):
+    """A topic that was collected; with an offset of 0, one that was not even that, but publishers remember it."""
+
+    topic: str
+    next_offset: int
+
+
+class Ids(msgspec.Struct, frozen=True, array_like=True, tag="ids"):
+    """Some of the ids that a topic has taken: when, which, and by the message at which offset."""
+
+    topic: str
+    ids: tuple[tuple[int, str, int], ...]
+
+
+class Known(msgspec.Struct, frozen=True, array_like=True):
+    """A client as far as any owner of a topic has to know it."""
+
+    name: str
+    epoch: int
+    anonymous: bool
+
+
+class Runs(msgspec.Struct, frozen=True, array_like=True, tag="runs"):
+    """Some runs of a publisher's track in a topic; the columns are those of a `Track`."""
+
+    topic: str
+    client: Known
+    last: int
+    sequences: bytes
+    offsets: bytes
+    counts: bytes
+    continued: bool
+    """They follow those of the record before."""
+
+
+class Reader(msgspec.Struct, frozen=True, array_like=True, tag="reader"):
+    """A subscription. It is listed with the first of its topics; all of them lie at the same point."""
+
+    client: Known
+    subscription: Subscription
+
+
+class Sharers(msgspec.Struct, frozen=True, array_like=True, tag="sharers"):
+    """A consumer group and its members."""
+
+    group: GroupState
+    clients: tuple[Known, ...]
+
+
+class Home(msgspec.Struct, frozen=True, array_like=True, tag="home"):
+    """A client whose epochs are given by the owner of the arcs."""
+
+    client: Known
+    token: bytes
+    past_tokens: tuple[bytes, ...]
+
+
+Fact = Edges | Retired | Ids | Runs | Reader | Sharers | Home

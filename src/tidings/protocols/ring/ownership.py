@@ -1,0 +1,176 @@
+"""What a group owns of the circle, as its own journal knows it.
+
+A broker that is part of no ring has no `Ownership`, and nothing is asked. In a ring every group has one, and it changes
+only by journaled commands: whoever applies the same records owns the same.
+
+Arcs leave for good when they are *given*: from that record on nothing is accepted for them, and what they hold is
+frozen until the taker has all of it (`Giving`). The group that *takes* collects what it gets in its own journal
+(`Taking`), out of sight, and owns it with one record at the end. So no point is ever owned by two groups. Every gift
+has a number of its giver's; the taker remembers which it has taken, so that one that is offered again is not taken
+twice, even if it has been given on since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tidings.errors import InvalidRequest, Moved
+from tidings.protocols.ring.arcs import Arc, Arcs, common, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.facts import START, Mark
+from tidings.protocols.ring.messages import Card, Gone
+
+GIVEN_MAX = 64
+CONTACTS_MAX = 64
+TAKEN_MAX = 4_096
+"""Groups of which it is remembered what was taken from them: as many as a ring may have."""
+JUDGED_MAX = 65_536
+"""Names of which it is remembered whether they are owned, so that a put does not have to hash its topic."""
+
+
+class Giving(msgspec.Struct, frozen=True, array_like=True):
+    """Arcs that were given and are not yet forgotten."""
+
+    arcs: Arcs
+    taker: Card
+    number: int
+    """Which gift of this group it is."""
+
+
+class Taking(msgspec.Struct, frozen=True, array_like=True):
+    """Arcs that are being taken from another group."""
+
+    giver: bytes
+    arcs: Arcs
+    number: int = 0
+    """The number of the gift; 0 as long as the giver has not given anything, and either side may still turn back."""
+    mark: Mark = START
+    """Everything before this place in the list of the gift's facts is here."""
+
+
+class RingState(msgspec.Struct, frozen=True, array_like=True):
+    """An `Ownership` as a snapshot holds it."""
+
+    arcs: Arcs
+    giving: Giving | None
+    taking: Taking | None
+    given: tuple[Gone, ...]
+    contacts: tuple[Card, ...]
+    gifts: int
+    taken: dict[bytes, int]
+
+
+class Ownership:
+    """The arcs of a group, those on their way, and whom it knows."""
+
+    def __init__(self, arcs: Iterable[Arc] = ()) -> None:
+        self.arcs: Arcs = joined(arcs)
+        """What is owned: served to clients, and nowhere else."""
+        self.giving: Giving | None = None
+        self.taking: Taking | None = None
+        self.given: tuple[Gone, ...] = ()
+        """Arcs that were given away, the newest last: hints where to ask."""
+        self.contacts: tuple[Card, ...] = ()
+        """Groups of the ring, so that one that starts again finds it."""
+        self.gifts = 0
+        """How many times something was given."""
+        self.taken: dict[bytes, int] = {}
+        """group -> the number of its gift that was taken last."""
+        self._judged: dict[str, bool] = {}
+
+    @property
+    def gone(self) -> tuple[Gone, ...]:
+        """Where to ask for what is not owned any more, the newest last."""
+        if self.giving is None:
+            return self.given
+        return (*self.given, *(Gone(arc, self.giving.taker) for arc in self.giving.arcs))
+
+    @property
+    def has_left(self) -> bool:
+        """Whether everything that was ever owned here is another group's, and nothing is on its way."""
+        return bool(self.gifts) and not self.arcs and self.giving is None and self.taking is None
+
+    def owns_topic(self, name: str) -> bool:
+        """Whether a topic is served here."""
+        known = self._judged.get(name)
+        if known is None:
+            if len(self._judged) >= JUDGED_MAX:
+                self._judged.clear()
+            known = self._judged[name] = owns(self.arcs, point_of(name))
+        return known
+
+    def owns_home(self, client: str) -> bool:
+        """Whether the epochs of a client are given here."""
+        return owns(self.arcs, home_of(client))
+
+    def check_topics(self, names: Iterable[str]) -> None:
+        """Moved if one of these topics is not owned; InvalidRequest if they could come apart."""
+        together: bytes | None = None
+        first = ""
+        for name in names:
+            if not self.owns_topic(name):
+                raise Moved(f"The topic {name!r} is not owned here: ask who owns it.")
+            if first and name != first:
+                together = together or point_of(first)
+                if point_of(name) != together:
+                    raise InvalidRequest(
+                        f"The topics {first!r} and {name!r} cannot be used in one request, because different groups of "
+                        "the ring may own them: give both the same tag in braces, as in '{shop}orders' and "
+                        "'{shop}refunds'."
+                    )
+            first = first or name
+
+    def check_home(self, client: str) -> None:
+        """Moved if the epochs of a client are given elsewhere."""
+        if not self.owns_home(client):
+            raise Moved(f"The name {client!r} is not looked after here: ask who owns its home.")
+
+    # How it changes. Each is part of a command that has been checked.
+
+    def give(self, arcs: Arcs, taker: Card) -> None:
+        """These arcs are owned no more."""
+        self.gifts += 1
+        self.giving = Giving(arcs, taker, self.gifts)
+        self._become(without(self.arcs, arcs))
+
+    def drop(self) -> None:
+        """The gift has been taken."""
+        self.given, self.giving = self.gone[-GIVEN_MAX:], None
+
+    def take(self) -> Arcs:
+        """What was being taken is owned."""
+        taking = self.taking
+        assert taking is not None and taking.number
+        assert not common(self.arcs, taking.arcs), "what is taken was owned by somebody else"
+        self.taken.pop(taking.giver, None)
+        self.taken[taking.giver] = taking.number
+        while len(self.taken) > TAKEN_MAX:
+            del self.taken[next(iter(self.taken))]
+        left = ((gone.card, without((gone.arc,), taking.arcs)) for gone in self.given)
+        self.given = tuple(Gone(arc, card) for card, arcs in left for arc in arcs)[-GIVEN_MAX:]
+        self.taking = None
+        self._become(joined((*self.arcs, *taking.arcs)))
+        return taking.arcs
+
+    def know(self, cards: Iterable[Card]) -> None:
+        """These groups are in the ring."""
+        self.contacts = tuple(cards)[-CONTACTS_MAX:]
+
+    def _become(self, arcs: Arcs) -> None:
+        self.arcs = arcs
+        self._judged.clear()
+
+    # Snapshots.
+
+    def state(self) -> RingState:
+        """Everything, for a snapshot."""
+        return RingState(self.arcs, self.giving, self.taking, self.given, self.contacts, self.gifts, dict(self.taken))
+
+    @classmethod
+    def restore(cls, state: RingState) -> Ownership:
+        """From what `state` gave."""
+        ring = cls(state.arcs)
+        ring.giving, ring.taking, ring.given = state.giving, state.taking, state.given
+        ring.contacts, ring.gifts, ring.taken = state.contacts, state.gifts, dict(state.taken)
+        return ring

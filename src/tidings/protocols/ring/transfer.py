@@ -1,0 +1,343 @@
+"""What the commands of a ring do to a broker's state.
+
+A taker's topics grow batch by batch (`Load`), and get the rest of what they are by facts, which have to come in the
+order of their list: so that the last one says that all of them are there. Nothing of it is served before `Take`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
+
+from tidings.errors import InvalidRequest, LimitReached, Moved
+from tidings.protocols.broker.clients import Client, Track
+from tidings.protocols.broker.commands import (
+    Adopt,
+    Claim,
+    Drop,
+    Facts,
+    Give,
+    Know,
+    Load,
+    LoadedTopic,
+    RingCommand,
+    Seek,
+    Take,
+)
+from tidings.protocols.broker.topics import Topic
+from tidings.protocols.ring.arcs import Arcs, common, home_of, owns, point_of
+from tidings.protocols.ring.facts import (
+    END,
+    TOPICS,
+    Edges,
+    Fact,
+    Home,
+    Ids,
+    Known,
+    Mark,
+    Reader,
+    Retired,
+    Runs,
+    Sharers,
+)
+from tidings.protocols.ring.ownership import Ownership, Taking
+
+if TYPE_CHECKING:
+    from tidings.protocols.broker.machine import Machine
+
+ANONYMOUS = "anonymous-"
+TOKEN_DIGITS = 16
+"""Names that a client makes up end with so many hexadecimal digits."""
+
+
+def is_anonymous(name: str) -> bool:
+    """Whether a client has made up this name for one session: the owner of a topic sees only the name.
+
+    >>> is_anonymous("anonymous-0123456789abcdef"), is_anonymous("worker/0123456789abcdef"), is_anonymous("ann/desk")
+    (True, True, False)
+    """
+    _, slash, digits = name.rpartition("/")
+    made_up = len(digits) == TOKEN_DIGITS and all(digit in "0123456789abcdef" for digit in digits)
+    return name.startswith(ANONYMOUS) or (slash == "/" and made_up)
+
+
+def apply(machine: Machine, command: RingCommand, body_address: int) -> object:
+    """Changes the state by one command; a refusal raises and changes nothing."""
+    if isinstance(command, Claim):
+        if machine.ring is None:
+            machine.ring = Ownership(command.arcs)
+        return None
+    ring = machine.ring
+    if ring is None:
+        raise InvalidRequest("This broker is part of no ring: claim some arcs first.")
+    match command:
+        case Know(cards):
+            ring.know(cards)
+        case Adopt():
+            return _on_adopt(machine, ring, command)
+        case Seek():
+            _on_seek(machine, ring, command)
+        case Load():
+            _on_load(machine, ring, command, body_address)
+        case Facts():
+            _on_facts(machine, ring, command)
+        case Take():
+            _on_take(ring, command)
+        case Give():
+            _on_give(ring, command)
+        case Drop(number):
+            if ring.giving is not None and ring.giving.number == number:
+                forget(machine, ring.giving.arcs)
+                ring.drop()
+        case _:
+            assert_never(command)
+    return None
+
+
+def _on_adopt(machine: Machine, ring: Ownership, command: Adopt) -> int:
+    client = machine.clients.get(command.client)
+    if ring.owns_home(command.client):
+        return client.epoch if client is not None else 0  # Epochs are given here, and to be learned from nobody.
+    if client is None and len(machine.clients) >= machine.settings.clients_max:
+        raise LimitReached(f"{machine.settings.clients_max} names are in use (clients_max): raise the limit.")
+    return _adopt(machine, Known(command.client, command.epoch, is_anonymous(command.client))).epoch
+
+
+def _adopt(machine: Machine, known: Known) -> Client:
+    """The client, with the epoch that is known of it unless a higher one is known here."""
+    client = machine.clients.get(known.name)
+    if client is None:
+        client = machine.clients[known.name] = Client(known.name, b"", known.anonymous, known.epoch)
+    client.epoch = max(client.epoch, known.epoch)
+    return client
+
+
+# Giving.
+
+
+def _on_give(ring: Ownership, command: Give) -> None:
+    if ring.giving is not None:
+        raise InvalidRequest("Something else is being given: one gift after the other.")
+    arcs = common(ring.arcs, command.arcs)
+    if not arcs:
+        raise Moved("Nothing of that is owned here: it cannot be given.")
+    ring.give(arcs, command.taker)
+
+
+def forget(machine: Machine, arcs: Arcs) -> None:
+    """All topics in some arcs go, with all that belongs to them, and so do homes of clients."""
+    for name in [name for name in machine.topics if owns(arcs, point_of(name))]:
+        del machine.topics[name]
+        machine.used_at_ms.pop(name, None)
+    for name in [name for name in machine.retired if owns(arcs, point_of(name))]:
+        del machine.retired[name]
+    idle: dict[str, None] = {}
+    for name in [name for name in machine.readers if owns(arcs, point_of(name))]:
+        for key in machine.readers.pop(name):
+            machine.subscriptions.pop(key, None)
+            if machine.owned.get(key[0], {}).pop(key, None) is not None:
+                idle[key[0]] = None
+    for name in [name for name in machine.groups_of if owns(arcs, point_of(name))]:
+        for group_key, group in machine.groups_of.pop(name).items():
+            del machine.groups[group_key]
+            idle.update(dict.fromkeys(group.members))
+    for client in machine.clients.values():
+        for name in [name for name in client.tracks if owns(arcs, point_of(name))]:
+            del client.tracks[name]
+            idle[client.name] = None
+        if owns(arcs, home_of(client.name)):
+            client.token = b""
+            client.past_tokens.clear()
+            idle[client.name] = None
+    _forget_idle(machine, idle)
+
+
+def _forget_idle(machine: Machine, names: dict[str, None]) -> None:
+    """Clients go that have nothing here any more; when they come again, they bring their epoch."""
+    ring = machine.ring
+    assert ring is not None
+    members = {name: None for group in machine.groups.values() for name in group.members}
+    taking = ring.taking.arcs if ring.taking is not None else ()
+    for name in names:
+        client = machine.clients.get(name)
+        if client is None or client.tracks or machine.owned.get(name) or name in members:
+            continue
+        if not ring.owns_home(name) and not owns(taking, home_of(name)):
+            del machine.clients[name]
+            machine.owned.pop(name, None)
+
+
+def is_held(machine: Machine, client: Client) -> bool:
+    """Whether something of a client is on its way to another group, or from one, and has to stay as it is."""
+    ring = machine.ring
+    if ring is None:
+        return False
+    giving = ring.giving.arcs if ring.giving is not None else ()
+    taking = ring.taking.arcs if ring.taking is not None and ring.taking.number else ()
+    held = (*giving, *taking)
+    if not held:
+        return False
+    return (
+        owns(held, home_of(client.name))
+        or any(owns(held, point_of(name)) for name in client.tracks)
+        or any(owns(held, point_of(topics[0])) for _, topics in machine.owned.get(client.name, {}))
+        or any(client.name in group.members and owns(held, point_of(group.topic)) for group in machine.groups.values())
+    )
+
+
+# Taking.
+
+
+def _on_seek(machine: Machine, ring: Ownership, command: Seek) -> None:
+    taking = ring.taking
+    if taking is not None and taking.number:
+        if (taking.giver, taking.number) == (command.giver, command.number):
+            return
+        raise InvalidRequest("A gift is being taken: one after the other.")
+    if not command.arcs:
+        ring.taking = None
+        _forget_loaded(machine, ring)
+        return
+    if command.number and ring.taken.get(command.giver, 0) >= command.number:
+        return
+    if common(command.arcs, (*ring.arcs, *(ring.giving.arcs if ring.giving else ()))):
+        raise InvalidRequest("What is owned here, or not yet forgotten, cannot be taken.")
+    sought = Taking(command.giver, command.arcs, command.number)
+    if sought != taking:
+        ring.taking = sought
+        _forget_loaded(machine, ring)
+
+
+def _forget_loaded(machine: Machine, ring: Ownership) -> None:
+    """Topics go of which something was loaded that nobody takes any more."""
+    kept = (
+        *ring.arcs,
+        *(ring.giving.arcs if ring.giving else ()),
+        *(ring.taking.arcs if ring.taking else ()),
+    )
+    for name in [name for name in machine.topics if not owns(kept, point_of(name))]:
+        del machine.topics[name]
+        machine.used_at_ms.pop(name, None)
+
+
+def _on_load(machine: Machine, ring: Ownership, command: Load, body_address: int) -> None:
+    taking = ring.taking
+    if taking is None or not all(owns(taking.arcs, point_of(each.topic)) for each in command.topics):
+        raise Moved("Batches have come of a topic that is not being taken.")
+    ends = [_check_load(machine.topics.get(each.topic), each) for each in command.topics]
+    address = body_address
+    for loaded, end in zip(command.topics, ends, strict=True):
+        finished = Mark(TOPICS, loaded.topic, 0) < taking.mark
+        for batch in loaded.batches:
+            if batch.first_offset >= end and not finished:
+                topic = machine.topics.get(loaded.topic)
+                if topic is None or topic.next_offset < batch.first_offset:
+                    topic = machine.topics[loaded.topic] = Topic(loaded.topic, end, end)
+                topic.append(address, batch.size_bytes, batch.count, None, batch.shared, batch.time_ms)
+            address += batch.size_bytes
+
+
+def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
+    """From which offset on the batches are new; raises if something between is missing.
+
+    What the giver has let go is not missed: it may be more than all that was loaded before.
+    """
+    end = loaded.first_offset if topic is None else max(topic.next_offset, loaded.first_offset)
+    following = end
+    for batch in loaded.batches:
+        if batch.first_offset >= end:
+            if batch.first_offset != following:
+                raise InvalidRequest(f"Of {loaded.topic!r} the offsets from {following} on are missing.")
+            following += batch.count
+        elif batch.first_offset + batch.count > end:
+            raise InvalidRequest(f"A batch of {loaded.topic!r} begins at {batch.first_offset} and was cut at {end}.")
+    return end
+
+
+def _on_facts(machine: Machine, ring: Ownership, command: Facts) -> None:
+    taking = ring.taking
+    if taking is None or not taking.number or (taking.giver, taking.number) != (command.giver, command.number):
+        raise InvalidRequest("Facts have come of a gift that is not being taken.")
+    if command.end <= taking.mark:
+        return
+    if command.start != taking.mark:
+        raise InvalidRequest("Some facts before these are missing.")
+    for fact in command.facts:
+        if isinstance(fact, Edges) and fact.first_offset < fact.next_offset:
+            topic = machine.topics.get(fact.topic)
+            if topic is None or topic.next_offset != fact.next_offset:
+                raise InvalidRequest(f"Not all of {fact.topic!r} is here: load it first.")
+    for fact in command.facts:
+        _apply_fact(machine, fact)
+    ring.taking = msgspec.structs.replace(taking, mark=command.end)
+
+
+def _apply_fact(machine: Machine, fact: Fact) -> None:
+    match fact:
+        case Edges():
+            _apply_edges(machine, fact)
+        case Retired(name, next_offset):
+            machine.topics.pop(name, None)
+            machine.used_at_ms.pop(name, None)
+            if next_offset:
+                machine.retired[name] = next_offset
+        case Ids(name, ids):
+            for at_ms, each, offset in ids:
+                machine.topics[name].remember_ids([(each, offset)], at_ms)
+        case Runs():
+            _apply_runs(machine, fact)
+        case Reader(known, subscription):
+            _adopt(machine, known)
+            copied = msgspec.structs.replace(
+                subscription,
+                cursors=dict(subscription.cursors),
+                starts=dict(subscription.starts),
+                sent=dict(subscription.sent),
+            )
+            machine.remember_subscription(copied)
+        case Sharers(group, clients):
+            for known in clients:
+                _adopt(machine, known)
+            machine.remember_group(group.restore())
+        case Home(known, token, past_tokens):
+            client = _adopt(machine, known)
+            client.token, client.anonymous = token, known.anonymous
+            client.past_tokens.clear()
+            client.past_tokens.extend(past_tokens)
+        case _:
+            assert_never(fact)
+
+
+def _apply_edges(machine: Machine, fact: Edges) -> None:
+    name = fact.topic
+    if fact.first_offset == fact.next_offset:
+        topic = machine.topics[name] = Topic(name, fact.next_offset, fact.next_offset)
+    else:
+        topic = machine.topics[name]
+        topic.trim(fact.first_offset)
+    assert (topic.first_offset, topic.next_offset) == (fact.first_offset, fact.next_offset)
+    topic.settled_offset = fact.settled_offset
+    machine.used_at_ms[name] = fact.used_at_ms
+    machine.retired.pop(name, None)
+
+
+def _apply_runs(machine: Machine, fact: Runs) -> None:
+    tracks = _adopt(machine, fact.client).tracks
+    if not fact.continued:
+        tracks[fact.topic] = Track(fact.last)
+    track = tracks[fact.topic]
+    track.sequences.frombytes(fact.sequences)
+    track.offsets.frombytes(fact.offsets)
+    track.counts.frombytes(fact.counts)
+
+
+def _on_take(ring: Ownership, command: Take) -> None:
+    if ring.taken.get(command.giver, 0) >= command.number:
+        return
+    taking = ring.taking
+    if taking is None or (taking.giver, taking.number) != (command.giver, command.number):
+        raise InvalidRequest("That gift is not being taken.")
+    if taking.mark != END:
+        raise InvalidRequest("Not all of the gift is here.")
+    ring.take()

@@ -1,0 +1,180 @@
+"""Nodes of a ring (P7, P8, P12): any node serves any client, and the owner of a topic has the last word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.node.rings import RingNode, Rings, topic_in
+from tidings.errors import Fenced
+from tidings.message import Columns
+from tidings.protocols.broker import bulk, messages, operators
+from tidings.protocols.ring.arcs import WHOLE, common, joined
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_node_of_one_group_serves(size: int) -> None:
+    """P8: a put that comes in anywhere is stored by whoever leads the owner."""
+    ring = Rings(1, size)
+    for number, node in enumerate(ring.nodes.values()):
+        epoch = ring.hello(node, f"ann{number}")
+        assert isinstance(ring.put(node, f"ann{number}", epoch, "news", b"hello"), messages.PutDone)
+    assert ring.values("news") == [b"hello"] * size
+
+
+def test_topics_that_may_lie_apart_are_refused_with_what_to_do() -> None:
+    ring = Rings()
+    (node,) = ring.nodes.values()
+    epoch = ring.hello(node, "ann")
+    apart = ring.ask(node, messages.Subscribe(3, "ann", epoch, ("orders", "refunds")))
+    assert isinstance(apart, messages.Failed) and "{shop}orders" in apart.text
+    together = ring.ask(node, messages.Subscribe(4, "ann", epoch, ("{shop}orders", "{shop}refunds")))
+    assert isinstance(together, messages.SubscribeDone)
+
+
+def test_staged_writes_are_refused() -> None:
+    ring = Rings()
+    (node,) = ring.nodes.values()
+    epoch = ring.hello(node, "ann")
+    answer = ring.ask(node, bulk.Stage(3, "ann", epoch, "query", 1, "stage", 1, "news", 1), Columns(1, "ann", [b"x"]))
+    assert isinstance(answer, messages.Failed) and "staged" in answer.text
+
+
+def test_a_bad_request_is_answered_by_the_node_it_came_to() -> None:
+    ring = Rings()
+    (node,) = ring.nodes.values()
+    node.engine.receive(ring.now_ms, b"fuzzer", [b"\x93\xa3put\x07"])
+    ring.settle()
+    assert [type(answer) for who, answer, _ in node.heard if who == b"fuzzer"] == [messages.Failed]
+
+
+def follower_of(ring: Rings) -> RingNode:
+    return next(node for node in ring.nodes.values() if node is not ring.leader_of(ring.groups[0]))
+
+
+def read(ring: Rings, node: RingNode, peer: bytes, epoch: int, stream: int = 1) -> Any:
+    flow = messages.Flow(10 + stream, "ann", epoch, ("news",), stream, (messages.Position("news", 0),), 100, 100_000)
+    return ring.ask(node, flow, peer=peer)
+
+
+def test_deliveries_come_through_the_node_where_the_reader_is() -> None:
+    ring = Rings(1, 3)
+    node = follower_of(ring)
+    epoch = ring.hello(node, "ann")
+    ring.ask(node, messages.Subscribe(3, "ann", epoch, ("news",)))
+    assert isinstance(read(ring, node, b"reader", epoch), messages.Flowing)
+    ring.put(node, "ann", epoch, "news", b"one", b"two")
+    ring.wait(lambda: [1 for who, each, _ in node.heard if who == b"reader" and is_delivery(each)], "a delivery")
+    (batches,) = [batches for who, each, batches in node.heard if who == b"reader" and is_delivery(each)]
+    assert [batch.values for batch in batches] == [[b"one", b"two"]]
+
+
+def is_delivery(answer: object) -> bool:
+    return isinstance(answer, messages.Delivery)
+
+
+def test_when_a_leader_dies_its_visitors_are_told_to_come_again_and_nothing_overtakes() -> None:
+    """Everything that a connection still carries is dropped once its way has changed."""
+    ring = Rings(1, 3)
+    node, leader = follower_of(ring), ring.leader_of(ring.groups[0])
+    assert leader is not None
+    epoch = ring.hello(node, "ann")
+    ring.ask(node, messages.Subscribe(3, "ann", epoch, ("news",)))
+    read(ring, node, b"reader", epoch)
+    leader.kill()
+    part = messages.Part((messages.Target("news", 1),), 1)
+    ring.say(node, b"reader", messages.Put(20, "ann", epoch, part), Columns(1, "ann", [b"lost"]))
+    ring.wait(lambda: ring.leader_of(ring.groups[0]), "another leader")
+    ring.wait(
+        lambda: [1 for who, each, _ in node.heard if who == b"reader" and isinstance(each, messages.Elsewhere)],
+        "the visitor is told",
+    )
+    second = messages.Part((messages.Target("news", 2),), 1)
+    ring.say(node, b"reader", messages.Put(21, "ann", epoch, second), Columns(1, "ann", [b"overtaken"]))
+    ring.pass_ms(500)
+    assert ring.answer(node, b"reader", 21) == ring.answer(node, b"reader", 0)
+    assert isinstance(ring.put(node, "ann", epoch, "news", b"first"), messages.PutDone)
+    assert ring.values("news") == [b"first"]
+
+
+def test_a_reader_whose_stream_is_unknown_hears_so_with_its_next_beat() -> None:
+    ring = Rings(1, 3)
+    node = follower_of(ring)
+    epoch = ring.hello(node, "ann")
+    ring.ask(node, messages.Subscribe(3, "ann", epoch, ("news",)))
+    read(ring, node, b"reader", epoch)
+    beat = ring.ask(node, messages.Beat(30, "ann", epoch, (1,)), peer=b"reader")
+    assert beat == messages.BeatDone(30, ())
+    beat = ring.ask(node, messages.Beat(31, "ann", epoch, (1, 7)), peer=b"reader")
+    assert beat == messages.BeatDone(31, (7,))
+
+
+def test_a_name_that_another_session_has_taken_is_fenced_at_its_home() -> None:
+    ring = Rings(1, 3)
+    node = follower_of(ring)
+    old, new = ring.hello(node, "ann", b"one"), ring.hello(node, "ann", b"two")
+    assert new > old
+    beat = ring.ask(node, messages.Beat(5, "ann", old, ()))
+    assert isinstance(beat, messages.Failed) and beat.number == Fenced.number
+
+
+# Several groups.
+
+
+def test_a_second_group_takes_its_part_of_the_circle() -> None:
+    ring = Rings(3, 1)
+    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
+    assert not common(arcs[0], arcs[1])
+
+
+def test_any_node_serves_any_topic() -> None:
+    """P8: the owner is found, remembered, and takes what came in elsewhere."""
+    ring = Rings(3, 1)
+    for owner in list(ring.nodes.values()):
+        topic = topic_in(owner)
+        for number, node in enumerate(ring.nodes.values()):
+            epoch = ring.hello(node, f"ann{number}")
+            assert isinstance(ring.put(node, f"ann{number}", epoch, topic, b"hello"), messages.PutDone)
+        assert ring.values(topic) == [b"hello"] * 3
+    names = ring.ask(node, messages.AskTopics(9))
+    assert len(names.topics) == 3
+
+
+def test_a_newer_session_fences_the_older_where_it_has_spoken() -> None:
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    old = ring.hello(one, "ann", b"one")
+    assert isinstance(ring.put(one, "ann", old, topic, b"old"), messages.PutDone)
+    new = ring.hello(three, "ann", b"two")
+    assert isinstance(ring.put(three, "ann", new, topic, b"new"), messages.PutDone)
+    late = ring.put(one, "ann", old, topic, b"late")
+    assert isinstance(late, messages.Failed) and late.number == Fenced.number
+    assert ring.values(topic) == [b"old", b"new"]
+
+
+def test_topics_move_to_a_group_that_joins_and_back_when_it_leaves() -> None:
+    """P7, P12: what was stored goes with its topic, and a publisher's numbers too."""
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    epoch = ring.hello(first, "ann")
+    topics = [f"topic-{number}" for number in range(20)]
+    for topic in topics:
+        ring.put(first, "ann", epoch, topic, b"one")
+    (second,) = ring.add_group(1)
+    ring.wait(lambda: ring.owns(ring.groups[1]), "the new group owns something")
+    owners = {ring.owner_of(topic).address for topic in topics}
+    assert owners == {first.address, second.address}
+    for topic in topics:
+        part = messages.Part((messages.Target(topic, 1),), 1)
+        again = ring.ask(second, messages.Put(5, "ann", epoch, part), Columns(1, "ann", [b"one"]))
+        assert again == messages.PutDone(5, (messages.Stored(None, ((0, 0),)),))
+        ring.put(second, "ann", epoch, topic, b"two")
+        assert ring.values(topic) == [b"one", b"two"]
+    assert isinstance(ring.ask(second, operators.LeaveRing(6)), operators.RingLeft)
+    for topic in topics:
+        assert ring.owner_of(topic) is first
+        ring.put(second, "ann", epoch, topic, b"three")
+        assert ring.values(topic) == [b"one", b"two", b"three"]
