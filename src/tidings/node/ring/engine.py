@@ -409,9 +409,7 @@ class RingEngine(GroupEngine):
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
         self._learn_ourselves(now_ms)
-        in_use = self.front.groups_in_use()
-        in_use.pop(self._identity.group, None)
-        self._seeking.tick(now_ms, in_use)
+        self._seeking.tick(now_ms, self.front.groups_in_use(), self._identity.group)
         self.front.tick(now_ms)
         if self.leading is not None:
             self._run(self.leading.tick(now_ms))

@@ -98,6 +98,13 @@ class Directory:
         entry.arcs, entry.gone = word.arcs, word.gone
         return True
 
+    def distrust(self, group: bytes) -> None:
+        """What a group owns is not known any more: it may have left, and others own it. Its next word counts again."""
+        entry = self._entries.get(group)
+        if entry is not None and entry.arcs:
+            entry.arcs, entry.arcs_slot = (), -1
+            self._is_stale = True
+
     def learn_card(self, card: Card) -> bool:
         """Takes a card in; says whether anything in it but the slot was news."""
         entry = self._entries.pop(card.group, None)
