@@ -409,7 +409,10 @@ class RingEngine(GroupEngine):
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
         self._learn_ourselves(now_ms)
-        self._seeking.tick(now_ms, self.front.groups_in_use(), self._identity.group)
+        in_use = self.front.groups_in_use()
+        if self.leading is not None and self.ring is not None and self.ring.taking is not None:
+            in_use[self.ring.taking.giver] = None  # One that has left, and is switched off, never says so.
+        self._seeking.tick(now_ms, in_use, self._identity.group)
         self.front.tick(now_ms)
         if self.leading is not None:
             self._run(self.leading.tick(now_ms))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CLAIM_AGAIN_MS = 2_000
 KNOW_EVERY_MS = 5_000
 CONTACTS_MAX = 64
+LEAVERS_MAX = 64
 
 
 def after(point: Key) -> Key:
@@ -51,8 +52,8 @@ class Leading:
         self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
         self._known_at_ms = now_ms
-        self._leavers: list[tuple[Any, int]] = []
-        """Operators who want the group to leave, and wait until it has."""
+        self._leavers: dict[Any, int] = {}
+        """Operators who want the group to leave and wait until it has, each with the number of its last request."""
 
     def _read(self, place: Place) -> Buffer:
         return self._engine._read(place)
@@ -83,7 +84,8 @@ class Leading:
         ring = self.machine.ring
         if ring is None or ring.arcs == (WHOLE,):
             raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
-        self._leavers.append((peer, request))
+        if len(self._leavers) < LEAVERS_MAX or peer in self._leavers:
+            self._leavers[peer] = request
 
     def tick(self, now_ms: int) -> list[Effect]:
         """What is due, as effects for the engine; the seat's messages lie in its `outgoing`."""
@@ -132,8 +134,8 @@ class Leading:
             else:
                 self.handover.leave(taker)
         elif ring.has_left:
-            leavers, self._leavers = self._leavers, []
-            for peer, request in leavers:
+            leavers, self._leavers = self._leavers, {}
+            for peer, request in leavers.items():
                 engine._reply(peer, operators.RingLeft(request))
 
     def _remember(self, now_ms: int, card: Card) -> Iterator[Effect]:
