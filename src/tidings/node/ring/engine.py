@@ -34,10 +34,10 @@ from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
-from tidings.protocols.ring.arcs import owns, point_of
+from tidings.protocols.ring.arcs import owns, point_of, without
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
 from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
@@ -258,7 +258,10 @@ class RingEngine(GroupEngine):
             return
         try:
             request = codec.decode_request(header)
-            here = is_everywhere(request) or all(owns(ring.arcs, point) for point in points_of(request))
+            if is_everywhere(request):
+                here = not without(relay.arcs, ring.arcs)
+            else:
+                here = all(owns(ring.arcs, point) for point in points_of(request))
             bodies = tuple(frames[1:])
             batches = self._read_bodies(bodies) if bodies else ()
         except TidingsError as error:
@@ -298,8 +301,12 @@ class RingEngine(GroupEngine):
                     self._reply(received.peer, messages.ByeDone(request))
                     return
                 case messages.AskSubscriptions(request):
-                    self._reply(received.peer, messages.Subscriptions(request, ()))
+                    self._confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
                     return
+        if isinstance(message, messages.AskSubscriptions) and client not in self._adopting and known is not None:
+            # What is owned now is asked for, and not what is owned once something has been written down.
+            self._take(msgspec.structs.replace(received, message=msgspec.structs.replace(message, epoch=known.epoch)))
+            return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
 

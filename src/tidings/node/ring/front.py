@@ -28,7 +28,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST
+from tidings.protocols.ring.arcs import LAST, Arcs
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Relay, Turned
 from tidings.wire import codec
@@ -139,7 +139,14 @@ class Front:
         return card
 
     def _relay(
-        self, now_ms: int, visitor: Visitor, card: Card, request: AnyRequest, frames: Sequence[Frame], user: str | None
+        self,
+        now_ms: int,
+        visitor: Visitor,
+        card: Card,
+        request: AnyRequest,
+        frames: Sequence[Frame],
+        user: str | None,
+        arcs: Arcs = (),
     ) -> None:
         if self.visitors.find(visitor.number) is None:
             return  # It was given up just now.
@@ -150,7 +157,7 @@ class Front:
         client = getattr(request, "client", None)
         if client is not None:
             visitor.groups.setdefault(client, {})[card.group] = None
-        self._send(now_ms, path, Relay(visitor.number, card.group, user), frames)
+        self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
 
     def _hold(self, visitor: Visitor, waiting: Waiting) -> None:
         visitor.held.append(waiting)
@@ -189,7 +196,8 @@ class Front:
         if gap is not None:
             self._want(now_ms, gap.end)
             return False
-        owners = [card for card in self._directory.cards() if self._directory.arcs_of(card.group)]
+        pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
+        owners = [card for card, arcs in pieces.items() if arcs]
         unled = [card for card in owners if not card.leader]
         if unled:
             for card in unled:
@@ -200,7 +208,7 @@ class Front:
             own = msgspec.structs.replace(request, request=self._next_number())
             question.open[own.request] = None
             visitor.asking[own.request] = question
-            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
+            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, pieces[card])
         return True
 
     def _next_number(self) -> int:

@@ -32,6 +32,20 @@ def after(point: Key) -> Key:
     return to_key((to_point(point) + 1) % SIZE)
 
 
+def wanted_of(arc: Arc, owner: Key, point: Key) -> Arc:
+    """What a group at a point wants of an arc: what lies before it, but not its owner's own point.
+
+    So every group owns the points up to its own, and Chord, for which that is so, finds who owns a point.
+
+    >>> wanted_of(Arc(b"a", b"m"), b"m", b"e")
+    Arc(start=b'a', end=b'e')
+    >>> wanted_of(WHOLE, b"c", b"e"), wanted_of(WHOLE, b"m", b"e")
+    (Arc(start=b'c', end=b'e'), Arc(start=b'm', end=b'e'))
+    """
+    is_behind = arc == WHOLE or owner in Arc(arc.start, point)
+    return Arc(owner if is_behind else arc.start, point)
+
+
 class Leading:
     """One time of leading; whoever leads next begins with what is in the journal."""
 
@@ -120,7 +134,7 @@ class Leading:
         elif self.handover.idle and owner.group != card.group:
             for arc in engine.directory.arcs_of(owner.group):
                 if card.point in arc:
-                    self.handover.wish((Arc(arc.start, card.point),), owner)
+                    self.handover.wish((wanted_of(arc, owner.point, card.point),), owner)
 
     def _go(self, now_ms: int) -> None:
         """A group that leaves gives everything to whoever owns the points behind its own."""

@@ -16,7 +16,7 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST, Arc, Arcs, cut
+from tidings.protocols.ring.arcs import LAST, Arc, Arcs, cut, joined
 from tidings.protocols.ring.messages import Card, Gone, Word
 
 GROUPS_MAX = 4_096
@@ -162,6 +162,13 @@ class Directory:
         """What a group owns by its own latest word; another one may have claimed some of it since."""
         entry = self._entries.get(group)
         return () if entry is None or entry.card.left else entry.arcs
+
+    def pieces_of(self, group: bytes) -> Arcs:
+        """The points of which this group is believed to be the owner; those of all groups together have none twice."""
+        self._refresh()
+        starts = (LAST, *self._ends[:-1])
+        owned = zip(starts, self._ends, self._owners, strict=True)
+        return joined(Arc(start, end) for start, end, owner in owned if owner == group)
 
     def first_at(self, point: Key) -> Card | None:
         """The group that stands first at or after a point of the circle, of those that have not left."""

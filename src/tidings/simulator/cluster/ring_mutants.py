@@ -21,11 +21,12 @@ from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.giving import Giver
 from tidings.protocols.ring.messages import Card, Relay
 from tidings.protocols.ring.ownership import Ownership
-from tidings.simulator.cluster.ring_watch import OneOwner
+from tidings.simulator.cluster.ring_watch import NothingLeftBehind, OneOwner
 from tidings.simulator.planting import CURSORS, FENCED, LOST, ONCE, PROGRESS, TOGETHER, TWICE, mutant, patched
 from tidings.wire.codec import Frame
 
 ONE_OWNER = OneOwner.RULE
+BEHIND = NothingLeftBehind.RULE
 
 _mutant = partial(mutant, world="ring-cluster")
 
@@ -70,19 +71,19 @@ def _drop_untaken() -> Iterator[None]:
 # What is handed over.
 
 
-@_mutant("take-without-last-facts", "the facts of the last topic of a gift are left out", ONE_OWNER)
+@_mutant("take-without-last-facts", "the facts of the last topic of a gift are left out", BEHIND)
 def _take_without_last_facts() -> Iterator[None]:
     with patched(Gift, "topics_from", lambda topics_from: lambda self, name: topics_from(self, name)[:-1]):
         yield
 
 
-@_mutant("tracks-stay", "what publishers have put is not handed over with a topic", ONE_OWNER)
+@_mutant("tracks-stay", "what publishers have put is not handed over with a topic", BEHIND)
 def _tracks_stay() -> Iterator[None]:
     with patched(Gift, "_runs", lambda _: lambda *_: iter(())):
         yield
 
 
-@_mutant("homes-stay", "the epochs of clients are not handed over with their homes", ONE_OWNER)
+@_mutant("homes-stay", "the epochs of clients are not handed over with their homes", BEHIND)
 def _homes_stay() -> Iterator[None]:
     with patched(Gift, "facts_of_home", lambda _: lambda *_: iter(())):
         yield

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidings.node.engine import Engine
 from tidings.node.group import GroupEngine
-from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey
 from tidings.protocols.chord.identifiers import Key
@@ -23,7 +23,6 @@ from tidings.simulator.ledger import Existing, Ledger, name_of
 from tidings.wire.codec import decode_columns, thin
 
 if TYPE_CHECKING:
-    from tidings.simulator.client import ClientProcess
     from tidings.simulator.cluster.node import NodeProcess
     from tidings.simulator.populated import PopulatedWorld
 
@@ -37,8 +36,19 @@ def shown(arcs: Arcs) -> str:
     return ", ".join(f"{arc.start.hex()[:4]}-{arc.end.hex()[:4]}" for arc in arcs) or "nothing"
 
 
+class NothingLeftBehind(Checker):
+    """A group that takes something has all that there was of it when it was given."""
+
+    RULE = "what is taken is what was given"
+
+    def compare(self, who: str, given: dict[tuple[Any, ...], Any], found: dict[tuple[Any, ...], Any]) -> None:
+        for what in {**given, **found}:
+            if found.get(what) != given.get(what):
+                self.broken(f"{who} takes {what} as {found.get(what)}, and it was given as {given.get(what)}")
+
+
 class OneOwner(Checker):
-    """No point has two owners, only its owner accepts anything for it, and a taker has all that was given."""
+    """No point has two owners, and only its owner accepts anything for it."""
 
     RULE = "every point has one owner at most"
 
@@ -50,6 +60,7 @@ class OneOwner(Checker):
         self._given: dict[tuple[str, int], tuple[Arcs, str]] = {}
         """(giver, number of the gift) -> what it is, and for whom."""
         self._taken: dict[tuple[str, int], None] = {}
+        self._behind = NothingLeftBehind(ledger)
 
     def on_decided(self, group: str, existing: Existing) -> bool:
         """A group has decided a command, to this effect; whether it owns something else since."""
@@ -91,14 +102,9 @@ class OneOwner(Checker):
         if taker != group:
             self.broken(f"{group} takes the gift {number} of {giver}, which is for {taker or 'nobody'}")
         self._check_free(group, gift)
-        wanted = contents(self._ring.of[giver].reference, gift)
+        given = contents(self._ring.of[giver].reference, gift)
         found = contents(self._ring.of[group].reference, gift)
-        for what in {**wanted, **found}:
-            if found.get(what) != wanted.get(what):
-                self.broken(
-                    f"{group} takes the gift {number} of {giver} with {what} as {found.get(what)}, and it was given as "
-                    f"{wanted.get(what)}"
-                )
+        self._behind.compare(f"{group}, from {giver},", given, found)
         self._taken[giver, number] = None
         self.owned[group] = joined((*self.owned[group], *gift))
         self._ring.hold(group, gift)
@@ -208,19 +214,6 @@ class NothingLostAnywhere(NothingLost):
                 self.broken(f"{name} from {topic.first_offset} on holds {names}, not {wanted[topic.first_offset :]}")
 
 
-class AnswersOfOwners(AnswersAreCurrent):
-    """What is said of a topic is current. A list of all topics may be without those that are just then on their way."""
-
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
-        if isinstance(answer, messages.Topics):
-            least = self._asked.get((process.label, answer.request), {})
-            told = {info.name: None for info in answer.topics}
-            self._asked[process.label, answer.request] = {
-                name: count for name, count in least.items() if name in told
-            }
-        super().on_answer(process, answer)
-
-
 class RingWatch(ClusterWatch):
     """The checkers of one broker, for a ring of groups that are one together."""
 
@@ -229,7 +222,7 @@ class RingWatch(ClusterWatch):
         super().__init__(world, settings, self.ring)
         self.owners = OneOwner(self.ring)
         self.together = AllOrNone(self.ring)
-        self.current = AnswersOfOwners(self.ring)
+        self.current = AnswersAreCurrent(self.ring)
         # The first one writes the ledger's topics, on which the others rely.
         self.checkers = [
             NothingTwice(self.ring),
