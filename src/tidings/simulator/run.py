@@ -23,8 +23,8 @@ CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
 WORLDS = ("topics", "groups", "stages", "paxos", "cluster", "ring-cluster")
-"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, clients of such
-replicas, or of a ring of them.
+"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, clients of
+such replicas, or of a ring of them.
 """
 
 

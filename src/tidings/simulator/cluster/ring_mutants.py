@@ -129,7 +129,9 @@ def _adopt_older() -> Iterator[None]:
 # The ways of requests.
 
 
-@_mutant("front-changes-path", "a front sends a connection's requests another way", ONCE, TWICE, LOST, TOGETHER, PROGRESS)
+@_mutant(
+    "front-changes-path", "a front sends a connection's requests another way", ONCE, TWICE, LOST, TOGETHER, PROGRESS
+)
 def _front_changes_path() -> Iterator[None]:
     def make_relay(relay: Any) -> Any:
         def planted(self: Front, now_ms: int, visitor: Visitor, card: Card, *rest: Any) -> None:
@@ -166,13 +168,4 @@ def _front_resends() -> Iterator[None]:
         return planted
 
     with patched(Front, "__init__", make):
-        yield
-
-
-@_mutant("front-keeps-silent", "a front does not tell clients that it has given up their connection", PROGRESS)
-def _front_keeps_silent() -> Iterator[None]:
-    def planted(self: Front, visitor: Visitor, request: int = 0) -> None:
-        visitor.held.clear()
-
-    with patched(Front, "give_up", lambda _: planted):
         yield

@@ -34,9 +34,7 @@ def make_ring_world(random: Random) -> RingWorld:
     plan = draw_plan(random, [*names, ASKER], SILENCE_MS, CALM_MS_RANGE)
     replica = msgspec.structs.replace(draw_replica(random), unanswered_beats_max=random.choice((4, 12, 25)))
     ring_plan = draw_ring_plan(random, plan.calm_ms)
-    world = RingWorld(
-        random, plan, ring_plan, draw_broker(random), draw_journal(random), replica, draw_client(random)
-    )
+    world = RingWorld(random, plan, ring_plan, draw_broker(random), draw_journal(random), replica, draw_client(random))
     families = random.sample(FAMILIES, random.randint(1, 3))
     for number, name in enumerate(names):
         _add_client(world, random, number, name, families)
@@ -78,5 +76,3 @@ def _add_client(world: RingWorld, random: Random, number: int, name: str, famili
             waits_for = chosen
     world.clients[name] = Client(world, name, roles, inbox)
     world.clients[name].waits_for = waits_for
-
-

@@ -13,7 +13,7 @@ from tidings.node.ring.engine import RingEngine
 from tidings.protocols.broker import messages, operators
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.cluster.faults import ClusterPlan
-from tidings.simulator.cluster.node import NodeProcess
+from tidings.simulator.cluster.node import Carry, NodeProcess
 from tidings.simulator.cluster.ring_watch import RingWatch
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.planting import PROGRESS
@@ -105,10 +105,8 @@ class RingWorld(ClusterWorld):
         replica: ReplicaSettings,
         client: ClientSettings,
     ) -> None:
-        super().__init__(
-            *(random, plan, broker, journal, replica, client, self._make_node, {Node: self._carry_along}), RingWatch
-        )
-        self._carries[Desk] = self._carry_to_operator
+        carries: dict[type, Carry] = {Node: self._carry_along, Desk: self._carry_to_operator}
+        super().__init__(random, plan, broker, journal, replica, client, self._make_node, carries, RingWatch)
         self.ring_plan = ring_plan
         self._contacts: dict[str, tuple[str, ...]] = {}
         self._operators = [Operator(self, number, leaving) for number, leaving in enumerate(ring_plan.leaves)]
