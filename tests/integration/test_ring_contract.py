@@ -31,7 +31,7 @@ def owner_of(view: RingView, topic: str) -> str:
 def topic_of(view: RingView, number: int, form: str = "topic{}") -> str:
     """A topic that a certain group owns."""
     group = view.groups[number].group
-    return next(name for name in map(form.format, range(10_000)) if owner_of(view, name) == group)
+    return next(name for name in map(form.format, range(100_000)) if owner_of(view, name) == group)
 
 
 def test_one_message_to_several_topics_with_a_tag(ring: RingHouse) -> None:
@@ -88,9 +88,14 @@ def test_topics_that_lie_apart_are_refused_with_advice(ring: RingHouse) -> None:
 
 
 def test_staged_writes_are_refused_with_advice(ring: RingHouse) -> None:
-    bus = ring.connect("alice")
-    with pytest.raises(tidings.InvalidRequest, match="staged writes"), bus.stage("query", 1, "part-0") as stage:
-        stage.put_many("news", ["one"])
+    stage = ring.connect("alice").stage("query", 1, "attempt-0")
+
+    def write_all() -> None:
+        stage.write("news", [b"one"])
+        stage.finish()
+
+    with pytest.raises(tidings.InvalidRequest, match="staged writes"):
+        write_all()
 
 
 def test_every_node_serves_what_any_group_owns(ring: RingHouse) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_lowercase
@@ -20,6 +21,7 @@ from tidings.errors import InvalidRequest
 
 RECORD_NAME = "ring.json"
 LOCK_NAME = ".ring.lock"
+LOOKS_MAX, LOOK_SECONDS = 200, 0.005
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -129,10 +131,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _is_process_of(pid: int, folder: str) -> bool:
     """Whether a process lives that was started for a folder; one that has ended and waits to be noticed does not."""
-    if Path("/proc/self").exists():
-        try:
-            return folder in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            return False
-    found = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False)
-    return folder in found.stdout
+    if not Path("/proc/self").exists():
+        found = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False)
+        return folder in found.stdout
+    try:
+        for _ in range(LOOKS_MAX):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if command or state in "ZX":
+                return folder in command.split("\0")
+            time.sleep(LOOK_SECONDS)  # It has only just begun, or is about to end: the system knows no command then.
+    except OSError:
+        pass  # There is no such process, or there is none any more.
+    return False

@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.errors import Unavailable
 from tidings.protocols.broker import operators
-from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, joined
+from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, joined, without
 from tidings.ring.asking import Asking
 
 LOOK_SECONDS = 2.0
@@ -37,7 +37,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class RingView(msgspec.Struct, frozen=True):
-    """All groups that have not left, the founder's first if it is known, and what is wrong with them."""
+    """All groups that have not left, and what is wrong with them."""
 
     groups: tuple[GroupView, ...]
     problems: tuple[str, ...]
@@ -90,8 +90,15 @@ def _put_together(said: dict[str, operators.Ring | None]) -> RingView:
             known.setdefault(group.group, group)
             if group.left:
                 left[group.group] = None
-    groups = tuple(_group_view(group, said) for name, group in known.items() if name not in left)
-    return RingView(groups, tuple(_problems(groups)))
+    groups = [_group_view(group, said) for name, group in known.items() if name not in left]
+    heard = joined(arc for group in groups if group.leader for arc in group.arcs)
+    groups = [group for group in groups if not _is_gone(group, heard)]
+    return RingView(tuple(groups), tuple(_problems(groups)))
+
+
+def _is_gone(group: GroupView, heard: Arcs) -> bool:
+    """Whether a group of which nobody answers has left, as not every node has heard: others own all that it had."""
+    return group.silent == group.members and not without(group.arcs, heard)
 
 
 def _group_view(known: operators.RingGroup, said: dict[str, operators.Ring | None]) -> GroupView:

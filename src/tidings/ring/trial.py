@@ -217,7 +217,6 @@ class Trial:
         known = record.read(self.folder)
         running = [node for node in known.nodes if node.running] if known is not None else []
         self._stop(running)
-        self.reap()
         return len(running)
 
     def give_up(self) -> None:
@@ -300,7 +299,7 @@ class Trial:
     def _wait_until_ended(self, nodes: Sequence[NodeRecord]) -> None:
         def is_over() -> bool:
             self.reap()
-            return not any(node.running for node in nodes)
+            return not any(node.running or node.pid in self._children for node in nodes)
 
         self._wait(is_over, "the processes to end", STOP_SECONDS_MAX)
 
@@ -309,6 +308,10 @@ class Trial:
         names = [node.group for node in some]
 
         def is_owning() -> bool:
+            for name in names:
+                if not any(node.running for node in self.record.group(name)):
+                    (first, *_) = self.record.group(name)
+                    raise Unavailable(f"The nodes of the group {name} have ended: {_last_line(first.log)}")
             view = self.view()
             groups = [self.group_view(name, view) for name in names]
             return all(each is not None and each.leader and each.arcs for each in groups) and view.covered
