@@ -221,9 +221,8 @@ class RingEngine(GroupEngine):
             self._out.append((Node(address), encode_message(self.address, message, bodies)))
 
     def _send_group(self, card: Card, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
-        """To whoever leads a group, as far as is known; to all its members if nobody is known to lead."""
-        known = self.directory.card(card.group) or card
-        for address in (known.leader,) if known.leader else known.members:
+        """To whoever leads a group by its card; to all its members if that names nobody."""
+        for address in (card.leader,) if card.leader else card.members:
             self._send_node(address, message, bodies)
 
     def seek(self, now_ms: int, point: Key) -> None:
@@ -328,7 +327,8 @@ class RingEngine(GroupEngine):
     def _run(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ToGroup):
-                self._send_group(effect.card, effect.message, effect.bodies)
+                card = self.directory.card(effect.card.group) or effect.card
+                self._send_group(card, effect.message, effect.bodies)
         super()._run([effect for effect in effects if not isinstance(effect, ToGroup)])
 
     # Operators.
