@@ -40,7 +40,7 @@ from tidings.protocols.events import Received as ClientRequest
 from tidings.protocols.ring.arcs import owns, point_of
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
-from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
 from tidings.protocols.ring.messages import AskWord, Back, Between, Card, Find, NodeMessage, Relay, Turned, Word
 from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
@@ -152,6 +152,8 @@ class RingEngine(GroupEngine):
         if leading is None:
             self._send_node(sender, self.word())
         elif not isinstance(message, Between):
+            if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
+                self._learn(now_ms, sender, message.word)
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
             leading.receive(now_ms, message)
