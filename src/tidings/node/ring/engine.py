@@ -25,7 +25,7 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
-from tidings.node.ring.front import Front, tag_of
+from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.outgoing import Outgoing
 from tidings.node.ring.places import is_everywhere, points_of
@@ -262,7 +262,8 @@ class RingEngine(GroupEngine):
             return
         try:
             request = codec.decode_request(header)
-            here = is_everywhere(request) or all(owns(ring.arcs, point) for point in points_of(request))
+            here = is_everywhere(request) or is_word_of_door(request)
+            here = here or all(owns(ring.arcs, point) for point in points_of(request))
             bodies = tuple(frames[1:])
             batches = self._read_bodies(bodies) if bodies else ()
         except TidingsError as error:
