@@ -37,7 +37,19 @@ class Question:
 class Visitor:
     """One connection of a client."""
 
-    __slots__ = ("asking", "groups", "heard_ms", "held", "held_bytes", "missing", "number", "paths", "peer", "streams")
+    __slots__ = (
+        "asking",
+        "groups",
+        "heard_ms",
+        "held",
+        "held_bytes",
+        "missing",
+        "number",
+        "paths",
+        "peer",
+        "reads",
+        "streams",
+    )
 
     def __init__(self, number: int, peer: Any, now_ms: int) -> None:
         self.number = number
@@ -49,6 +61,8 @@ class Visitor:
         """name -> the groups that have heard of it over this connection."""
         self.streams: dict[int, bytes] = {}
         """stream -> the group that serves it."""
+        self.reads: dict[int, tuple[str, ...]] = {}
+        """stream -> the topics that are read by it."""
         self.missing: dict[int, None] = {}
         """Streams that their group does not serve, and that the client has not been told of."""
         self.asking: dict[int, Question] = {}
