@@ -11,9 +11,9 @@ from tidings import settings
 from tidings.cli.serve import RING_NAME, add_broker_arguments, addresses, broker_settings, free_port, write_whole
 from tidings.errors import InvalidRequest
 
-HELP = r"""\ With --data, runs a node of a ring of replica groups: a durable bus for every client that connects to any of its
-nodes. A group is founded by the nodes of its --group; the first group is the ring, and others join it by the address of
-any node.
+HELP = r"""\ With --data, runs a node of a ring of replica groups: a durable bus for every client, at whichever node it
+connects. A group is founded by the nodes of its --group; the first group is the ring, and others join it by the
+address of any node.
 
 Without --data, runs a node of a bare overlay: a Chord ring with a Scribe tree for each topic, or HyParView with gossip.
 The first node is started alone, the others join by the address of any that runs. Clients speak to it with `tidings
@@ -24,8 +24,7 @@ good order.
 EXAMPLES = """\
   tidings node --data a/ --bind tcp://127.0.0.1:7501                                   # a ring: one group of one node
   tidings node --data b/ --bind tcp://127.0.0.1:7502 --join tcp://127.0.0.1:7501       # a second group
-  tidings node --data c/ --bind tcp://127.0.0.1:7503 --group tcp://127.0.0.1:7503,tcp://127.0.0.1:7504,tcp://127.0.0.1:7505 \\
-      --join tcp://127.0.0.1:7501                                                      # one of three of a third
+  tidings node --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --group tcp://10.0.0.3:7501,tcp://10.0.0.4:7501,tcp://10.0.0.5:7501
   tidings node --bind tcp://127.0.0.1:7500                                   # the first node of a ring
   tidings node --bind tcp://127.0.0.1:7501 --join tcp://127.0.0.1:7500       # another one
   tidings node --bind tcp://127.0.0.1:7500 --founders 9                      # begin when nine are there
@@ -36,7 +35,9 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", type=Path, help="the journal's folder, made if missing: a durable node")
+    parser.add_argument(
+        "--data", metavar="DIR", type=Path, help="the journal's folder, made if missing: a durable node"
+    )
     parser.add_argument(
         "--group",
         metavar="ADDRESSES",

@@ -91,9 +91,7 @@ class Rings:
         """A new group starts; it joins by the first node that there is."""
         number = len(self.groups)
         addresses = [f"tcp://127.0.0.1:{7000 + 10 * number + each}" for each in range(1, size + 1)]
-        members = tuple(
-            Member(each, address, f"disk {address}".encode()) for each, address in enumerate(addresses, 1)
-        )
+        members = tuple(Member(each, address, f"disk {address}".encode()) for each, address in enumerate(addresses, 1))
         group = f"group {number}".encode().ljust(16, b".")
         contacts = tuple(list(self.nodes)[:1])
         nodes = []

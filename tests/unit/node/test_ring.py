@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.node.rings import RingNode, Rings
+from tests.unit.node.rings import RingNode, Rings, topic_in
 from tidings.errors import Fenced
 from tidings.message import Columns
-from tidings.protocols.broker import bulk, messages
+from tidings.protocols.broker import bulk, messages, operators
+from tidings.protocols.ring.arcs import WHOLE, common, joined
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -116,3 +117,64 @@ def test_a_name_that_another_session_has_taken_is_fenced_at_its_home() -> None:
     assert new > old
     beat = ring.ask(node, messages.Beat(5, "ann", old, ()))
     assert isinstance(beat, messages.Failed) and beat.number == Fenced.number
+
+
+# Several groups.
+
+
+def test_a_second_group_takes_its_part_of_the_circle() -> None:
+    ring = Rings(3, 1)
+    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
+    assert not common(arcs[0], arcs[1])
+
+
+def test_any_node_serves_any_topic() -> None:
+    """P8: the owner is found, remembered, and takes what came in elsewhere."""
+    ring = Rings(3, 1)
+    for owner in list(ring.nodes.values()):
+        topic = topic_in(owner)
+        for number, node in enumerate(ring.nodes.values()):
+            epoch = ring.hello(node, f"ann{number}")
+            assert isinstance(ring.put(node, f"ann{number}", epoch, topic, b"hello"), messages.PutDone)
+        assert ring.values(topic) == [b"hello"] * 3
+    names = ring.ask(node, messages.AskTopics(9))
+    assert len(names.topics) == 3
+
+
+def test_a_newer_session_fences_the_older_where_it_has_spoken() -> None:
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    old = ring.hello(one, "ann", b"one")
+    assert isinstance(ring.put(one, "ann", old, topic, b"old"), messages.PutDone)
+    new = ring.hello(three, "ann", b"two")
+    assert isinstance(ring.put(three, "ann", new, topic, b"new"), messages.PutDone)
+    late = ring.put(one, "ann", old, topic, b"late")
+    assert isinstance(late, messages.Failed) and late.number == Fenced.number
+    assert ring.values(topic) == [b"old", b"new"]
+
+
+def test_topics_move_to_a_group_that_joins_and_back_when_it_leaves() -> None:
+    """P7, P12: what was stored goes with its topic, and a publisher's numbers too."""
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    epoch = ring.hello(first, "ann")
+    topics = [f"topic-{number}" for number in range(20)]
+    for topic in topics:
+        ring.put(first, "ann", epoch, topic, b"one")
+    (second,) = ring.add_group(1)
+    ring.wait(lambda: ring.owns(ring.groups[1]), "the new group owns something")
+    owners = {ring.owner_of(topic).address for topic in topics}
+    assert owners == {first.address, second.address}
+    for topic in topics:
+        part = messages.Part((messages.Target(topic, 1),), 1)
+        again = ring.ask(second, messages.Put(5, "ann", epoch, part), Columns(1, "ann", [b"one"]))
+        assert again == messages.PutDone(5, (messages.Stored(None, ((0, 0),)),))
+        ring.put(second, "ann", epoch, topic, b"two")
+        assert ring.values(topic) == [b"one", b"two"]
+    assert isinstance(ring.ask(second, operators.LeaveRing(6)), operators.RingLeft)
+    for topic in topics:
+        assert ring.owner_of(topic) is first
+        ring.put(second, "ann", epoch, topic, b"three")
+        assert ring.values(topic) == [b"one", b"two", b"three"]

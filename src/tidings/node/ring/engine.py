@@ -112,7 +112,7 @@ class RingEngine(GroupEngine):
         self._told: tuple[object, ...] = ()
         self._contacts_told: tuple[Card, ...] = ()
 
-    @property  # type: ignore[override]
+    @property
     def outgoing(self) -> Outgoing:
         """Frames to send; answers to clients at other doors go out as messages to these nodes."""
         return self._out
@@ -174,7 +174,7 @@ class RingEngine(GroupEngine):
         elif not isinstance(message, Between):
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
-            leading.seat.receive(now_ms, message)
+            leading.receive(now_ms, message)
             self._after_ring(now_ms)
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:
@@ -319,9 +319,6 @@ class RingEngine(GroupEngine):
                 case messages.AskSubscriptions(request):
                     self._reply(received.peer, messages.Subscriptions(request, ()))
                     return
-                case messages.AskSubscribers():
-                    self._take(received)
-                    return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
@@ -381,7 +378,11 @@ class RingEngine(GroupEngine):
     def _describe_ring(self, request: int) -> operators.Ring:
         groups = [
             operators.RingGroup(
-                card.group.hex(), card.members, card.leader, self.directory.arcs_of(card.group), card.left
+                card.group.hex(),
+                card.members,
+                card.leader,
+                tuple((arc.start, arc.end) for arc in self.directory.arcs_of(card.group)),
+                card.left,
             )
             for card in self.directory.cards()
         ]
@@ -426,9 +427,9 @@ class RingEngine(GroupEngine):
             self.contents.on_cast(now_ms, topic, payload)
         found, seat.found = seat.found, []
         for _, group in found:
-            card = self.directory.card(group)
-            if card is not None and group != self._identity.group:
-                self._seeking.ask_group(card)
+            root = self.directory.card(group)
+            if root is not None and group != self._identity.group:
+                self._seeking.ask_group(root)
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)

@@ -16,7 +16,7 @@ from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import WHOLE, Arc
 from tidings.protocols.ring.handover import Handover
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.messages import Between, Card
 from tidings.protocols.ring.seat import Seat
 
 if TYPE_CHECKING:
@@ -87,6 +87,13 @@ class Leading:
     def publish(self, topic: str, payload: bytes) -> bool:
         """Sends a payload to the seats that want a topic; False if there is nobody to send it to."""
         return self._is_seated and self.seat.is_member and self.seat.publish(topic, payload)
+
+    def receive(self, now_ms: int, between: Between) -> None:
+        """A message for the seat; before that is taken, only the card of its sender counts."""
+        if self._is_seated:
+            self.seat.receive(now_ms, between)
+        else:
+            self._engine.directory.learn_card(between.sender)
 
     def leave(self, peer: Any, request: int) -> None:
         """The group is to give away all that it owns; whoever asked hears when that is done."""

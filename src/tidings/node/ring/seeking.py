@@ -1,9 +1,9 @@
 """Who owns a point, and does that group's leader still live? Questions that are asked again until they are answered.
 
 A point whose owner is not known is looked for by Chord where this node is its group's seat, and asked of that seat
-otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked every
-`PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one of them
-knows of another leader everybody who waits for the old one is sent there.
+otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked
+every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one
+of them knows of another leader everybody who waits for the old one is sent there.
 """
 
 from __future__ import annotations

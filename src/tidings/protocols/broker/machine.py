@@ -203,9 +203,11 @@ class Machine:
                     self._forget_subscription(subscription)
             for group in groups:
                 self._drop_member(group, client.name, time_ms)
-            if not transfer.is_held(self, client):
-                self.owned.pop(client.name, None)
-                del self.clients[client.name]
+            if transfer.is_held(self, client):
+                client.tracks = {name: track for name, track in client.tracks.items() if not self.owns(name)}
+                return
+            self.owned.pop(client.name, None)
+            del self.clients[client.name]
             return
         for group in groups:
             if group.members.get(client.name) == client.epoch:

@@ -1,12 +1,16 @@
 """What two groups say to each other while arcs go from one to the other. The taker asks, the giver answers.
 
-Everything can be lost, repeated and late: the taker asks again, and what it asks follows from its journal alone.
+Everything can be lost, repeated and late: the taker asks again, and what it asks follows from its journal alone. Once
+something is given, the giver reminds the taker of it, whatever either of them has forgotten.
 """
 
 from __future__ import annotations
 
+from tidings.protocols.broker.commands import LoadedTopic
+from tidings.protocols.effects import Effect
 from tidings.protocols.ring.arcs import Arcs
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.facts import Mark
+from tidings.protocols.ring.messages import Card, Word
 from tidings.protocols.stack import Message
 
 
@@ -17,4 +21,76 @@ class Bequest(Message, frozen=True):
     arcs: Arcs
 
 
-HandoverMessage = Bequest
+class Pull(Message, frozen=True):
+    """The sender wants these arcs, and asks for what it does not have yet."""
+
+    taker: Card
+    giver: bytes
+    """The group that is asked."""
+    arcs: Arcs
+    number: int
+    """Comes back with the answer."""
+    start: str
+    """Topics from this name on are asked for, as long as nothing is given."""
+    mark: Mark
+    """How many of the facts are there, once something is given."""
+    have: tuple[tuple[str, int], ...]
+    """Topics of which the taker has something, and up to which offset; those from where it asks, in order."""
+    until: str
+    """The last name that `have` speaks for, "" if for all that follow."""
+
+
+class Piece(Message, frozen=True):
+    """Batches, and facts once something is given. Two frames follow: the bodies in a row, and the command `Facts`."""
+
+    giver: Card
+    number: int
+    arcs: Arcs
+    """What is given, or would be."""
+    gift: int
+    """The number of the gift, 0 as long as nothing is given."""
+    topics: tuple[LoadedTopic, ...]
+    following: str
+    """The topic with which to go on; "" if the taker has all there was a moment ago."""
+
+
+class Nothing(Message, frozen=True):
+    """We own nothing of what you asked for; this is what we know."""
+
+    number: int
+    word: Word
+
+
+class Ready(Message, frozen=True):
+    """The sender has nearly everything: give it these arcs."""
+
+    taker: Card
+    giver: bytes
+    arcs: Arcs
+
+
+class Given(Message, frozen=True):
+    """These arcs are yours: take them. Repeated until you have."""
+
+    giver: Card
+    number: int
+    arcs: Arcs
+
+
+class Taken(Message, frozen=True):
+    """The sender owns what you gave it."""
+
+    taker: Card
+    giver: bytes
+    number: int
+
+
+HandoverMessage = Bequest | Pull | Piece | Nothing | Ready | Given | Taken
+
+
+class ToGroup(Effect, frozen=True):
+    """Send a message and its frames to whoever leads a group."""
+
+    card: Card
+    message: HandoverMessage
+    bodies: tuple[bytes | memoryview, ...] = ()

@@ -111,7 +111,7 @@ class Find(Message, frozen=True):
 
 
 class Between(Message, frozen=True):
-    """A message of the overlay from the seat of one group to another's. What it says of other seats comes with cards."""
+    """A message of the overlay from the seat of one group to another's, with the cards of other seats in it."""
 
     sender: Card
     receiver: bytes

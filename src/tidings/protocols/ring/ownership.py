@@ -88,8 +88,8 @@ class Ownership:
 
     @property
     def has_left(self) -> bool:
-        """Whether the group has given away all that it ever owned."""
-        return not self.arcs and self.giving is None and self.taking is None and bool(self.given)
+        """Whether everything that was ever owned here is another group's, and nothing is on its way."""
+        return bool(self.gifts) and not self.arcs and self.giving is None and self.taking is None
 
     def owns_topic(self, name: str) -> bool:
         """Whether a topic is served here."""

@@ -173,7 +173,9 @@ def is_held(machine: Machine, client: Client) -> bool:
     ring = machine.ring
     if ring is None:
         return False
-    held = (*(ring.giving.arcs if ring.giving else ()), *(ring.taking.arcs if ring.taking else ()))
+    giving = ring.giving.arcs if ring.giving is not None else ()
+    taking = ring.taking.arcs if ring.taking is not None and ring.taking.number else ()
+    held = (*giving, *taking)
     if not held:
         return False
     return (

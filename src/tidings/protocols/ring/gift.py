@@ -1,0 +1,109 @@
+"""The list of facts of a gift, in the order in which `facts` defines it, from any place on.
+
+Replicas of a group cut the runs of a track at different places, because each seals its own segments; so runs are put
+together and cut anew here, and every leader that a giver ever has gives the same list.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidings.protocols.broker.clients import Track
+from tidings.protocols.ring.arcs import Arcs, home_of, owns, point_of
+from tidings.protocols.ring.facts import Edges, Fact, Home, Ids, Known, Reader, Retired, Runs, Sharers
+
+if TYPE_CHECKING:
+    from tidings.protocols.broker.machine import Machine
+
+
+class Gift:
+    """What there is in some arcs that are frozen."""
+
+    def __init__(self, machine: Machine, arcs: Arcs, records_max: int) -> None:
+        self._machine = machine
+        self._records_max = records_max
+        self._publishers: dict[str, list[str]] = {}
+        """topic -> who has put to it, by name."""
+        for client in sorted(machine.clients.values(), key=lambda each: each.name):
+            for topic in client.tracks:
+                if owns(arcs, point_of(topic)):
+                    self._publishers.setdefault(topic, []).append(client.name)
+        stored = (name for name in (*machine.topics, *machine.retired) if owns(arcs, point_of(name)))
+        self.topics = sorted(dict.fromkeys((*stored, *self._publishers)))
+        self.homes = sorted(
+            client.name for client in machine.clients.values() if client.token and owns(arcs, home_of(client.name))
+        )
+
+    def topics_from(self, name: str) -> list[str]:
+        return self.topics[bisect_left(self.topics, name) :]
+
+    def homes_from(self, name: str) -> list[str]:
+        return self.homes[bisect_left(self.homes, name) :]
+
+    def facts_of_topic(self, name: str) -> Iterator[Fact]:
+        """All facts of a topic, in their order."""
+        machine = self._machine
+        topic = machine.topics.get(name)
+        if topic is None:
+            yield Retired(name, machine.retired.get(name, 0))
+        else:
+            used_at_ms = machine.used_at_ms.get(name, 0)
+            yield Edges(name, topic.first_offset, topic.next_offset, topic.settled_offset, used_at_ms)
+            ids = ((at_ms, each, topic.ids[each]) for at_ms, each in topic.id_times)
+            while some := tuple(islice(ids, self._records_max)):
+                yield Ids(name, some)
+        for publisher in self._publishers.get(name, ()):
+            track = machine.clients[publisher].tracks[name]
+            yield from self._runs(name, publisher, track, topic.first_offset if topic is not None else None)
+        for _, reader in sorted(machine.readers.get(name, {}).items()):
+            if reader.topics[-1] == name:
+                yield Reader(self._known(reader.client), reader)
+        for _, group in sorted(machine.groups_of.get(name, {}).items()):
+            yield Sharers(group.state(), tuple(self._known(member) for member in group.members))
+
+    def facts_of_home(self, name: str) -> Iterator[Fact]:
+        """All facts of a client whose home is in the arcs."""
+        client = self._machine.clients.get(name)
+        if client is not None:
+            yield Home(self._known(name), client.token, tuple(client.past_tokens))
+
+    def _known(self, name: str) -> Known:
+        client = self._machine.clients[name]
+        return Known(name, client.epoch, client.anonymous)
+
+    def _runs(self, topic: str, publisher: str, track: Track, first_offset: int | None) -> Iterator[Fact]:
+        """A track in records; of a topic that was collected, no places are left to tell."""
+        columns = whole_runs(track, first_offset) if first_offset is not None else whole_runs(track, 1 << 63)
+        known, step = self._known(publisher), self._records_max
+        for start in range(0, max(1, len(columns[0])), step):
+            sequences, offsets, counts = (column[start : start + step].tobytes() for column in columns)
+            yield Runs(topic, known, track.last, sequences, offsets, counts, start > 0)
+
+
+def whole_runs(track: Track, first_offset: int) -> tuple[array[int], array[int], array[int]]:
+    """The runs of a track from an offset on, as few as they can be.
+
+    >>> track = Track()
+    >>> for sequence, offset in ((1, 4), (2, 5), (3, 6), (4, 9)):
+    ...     track.take(sequence, offset, 1)
+    ...     track.sealed_count = len(track.sequences)
+    >>> whole_runs(track, 5)
+    (array('Q', [2, 4]), array('Q', [5, 9]), array('Q', [2, 1]))
+    """
+    sequences, offsets, counts = array("Q"), array("Q"), array("Q")
+    for sequence, offset, count in zip(track.sequences, track.offsets, track.counts, strict=True):
+        skipped = max(0, first_offset - offset)
+        if skipped >= count:
+            continue
+        sequence, offset, count = sequence + skipped, offset + skipped, count - skipped
+        if sequences and sequence == sequences[-1] + counts[-1] and offset == offsets[-1] + counts[-1]:
+            counts[-1] += count
+        else:
+            sequences.append(sequence)
+            offsets.append(offset)
+            counts.append(count)
+    return sequences, offsets, counts
