@@ -1,4 +1,4 @@
-"""Where the contract tests run: a broker embedded in the test, a broker process, and one on a storage server."""
+"""Where the contract tests run: an embedded broker, a broker process, one on a storage server, and rings."""
 
 from __future__ import annotations
 
@@ -108,20 +108,50 @@ class StoredHouse(ServedHouse):
 
 HOUSES: dict[str, type[House]] = {"embedded": EmbeddedHouse, "served": ServedHouse, "stored": StoredHouse}
 
+CONTRACT, GROUPS = "test_contract", "test_groups"
+RINGS = {"ring": (CONTRACT,), "large-ring": (CONTRACT, GROUPS)}
+"""Which modules also run on rings. The large one takes seconds to start, so only `make soak` has it."""
 
-@pytest.fixture(params=sorted(HOUSES))
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs every test that builds houses once for each kind of house."""
+    if "build" not in metafunc.fixturenames:
+        return
+    module = metafunc.module.__name__.rpartition(".")[2]
+    kinds = [pytest.param(name) for name in sorted(HOUSES)]
+    for name, modules in RINGS.items():
+        if module in modules:
+            kinds.append(pytest.param(name, marks=[pytest.mark.soak] if name == "large-ring" else []))
+    metafunc.parametrize("build", kinds, indirect=True)
+
+
+def _kind_of_house(request: pytest.FixtureRequest) -> type[House]:
+    if request.param not in RINGS:
+        return HOUSES[request.param]
+    from tests.integration.ring_house import CANNOT_HOLD, LargeRingHouse, RingHouse
+
+    reason = CANNOT_HOLD.get(request.node.originalname)
+    if reason is not None:
+        pytest.skip(reason)
+    return LargeRingHouse if request.param == "large-ring" else RingHouse
+
+
+@pytest.fixture
 def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., House]]:
     """Makes houses of one kind, with settings of the broker."""
+    kind = _kind_of_house(request)
     houses: list[House] = []
 
     def make(**settings: Any) -> House:
-        house = HOUSES[request.param](tmp_path / f"data{len(houses)}", **settings)
+        house = kind(tmp_path / f"data{len(houses)}", **settings)
         houses.append(house)
         return house
 
-    yield make
-    for house in houses:
-        house.close()
+    try:
+        yield make
+    finally:
+        for house in houses:
+            house.close()
 
 
 @pytest.fixture

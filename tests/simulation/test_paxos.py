@@ -19,7 +19,7 @@ from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.clients import Client
 from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, Shape, draw_plan, quiet_plan
 from tidings.simulator.paxos.ledger import Ledger
-from tidings.simulator.paxos.network import _blocks
+from tidings.simulator.paxos.network import blocks
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.run import run
 
@@ -72,11 +72,11 @@ def test_every_kind_of_fault_is_drawn() -> None:
         ("bridge", set()),
     ],
 )
-def test_a_partition_blocks_what_it_says(shape: Shape, blocked: set[tuple[int, int]]) -> None:
+def test_a_partitionblocks_what_it_says(shape: Shape, blocked: set[tuple[int, int]]) -> None:
     """The victim is 1, the other one 2; a split has 1 on one side and 2 and 3 on the other; a bridge reaches both."""
     partition = Partition(0, 1, shape, 0, 1, sides=0b0010)
     pairs = [(sender, receiver) for sender in (1, 2, 3) for receiver in (1, 2, 3) if sender != receiver]
-    assert {pair for pair in pairs if _blocks(partition, 1, 2, *pair)} == blocked
+    assert {pair for pair in pairs if blocks(partition, 1, 2, *pair)} == blocked
 
 
 def test_a_run_is_not_idle() -> None:

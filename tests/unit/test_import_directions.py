@@ -20,6 +20,8 @@ NOUNS = ("errors", "message", "settings")
 
 REPLICA = ("node.replica", "node.exchange", "node.head")
 """A replica and what it is made of."""
+MEMBER = ("node.group", "node.identity", "node.replicated", "node.state")
+"""A member of a group and what it is made of, beside the replica."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
@@ -35,8 +37,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A node of an overlay: it runs the stacks over ZeroMQ, and knows no journal.
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
+    # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
+    "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA),
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA, *MEMBER),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
@@ -60,15 +64,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "simulator",
         "experiments",
         "spark",
+        "ring",
         "",
     ),
     "demo": (*NOUNS, "client", "pipeline", "spark", ""),
     "cli": (
         *NOUNS,
         *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling", "pipeline", "exchange", "peer"),
+        *("gateways", "spelling", "pipeline", "exchange", "peer", "ring"),
         # Each member of a replica group is asked by itself, which no client does.
-        *("protocols.broker.messages", "protocols.broker.operators", "wire.codec"),
+        *("protocols.broker.messages", "protocols.broker.operators"),
         "",
     ),
     "__main__": ("cli",),

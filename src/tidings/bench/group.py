@@ -6,10 +6,8 @@ share the machine with its one publisher. On three machines only the network is 
 
 from __future__ import annotations
 
-import random
-import socket
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from tidings.bench.figures import Figure, Limit, at_most, median, ratio_at_least, ratio_at_most
@@ -18,13 +16,12 @@ from tidings.bench.processes import READY_SECONDS_MAX, ServerProcess, Worker
 from tidings.bench.stage import Stage
 from tidings.errors import TidingsError
 from tidings.protocols.broker.messages import AskTopics, Topics
+from tidings.ring.ports import free_addresses
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
 
 ALONE, GROUP = "alone", "group"
 MEMBERS = 3
-PORTS = range(10_000, 32_000)
-"""Below those that the system gives to outgoing connections, which must not take the port of a member that is down."""
 ASK_MS_MAX = 500
 WARM_BYTES = 256 * 1024 * 1024
 
@@ -55,13 +52,13 @@ def steps(plan: Plan) -> int:
 def run(on: Stage) -> list[Figure]:
     """Durable put_many and single puts, alone and in a group in turns; then the leader is killed again and again."""
     with ExitStack() as stack:
-        return _run(on, _members(on, stack))
+        return _run(on, members_of(on, stack))
 
 
 def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     plan = on.plan
     addresses = {ALONE: on.broker(ALONE).address, GROUP: ",".join(member.address for member in members)}
-    _leader(members)
+    leader_of(members)
     publishers = {name: on.worker(address, "publisher") for name, address in addresses.items()}
     count, size = plan.publish_messages, plan.value_bytes
     for publisher in publishers.values():
@@ -80,7 +77,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     failovers: list[float] = []
     for number in range(plan.rounds):
         on.step(f"the leader is killed, {number + 1} of {plan.rounds}")
-        leader = _leader(members)
+        leader = leader_of(members)
         publishers[GROUP].ask("put", topics=["news"], count=plan.put_messages, size=size)
         leader.kill()
         failovers += publishers[GROUP].ask("put", topics=["news"], count=1, size=size)
@@ -117,9 +114,9 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     ]
 
 
-def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
+def members_of(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     """A group that has been founded: which happens when all of its members run."""
-    addresses = [free_address() for _ in range(MEMBERS)]
+    addresses = free_addresses(MEMBERS)
     members = [MemberProcess(on.folder / f"member{number}", each, addresses) for number, each in enumerate(addresses)]
     for member in members:
         stack.callback(member.stop)
@@ -129,7 +126,8 @@ def _members(on: Stage, stack: ExitStack) -> list[MemberProcess]:
     return members
 
 
-def _leader(members: list[MemberProcess]) -> MemberProcess:
+def leader_of(members: list[MemberProcess]) -> MemberProcess:
+    """Whoever leads; waits until somebody does."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while time.monotonic() < deadline:
         for member in members:
@@ -141,15 +139,3 @@ def _leader(members: list[MemberProcess]) -> MemberProcess:
 def _publish(publisher: Worker, count: int, size: int) -> float:
     began, ended = publisher.ask("publish", topic="news", count=count, size=size)
     return float(count / (ended - began))
-
-
-def free_address() -> str:
-    """An address of loopback at which nobody listens."""
-    while True:
-        port = random.SystemRandom().choice(PORTS)
-        with closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return f"tcp://127.0.0.1:{port}"

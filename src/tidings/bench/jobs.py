@@ -18,12 +18,13 @@ import tidings
 from tidings.bench import limits
 from tidings.bench.group_jobs import GROUP_JOBS
 from tidings.bench.overlay import OVERLAY_JOBS
+from tidings.bench.ring import RING_JOBS
 from tidings.bench.socket_jobs import SOCKET_JOBS, Sink
 from tidings.bench.spark_jobs import SPARK_JOBS
 from tidings.client.bus import Bus
 from tidings.client.group import GroupSubscription
 from tidings.client.subscription import Subscription
-from tidings.message import Batch
+from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Start
 
 CHUNK_MESSAGES = 1_000_000
@@ -40,6 +41,7 @@ class Desk:
         self.jobs: GroupSubscription | None = None
         self.buses: list[Bus] = []
         self.members: list[GroupSubscription] = []
+        self.arriving: Iterator[Message] | None = None
         self.values: list[bytes] = []
         self.readers: list[tuple[Bus, Subscription]] = []
         self.callers: limits.EchoClient | None = None
@@ -308,6 +310,7 @@ JOBS: dict[str, Callable[..., Any]] = {
         *SOCKET_JOBS,
         *SPARK_JOBS,
         *OVERLAY_JOBS,
+        *RING_JOBS,
         write_and_sync,
         memory_copy,
         touch_memory,

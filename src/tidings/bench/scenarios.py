@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.bench import backlog, group, groups, neighbours, overlay, sockets, spark, spark_rows, storage
+from tidings.bench import backlog, group, groups, neighbours, overlay, ring, sockets, spark, spark_rows, storage
 from tidings.bench.commits import commits_since
 from tidings.bench.figures import (
     Figure,
@@ -311,6 +311,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 ON_REQUEST: dict[str, Scenario] = {
     "group": Scenario("three replicas beside a broker alone", group.steps, group.run),
+    "ring": Scenario("a message over a ring beside one replica group", ring.steps, ring.run),
     "overlay": Scenario("messages that the simulator of overlays delivers", overlay.steps, overlay.run),
     "spark": Scenario("topics as tables and streams in Spark", spark.steps, spark.run),
     "spark-rows": Scenario("the cost of a row in Spark with many rows", spark_rows.steps, spark_rows.run),

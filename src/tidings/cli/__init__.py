@@ -37,6 +37,8 @@ COMMANDS = {
     "shell": "all of these at a prompt",
     "node": "run a node of a peer-to-peer overlay",
     "nodes": "look at the nodes of an overlay, and speak to them",
+    "ring": "run a whole ring of replica groups on this machine, and look at it",
+    "trace": "follow one message over a ring",
     "spell": "put the numbers of a text into words",
     "editor": "publish a text through the door for sockets",
     "subscriber": "subscribe at a prompt through the door for sockets",

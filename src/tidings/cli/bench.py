@@ -12,7 +12,7 @@ HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
 Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and,
-when they are named, group, overlay, spark and spark-rows.
+when they are named, group, ring, overlay, spark and spark-rows.
 """
 
 EXAMPLES = """\
@@ -22,6 +22,7 @@ EXAMPLES = """\
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
   tidings bench group                          # three replicas beside a broker alone
+  tidings bench ring                           # a ring of three groups of three beside one group
   tidings bench overlay                        # 10,000 simulated nodes: three minutes of one core
   tidings bench spark                          # needs tidings[spark] and Java
   tidings bench spark --large                  # and the cost of a row with 50 million rows: minutes, 2 GB

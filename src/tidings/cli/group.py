@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from tidings.cli import quantities, watching
 from tidings.cli.output import harmless, print_json
-from tidings.errors import InvalidRequest, TidingsError, Unavailable, from_number
+from tidings.errors import InvalidRequest
 from tidings.protocols.broker import messages, operators
 from tidings.settings import NodeSettings
-from tidings.wire.codec import decode_answer, encode
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidings.ring.asking import Asking
     from tidings.transport.curve import ClientOptions
 
 HELP = """\
@@ -41,11 +39,7 @@ EXAMPLES = """\
   tidings group remove 1 --bus tcp://127.0.0.1:7402
 """
 
-ANSWER_SECONDS = 1.0
 CHANGE_SECONDS = 120.0
-RETRY_SECONDS = 0.2
-
-Wanted = TypeVar("Wanted")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    members = Members(arguments.bus.split(","), _curve(arguments))
+    from tidings.ring.asking import Asking
+
+    members = Asking(arguments.bus.split(","), curve(arguments))
     if arguments.action == "status":
         return _status(arguments, members)
     if arguments.member is None:
@@ -79,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         request: messages.AnyRequest = operators.AddMember(1, arguments.member)
     else:
         request = operators.RemoveMember(1, arguments.member)
-    found = members.ask_leader(request, arguments.timeout)
+    advice = "see `tidings group status`, and try again."
+    found = members.ask_leader(request, operators.Members, arguments.timeout, advice)
     if arguments.json:
         print_json(_fields(found, {}))
     else:
@@ -88,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _curve(arguments: argparse.Namespace) -> ClientOptions | None:
+def curve(arguments: argparse.Namespace) -> ClientOptions | None:
+    """The key that --keys and --as name, for connections to single nodes."""
     if arguments.keys is None:
         return None
     if arguments.client is None:
@@ -98,71 +96,7 @@ def _curve(arguments: argparse.Namespace) -> ClientOptions | None:
     return client_options(Path(arguments.keys), arguments.client)
 
 
-class Members:
-    """Asks members of a group, one by one."""
-
-    def __init__(self, addresses: list[str], curve: ClientOptions | None) -> None:
-        self._addresses = [address if "://" in address else f"tcp://{address}" for address in addresses]
-        self._curve = curve
-
-    def ask(self, address: str, request: messages.AnyRequest, seconds: float) -> messages.AnyAnswer | None:
-        """What a member answers; None if it does not."""
-        from tidings.transport.zeromq import DealerLink
-
-        link = DealerLink(address, self._curve)
-        try:
-            link.send([encode(request)])
-            deadline = time.monotonic() + seconds
-            while (left := deadline - time.monotonic()) > 0:
-                frames = link.receive(max(1, round(left * 1000)))
-                if frames is not None:
-                    return decode_answer(frames[0])
-            return None
-        finally:
-            link.close()
-
-    def first_view(self) -> operators.Members:
-        """What the first member that answers knows."""
-        refused: TidingsError | None = None
-        for address in self._addresses:
-            answer = self.ask(address, operators.AskMembers(1), ANSWER_SECONDS)
-            if isinstance(answer, operators.Members):
-                return answer
-            if isinstance(answer, messages.Failed):
-                refused = from_number(answer.number, answer.text)
-        if refused is not None:
-            raise refused
-        raise Unavailable(f"No member answers at {', '.join(self._addresses)}: are they running there?")
-
-    def views(self, first: operators.Members) -> Iterator[tuple[operators.MemberInfo, operators.Members | None]]:
-        """Every member, and what it says itself."""
-        for member in first.members:
-            answer = self.ask(member.address, operators.AskMembers(1), ANSWER_SECONDS)
-            yield member, answer if isinstance(answer, operators.Members) else None
-
-    def ask_leader(self, request: messages.AnyRequest, seconds: float) -> operators.Members:
-        """Asks whoever leads, and again after a change of the leader: what is wanted can be wanted twice."""
-        deadline = time.monotonic() + seconds
-        addresses = list(self._addresses)
-        while (left := deadline - time.monotonic()) > 0:
-            address = addresses.pop(0)
-            answer = self.ask(
-                address, request, left if address not in self._addresses else min(left, ANSWER_SECONDS * 5)
-            )
-            match answer:
-                case operators.Members():
-                    return answer
-                case messages.Failed(_, number, text):
-                    raise from_number(number, text)
-                case messages.Elsewhere(_, leader, members):
-                    addresses = [*([leader] if leader else []), *members, *self._addresses]
-                    if not leader:
-                        time.sleep(RETRY_SECONDS)
-            addresses = addresses or list(self._addresses)
-        raise Unavailable(f"The change has not come about in {seconds:g} s: see `tidings group status`, and try again.")
-
-
-def _status(arguments: argparse.Namespace, members: Members) -> int:
+def _status(arguments: argparse.Namespace, members: Asking) -> int:
     first = members.first_view()
     views = list(members.views(first))
     applied = {member.number: view.applied for member, view in views if view is not None}

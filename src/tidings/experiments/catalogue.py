@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidings.experiments.experiment import Experiment
+from tidings.experiments.groups import GROUPS
 from tidings.experiments.hyparview import HYPARVIEW
 from tidings.experiments.multicast import CHORD, LOAD, RELIABILITY
 from tidings.experiments.plumtree import PLUMTREE
@@ -10,6 +11,6 @@ from tidings.experiments.ring import LOOKUPS_EXPERIMENT, TOPICS
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (LOAD, CHORD, TOPICS, RELIABILITY, HYPARVIEW, PLUMTREE, LOOKUPS_EXPERIMENT)
+    for experiment in (LOAD, CHORD, TOPICS, RELIABILITY, HYPARVIEW, PLUMTREE, LOOKUPS_EXPERIMENT, GROUPS)
 }
 """Agreement of replicas, the document's last one, waits for replica groups."""

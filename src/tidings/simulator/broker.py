@@ -1,12 +1,7 @@
-"""The broker's process: the real engine and the real journal on a simulated disk, in virtual time.
-
-A commit takes time, and requests come in meanwhile. When the process ends in the middle of one, the journal's
-write is run up to a step of the disk and cut there, so the disk holds whatever the real one might hold.
-"""
+"""The broker's process: the real engine and the real journal on a simulated disk, in virtual time."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,18 +13,15 @@ from tidings.node.engine import Engine
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings, JournalSettings
-from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
-from tidings.simulator.faults import BrokerEnd, ClockJump, End, FullDisk
+from tidings.simulator.disk import PowerCut
+from tidings.simulator.faults import ClockJump, End, FullDisk
+from tidings.simulator.process import START_MS, DiskProcess
 from tidings.simulator.recovery_checker import RecoveryEqualsPrefix
 
 if TYPE_CHECKING:
     from tidings.simulator.world import World
 
 TICK_MS = 1_000
-START_MS = 1_700_000_000_000
-"""What the broker's clock shows when the run begins."""
-WRITE_STEPS_MAX = 24
-RETRY_MS = 200
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -39,27 +31,24 @@ class Pace(msgspec.Struct, frozen=True):
     lanes: LaneSettings | None = None
 
 
-class BrokerProcess:
+class BrokerProcess(DiskProcess):
     """One broker that dies and comes back on the same disk."""
 
+    write_steps_max = 24
+
     def __init__(self, world: World, settings: BrokerSettings, journal_settings: JournalSettings, pace: Pace) -> None:
+        super().__init__(world, "broker")
         self._world = world
         self._settings = settings
         self._journal_settings = journal_settings
         self._pace = pace
-        self.disk = SimulatedDisk(world.random)
         self.engine: Engine | None = None
         """None while there is no process."""
-        self.life = 0
         self._commit: Commit | None = None
         self._clock_offset_ms = START_MS
         """What the machine's clock shows at the time 0."""
         self._life_offset_ms = START_MS
         """What this life of the broker believes that it shows."""
-        self._steps_left: int | None = None
-        self._steps_how: End = "kill"
-        self._back_after_ms = 1
-        self.disk.on_step = self._on_step
 
     # Its life.
 
@@ -77,10 +66,10 @@ class BrokerProcess:
         try:
             replayed = engine.recover()
         except PowerCut:
-            self._die(self._steps_how, f"during recovery ({self._steps_how})")
+            self.die_at_step("during recovery")
             return
         except (DiskFull, SyncFailed) as error:
-            self._die("kill", f"during recovery: {error}")
+            self.die("kill", f"during recovery: {error}")
             return
         except StorageDamaged as error:
             world.watch.violate(RecoveryEqualsPrefix.RULE, f"the broker refuses its own disk: {error}")
@@ -108,17 +97,9 @@ class BrokerProcess:
 
         machine.apply = watched  # type: ignore[method-assign]
 
-    def _die(self, how: End, why: str) -> None:
-        self._world.note("broker", f"life {self.life} ends {why}")
+    def on_died(self) -> None:
         self.engine = None
-        self._steps_left = None
-        if how == "kill":
-            self.disk.kill()
-        else:
-            self.disk.crash()
         self._world.network.disconnect_all()
-        self._world.after(self._back_after_ms, self.start)
-        self._back_after_ms = RETRY_MS
 
     def end(self, how: End) -> None:
         """The process ends now, wherever it is."""
@@ -126,31 +107,10 @@ class BrokerProcess:
         if engine is None:
             return
         if self._commit is not None:
-            # Most commits take two steps, a write and a sync; one that begins a segment takes many.
-            random = self._world.random
-            self._steps_left = random.randint(0, random.choice((2, 2, WRITE_STEPS_MAX)))
-            with suppress(PowerCut, DiskFull, SyncFailed):
-                engine.journal.write(self._commit)
-        self._die(how, f"({how})")
-
-    def _on_step(self, step: Step, name: str) -> None:
-        if self._steps_left is not None:
-            self._steps_left -= 1
-            if self._steps_left < 0:
-                self._steps_left = None
-                self._world.note("disk", f"cut before {step} {name}")
-                raise PowerCut
+            self.cut_write(engine.journal, self._commit)
+        self.die(how, f"({how})")
 
     # What is planned for it.
-
-    def on_end(self, fault: BrokerEnd) -> None:
-        self._back_after_ms = fault.back_after_ms
-        if fault.how == "sync":
-            self.disk.fail_next_sync()
-        elif fault.steps is None:
-            self.end(fault.how)
-        else:
-            self._steps_left, self._steps_how = fault.steps, fault.how
 
     def on_full_disk(self, fault: FullDisk) -> None:
         self._world.note("disk", f"has room for {fault.room_bytes} bytes")
@@ -168,8 +128,7 @@ class BrokerProcess:
             self._life_offset_ms += fault.by_ms
 
     def on_calm(self) -> None:
-        """Nothing that was planned and has not happened will happen any more."""
-        self._steps_left = None
+        super().on_calm()
         self.on_free_disk()
 
     def clock(self) -> int:
@@ -226,9 +185,9 @@ class BrokerProcess:
                 self._world.watch.on_durable(commit)
                 engine.finish_commit(self.clock())
         except PowerCut:
-            self._die(self._steps_how, f"at a step of the disk ({self._steps_how})")
+            self.die_at_step("at a step of the disk")
             return
         except SyncFailed:
-            self._die("sync", "because a sync failed")
+            self.die("sync", "because a sync failed")
             return
         self._go_on(engine)

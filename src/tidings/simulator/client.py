@@ -19,7 +19,7 @@ from tidings.errors import Fenced, TidingsError
 from tidings.simulator.faults import ClientEnd, Pause
 
 if TYPE_CHECKING:
-    from tidings.simulator.world import World
+    from tidings.simulator.populated import PopulatedWorld
 
 Role = Callable[["ClientProcess"], Operation[None]]
 
@@ -44,7 +44,7 @@ class MemoryInbox:
 class Client:
     """A name, its roles and its lives."""
 
-    def __init__(self, world: World, name: str, roles: list[Role], inbox: MemoryInbox | None) -> None:
+    def __init__(self, world: PopulatedWorld, name: str, roles: list[Role], inbox: MemoryInbox | None) -> None:
         self.world = world
         self.name = name
         self.roles = roles
@@ -82,7 +82,7 @@ class Client:
         process = self.processes[-1]
         if fault.how == "close":
             process.close()
-        elif fault.how == "overlap" and self.inbox is None:
+        elif fault.how == "overlap" and self.inbox is None and self.world.may_overlap(process):
             self.world.note(self.name, f"life {process.life} goes on while another begins")
         else:
             process.kill("is killed")
@@ -133,7 +133,9 @@ class ClientProcess:
         self._waiting_frames: list[list[bytes]] = []
         self._wake_ms: int | None = None
         world = self.world
-        self.session = Session(self.name, world.random.randbytes(16), False, world.client_settings)
+        self.session = Session(
+            self.name, world.random.randbytes(16), False, world.client_settings, world.draw_address()
+        )
         # The operations ask an inbox for three things only, and this one has them.
         inbox = cast("Inbox | None", client.inbox)
         self.core = Core(self.session, inbox, lambda: world.now_ms, _refuse_to_block, lambda: world.now_ms * 1000)
@@ -147,7 +149,7 @@ class ClientProcess:
 
     def begin(self) -> None:
         self.world.note(self.label, "begins")
-        self.world.network.connect(self)
+        self.world.doors.connect(self)
         self.world.watch.on_process(self)
         self.session.start(self.world.now_ms)
         self.go_on()
@@ -160,7 +162,7 @@ class ClientProcess:
             for task in self._tasks:
                 task.steps.close()
             self._tasks = []
-            self.world.network.disconnect(self)
+            self.world.doors.disconnect(self)
 
     def close(self) -> None:
         """The process ends in good order: what is under way is finished, as far as that is possible."""
@@ -242,7 +244,7 @@ class ClientProcess:
             self.world.watch.violate("progress", f"{self.label} got an unexpected {type(error).__name__}: {error}")
 
     def _flush(self) -> None:
-        session, network = self.session, self.world.network
+        session, network = self.session, self.world.doors
         if session.reopen:
             session.reopen = False
             network.connect(self)

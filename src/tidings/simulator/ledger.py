@@ -56,9 +56,12 @@ class Ledger:
         """One more command is durable."""
         assert record.slot == self.slots
         self.slots += 1
-        command = decode_command(record.command)
+        return self.take_command(decode_command(record.command), record.time_ms, record.body_address, bodies)
+
+    def take_command(self, command: Command, time_ms: int, body_address: int, bodies: Sequence[Buffer]) -> Existing:
+        """The same, for a command whose place among the others is known otherwise."""
         try:
-            existing = Existing(command, self.reference.apply(command, record.time_ms, record.body_address), None)
+            existing = Existing(command, self.reference.apply(command, time_ms, body_address), None)
         except TidingsError as error:
             return Existing(command, None, error)
         if isinstance(command, Write):

@@ -15,6 +15,7 @@ from tidings.simulator import (
     stage_mutants,
     stream_mutants,
 )
+from tidings.simulator.cluster import mutants as cluster_mutants
 from tidings.simulator.paxos import mutants as paxos_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
@@ -23,6 +24,7 @@ __all__ = [
     "Mutant",
     "broker_mutants",
     "client_mutants",
+    "cluster_mutants",
     "group_mutants",
     "journal_mutants",
     "paxos_mutants",

@@ -60,7 +60,7 @@ class Network:
     def send_to_broker(self, process: ClientProcess, frames: Sequence[Frame]) -> None:
         copied = [bytes(frame) for frame in frames]
         request = decode_request(copied[0])
-        self._world.note(process.label, f"-> {_described(request, copied)}")
+        self._world.note(process.label, f"-> {described(request, copied)}")
         self._world.watch.on_request(process, request)
         connection, broker = process.connection, self._world.broker
         life = None
@@ -76,7 +76,7 @@ class Network:
         process = self._connections.get(connection)
         if process is None:
             return  # Nobody is at the other end any more.
-        self._world.note("broker", f"-> {process.label} {_described(answer, copied)}")
+        self._world.note("broker", f"-> {process.label} {described(answer, copied)}")
         for at_ms in self._arrivals(connection, process.name, to_broker=False):
             self._world.at(at_ms, lambda: self._reach_client(connection, copied))
 
@@ -127,5 +127,6 @@ class Network:
         return max(found, default=None)
 
 
-def _described(message: object, frames: list[bytes]) -> str:
+def described(message: object, frames: list[bytes]) -> str:
+    """A message as it is shown in a trace."""
     return f"{message!r} +{len(frames) - 1}" if len(frames) > 1 else repr(message)

@@ -8,6 +8,8 @@ from random import Random
 import msgspec
 
 from tidings.simulator.checkers import Violation
+from tidings.simulator.cluster.workload import make_cluster_world
+from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.faults import draw_faults
 from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
@@ -19,8 +21,10 @@ from tidings.simulator.world import World
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages", "paxos")
-"""Publishers and subscribers, the members of a group, queries that write in stages, or replicas that agree."""
+WORLDS = ("topics", "groups", "stages", "paxos", "cluster")
+"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, or clients of
+such replicas.
+"""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -56,7 +60,13 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
     if mutant is not None:
         with MUTANTS[mutant].plant():
             return run(seed, trace, None, MUTANTS[mutant].world)
-    world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
+    world: World | PaxosWorld | ClusterWorld
+    if kind == "paxos":
+        world = PaxosWorld(Random(seed))
+    elif kind == "cluster":
+        world = make_cluster_world(Random(seed))
+    else:
+        world = make_world(seed, kind)
     invariant, text = None, ""
     try:
         world.run()

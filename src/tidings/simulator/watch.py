@@ -26,13 +26,13 @@ from tidings.simulator.recovery_checker import RecoveryEqualsPrefix
 
 if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
-    from tidings.simulator.world import World
+    from tidings.simulator.populated import PopulatedWorld
 
 
 class Watch:
     """All checkers of a run, and the ledger that they share."""
 
-    def __init__(self, world: World, settings: BrokerSettings) -> None:
+    def __init__(self, world: PopulatedWorld, settings: BrokerSettings) -> None:
         self._world = world
         self.ledger = Ledger(settings)
         self.recovery = RecoveryEqualsPrefix(self.ledger)

@@ -14,6 +14,7 @@ from tidings.client.operations import Operation
 from tidings.protocols.broker.messages import Start
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.client import Client, MemoryInbox, Role
+from tidings.simulator.populated import PopulatedWorld
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
 from tidings.simulator.subscribers import (
     batching,
@@ -24,7 +25,6 @@ from tidings.simulator.subscribers import (
     transacting,
     waiting,
 )
-from tidings.simulator.world import World
 
 SILENCE_MS = 2_500
 
@@ -64,7 +64,7 @@ def draw_client(random: Random) -> ClientSettings:
     )
 
 
-def populate(world: World, names: list[str]) -> None:
+def populate(world: PopulatedWorld, names: list[str]) -> None:
     """Makes the clients: the first publishes, the second reads, the others do either or both."""
     random = world.random
     topics = ["a", "b", "c"][: random.randint(1, 3)]
@@ -84,7 +84,7 @@ def populate(world: World, names: list[str]) -> None:
             world.clients[name].waits_for = chosen
 
 
-def draw_publisher(world: World, random: Random, name: str, topics: list[str]) -> Role:
+def draw_publisher(world: PopulatedWorld, random: Random, name: str, topics: list[str]) -> Role:
     kind = random.choice((resuming, resuming, keyed, careless))
     publisher = f"{name}-import" if kind is resuming and random.random() < 0.3 else name
     items: list[Item] = []
@@ -104,7 +104,7 @@ def draw_publisher(world: World, random: Random, name: str, topics: list[str]) -
 
 
 def draw_subscriber(
-    world: World, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None
+    world: PopulatedWorld, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None
 ) -> tuple[Reading, tuple[str, ...], Role]:
     kind: Reading = random.choice(
         (getting, looping, looping, waiting, batching, getting_all, coming_and_going, transacting)

@@ -12,4 +12,5 @@ SMALL = {
     "hyparview": Choice(nodes=(60,), shares=(0.2, 0.5), seeds=2),
     "plumtree": Choice(nodes=(60,), seeds=1),
     "lookups": Choice(nodes=(64,), seeds=1),
+    "groups": Choice(nodes=(10, 40), seeds=1),
 }

@@ -230,3 +230,20 @@ def test_without_pyspark_one_sentence_says_what_to_do(
     assert main(["experiment", "lookups"]) == 1
     error = capsys.readouterr().err
     assert 'pip install "tidings[spark]"' in error and "--no-spark" in error
+
+
+def test_groups_find_each_other_as_theory_says(outcome_of: Callable[[str], Outcome]) -> None:
+    """P9: every lookup is right, every subscribed group gets every message, and the costs are those of Chord."""
+    outcome = outcome_of("groups")
+    assert not outcome.broken
+    hops = {row["groups"]: row for row in outcome.answers["hops"]}
+    assert set(hops) == {10, 40}
+    assert all(row["right_answers"] == row["answered"] == 2_000 for row in hops.values())
+    assert all(row["ratio"] == pytest.approx(1.0, abs=0.2) for row in hops.values())
+    for row in outcome.answers["trees"]:
+        assert row["delivered"] == row["owed"]
+        if row["share"] == 1.0:
+            # The root's own delivery needs no message.
+            assert row["for_each_delivery"] == pytest.approx(1 - 1 / (row["groups"] or 0))
+    for row in outcome.answers["busiest"]:
+        assert row["most"] == pytest.approx(row["ln_mean"], rel=0.5)

@@ -241,9 +241,8 @@ class RingEngine(GroupEngine):
             self._out.append((Node(address), encode_message(self.address, message, bodies)))
 
     def _send_group(self, card: Card, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
-        """To whoever leads a group, as far as is known; to all its members if nobody is known to lead."""
-        known = self.directory.card(card.group) or card
-        for address in (known.leader,) if known.leader else known.members:
+        """To whoever leads a group by its card; to all its members if that names nobody."""
+        for address in (card.leader,) if card.leader else card.members:
             self._send_node(address, message, bodies)
 
     def seek(self, now_ms: int, point: Key) -> None:
@@ -351,7 +350,7 @@ class RingEngine(GroupEngine):
     def _run_other(self, effect: Effect) -> None:
         match effect:
             case ToGroup(card, message, bodies):
-                self._send_group(card, message, bodies)
+                self._send_group(self.directory.card(card.group) or card, message, bodies)
             case Show(guest, message, refs, places):
                 frames = [codec.encode(message), *map(self._read, places)]
                 self._send_node(guest.front, Shown(guest.visitor, refs), frames)

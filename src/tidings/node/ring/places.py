@@ -7,6 +7,7 @@ from tidings.protocols.broker import bulk, messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.arcs import home_of, point_of
+from tidings.protocols.ring.subjects import topics_of
 
 STAGING = (bulk.Stage, bulk.Publish, bulk.Discard)
 APART = (
@@ -31,27 +32,12 @@ def points_of(request: AnyRequest) -> tuple[Key, ...]:
     >>> len(points_of(messages.Subscribe(1, "alice", 1, ("orders", "refunds"))))
     2
     """
-    topics = _topics_of(request)
-    if topics:
-        return (point_of(topics[0]),) if len(topics) == 1 else tuple(dict.fromkeys(map(point_of, topics)))
-    client = getattr(request, "client", None)
-    return (home_of(client),) if client is not None else ()
-
-
-def _topics_of(request: AnyRequest) -> tuple[str, ...]:
-    match request:
-        case messages.Put():
-            return tuple([target.topic for target in request.part.targets])
-        case messages.Ack():
-            return request.acknowledgement.topics
-        case messages.Commit():
-            put = [target.topic for part in request.parts for target in part.targets]
-            return (*put, *(topic for each in request.acknowledgements for topic in each.topics))
-        case messages.Subscribe() | messages.Unsubscribe() | messages.Flow():
-            return request.topics
     if isinstance(request, STAGING):
         raise InvalidRequest(
             "A ring takes no staged writes, which Spark's sink makes: write to a broker or to one replica group."
         )
-    topic = getattr(request, "topic", None)
-    return (topic,) if topic is not None else ()
+    topics = topics_of(request)
+    if topics:
+        return (point_of(topics[0]),) if len(topics) == 1 else tuple(dict.fromkeys(map(point_of, topics)))
+    client = getattr(request, "client", None)
+    return (home_of(client),) if client is not None else ()

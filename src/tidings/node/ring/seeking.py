@@ -18,8 +18,8 @@ ASK_AGAIN_MS = 150
 WANTED_MS_MAX = 5_000
 WANTED_MAX = 10_000
 ASKERS_MAX = 256
-PULSE_MS = 250
-SILENCE_MS_MAX = 700
+PULSE_MS = 150
+SILENCE_MS_MAX = 450
 """A leader that has been silent for so long is doubted, and its fellow members are asked."""
 
 Send = Callable[[str, AskWord | Find | Word], None]

@@ -180,8 +180,8 @@ class Ring:
         return [Send((self.successor,), Precede())]
 
     def consider(self, peer: NodeId) -> list[Effect]:
-        """Asks somebody of whom our successor has not told, as any candidate is asked. It is often dead, so one
-        question has to do, and stabilising does not wait for it.
+        """Asks somebody of whom our successor has not told, as any candidate is asked. It is often dead: one question
+        has to do, and stabilising does not wait for it.
         """
         if not self.is_member or not between(self.own, identifier(peer), identifier(self.successor)):
             return []

@@ -23,6 +23,14 @@ GROUPS_MAX = 4_096
 """Groups that a directory knows. One more, and one that left is forgotten, or else the one not heard of for longest."""
 
 
+NEWS_MAX = 256
+"""Cards that are news to this node and have not been told often enough."""
+TELLINGS = 4
+"""How often a piece of news is told, times the bits of the number of groups: so often, each to somebody else, that it
+very likely comes to everybody (as updates do in SWIM, Das et al. 2002, section 4.1).
+"""
+
+
 class Entry:
     """What is known of one group."""
 
@@ -61,6 +69,8 @@ class Directory:
         self._owners: list[bytes | None] = [None]
         self._points: list[tuple[Key, bytes]] | None = None
         """Where the groups stand that have not left; None if that has changed."""
+        self._news: dict[bytes, int] = {}
+        """How often the card of a group is still to be told."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -95,12 +105,33 @@ class Directory:
             self._make_room()
             self._entries[card.group] = Entry(card)
             self._points = None
+            self._note_news(card.group)
             return True
         self._entries[card.group] = entry
         before, entry.card = entry.card, merged(entry.card, card)
         if before.left != entry.card.left:
             self._points, self._is_stale = None, True
-        return _gist(before) != _gist(entry.card)
+        if _gist(before) == _gist(entry.card):
+            return False
+        self._note_news(card.group)
+        return True
+
+    def _note_news(self, group: bytes) -> None:
+        if len(self._news) >= NEWS_MAX and group not in self._news:
+            del self._news[next(iter(self._news))]
+        self._news[group] = TELLINGS * (len(self._entries) + 1).bit_length()
+
+    def tell_news(self, count: int) -> list[Card]:
+        """Some cards that were news here not long ago, to pass on; each has its turn, and after a while is no news."""
+        told = []
+        for group in list(self._news)[:count]:
+            left = self._news.pop(group) - 1
+            entry = self._entries.get(group)
+            if entry is not None:
+                told.append(entry.card)
+                if left > 0:
+                    self._news[group] = left
+        return told
 
     def _make_room(self) -> None:
         if len(self._entries) < self._groups_max:

@@ -10,8 +10,11 @@ Groups are durable, and Chord, made for nodes that are gone when they are silent
   `SETTLE_MS`, for instance because all of them began at the same time, it settles by its directory alone.
 - Every `HEAL_MS` it looks whether Chord has skipped seats that it knows, between itself and its successor, and asks one
   of them as a candidate, the nearest first. Messages that keep the ring also bring the card of the seat that stands
-  right behind the receiver, as far as the sender knows. So two rings grow together as soon as one seat of each knows
-  the other, like the two sides of a zip.
+  right behind the receiver, as far as the sender knows, and all messages bring a few cards that were news to the
+  sender. So two rings grow together once one seat knows one of the other ring, like the two sides of a zip.
+
+A group that does not answer may have another leader: every second message to it then goes to any of its members, which
+says who leads or hands it on (`outgoing` then has the card without its leader).
 
 Seats of groups that left are taken for dead. A seat that knows no other is a ring of one, and the root of every point.
 """
@@ -31,7 +34,7 @@ from tidings.errors import LimitReached, MessageTooLarge
 from tidings.protocols.chord import Chord, Consider, FindRoot, RootFound, RootUnknown, Seek
 from tidings.protocols.chord.founding import founding_links
 from tidings.protocols.chord.identifiers import Key, between, to_point
-from tidings.protocols.chord.messages import AskLinks, Precede, TellLinks
+from tidings.protocols.chord.messages import AskLinks, Hop, Precede, TellLinks
 from tidings.protocols.gossip import Gossip
 from tidings.protocols.heartbeat import Heartbeat
 from tidings.protocols.hyparview import HyParView
@@ -42,6 +45,7 @@ from tidings.protocols.ring.multicast import Multicast
 from tidings.protocols.stack import (
     CancelTimer,
     Effect,
+    Event,
     Message,
     NodeId,
     Notification,
@@ -67,6 +71,10 @@ SETTLE_MS = 1_000
 """How long it waits for a place before it settles by its directory."""
 HEAL_MS = 1_000
 """How often a seat looks for others that Chord has skipped."""
+SILENT_MS = 1_000
+"""A group that has not answered for this long may have another leader than its card says."""
+NEWS_COUNT = 2
+"""Cards that were news to this node and that a message takes along."""
 CONTACTS_MAX = 64
 """Seats by which a new seat joins the views of gossip."""
 SUBSCRIPTIONS_MAX = 100_000
@@ -113,6 +121,9 @@ class Seat:
         self._chance = chance
         self._dissemination = dissemination
         self._gossip = gossip
+        self._chord = Chord(self.name, settings, chance)
+        self._stack: Stack | None = None
+        """None before the start."""
         self._timers = Timers()
         self._now_ms = 0
         self._alone_since_ms: int | None = None
@@ -120,21 +131,26 @@ class Seat:
         self._heal_ms = 0
         self._skipped: tuple[NodeId, int] = ("", 0)
         """The successor at the last look, and whose turn it is of those that Chord has skipped."""
+        self._asked_ms: dict[bytes, int] = {}
+        """Since when a group owes an answer."""
+        self._detours = 0
+        """Messages to groups that do not answer."""
 
     # The life of a seat.
 
     def start(self, now_ms: int, own_card: Card) -> None:
-        """Begins. Nothing else may be called before."""
+        """Begins, once. Before that a seat has no place, and only learns from what it receives."""
         assert own_card.group == self.group
+        assert self._stack is None, "A seat begins only once."
         self._now_ms = now_ms
         self._own = own_card
         self._directory.learn_card(own_card)
-        self._chord = Chord(self.name, self._settings, self._chance)
         self._stack = Stack([*self._upper_layers(), self._chord])
-        self._decoder = _decoder_of(self._stack.messages)
         self._heal_ms = now_ms + self._chance.randrange(HEAL_MS) + 1
         self._apply(self._stack.start(now_ms))
         self._keep_place()
+        for topic in self.topics:
+            self._ask(Subscribe(topic))
 
     def _upper_layers(self) -> list[Any]:
         if self._dissemination == "scribe":
@@ -152,6 +168,7 @@ class Seat:
     def tick(self, now_ms: int, own_card: Card) -> None:
         """Does what is due. `own_card` is the group's card as its leader knows it now."""
         assert own_card.group == self.group
+        assert self._stack is not None, "A seat has to begin first."
         self._now_ms = now_ms
         self._own = own_card
         self._directory.learn_card(own_card)
@@ -181,8 +198,11 @@ class Seat:
         sender = self._directory.card(message.sender.group)
         if message.receiver != self.group or sender is None or sender.left or sender.group == self.group:
             return
+        if self._stack is None:
+            return
+        self._asked_ms.pop(sender.group, None)
         try:
-            inner = self._decoder.decode(message.message)
+            inner = _decoder_of(self._stack.messages).decode(message.message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.dropped += 1
             return
@@ -201,7 +221,8 @@ class Seat:
     def subscribe(self, topic: str) -> bool:
         """Messages of a topic are to come here, from now on; False if there are too many topics."""
         try:
-            self._ask(Subscribe(topic))
+            if self._stack is not None:
+                self._ask(Subscribe(topic))
         except LimitReached:
             return False
         self.topics[topic] = None
@@ -210,11 +231,12 @@ class Seat:
     def unsubscribe(self, topic: str) -> None:
         if topic in self.topics:
             del self.topics[topic]
-            self._ask(Unsubscribe(topic))
+            if self._stack is not None:
+                self._ask(Unsubscribe(topic))
 
     def publish(self, topic: str, body: bytes) -> bool:
-        """Sends a message to the seats that have subscribed; False if it is too large for that."""
-        if len(body) > self._scribe.payload_bytes_max:
+        """Sends a message to the seats that have subscribed; False if it is too large for that, or too early."""
+        if len(body) > self._scribe.payload_bytes_max or self._stack is None:
             return False
         try:
             self._ask(Publish(topic, body))
@@ -270,7 +292,7 @@ class Seat:
         for name in known:
             card = None if name is None else self._card_of(name)
             if name is not None and card is not None and card.left:
-                self._apply(self._stack.handle(PeerDown(self._now_ms, name)))
+                self._handle(PeerDown(self._now_ms, name))
         if not ring.is_member:
             return
         skipped = self._skipped_by_chord()
@@ -295,9 +317,14 @@ class Seat:
     # What comes of it.
 
     def _ask(self, request: Request) -> None:
-        self._apply(self._stack.handle(Requested(self._now_ms, request)))
+        self._handle(Requested(self._now_ms, request))
+
+    def _handle(self, event: Event) -> None:
+        assert self._stack is not None
+        self._apply(self._stack.handle(event))
 
     def _apply(self, effects: list[Effect]) -> None:
+        assert self._stack is not None
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():
@@ -338,12 +365,25 @@ class Seat:
             if card is None or card.left:
                 self.dropped += 1
                 continue
-            cards = {name: card for name, card in mentioned.items() if name not in (peer, self.name)}
+            cards = dict(mentioned)
             if isinstance(message, AskLinks | TellLinks | Precede):
                 behind = next(self._directory.following(card.point))
-                if behind.group not in (self.group, card.group):
-                    cards[behind.seat] = behind
-            self.outgoing.append((card, Between(self._own, card.group, tuple(cards.values()), encoded)))
+                cards[behind.seat] = behind
+            cards |= {news.seat: news for news in self._directory.tell_news(NEWS_COUNT)}
+            told = tuple(each for name, each in cards.items() if name not in (peer, self.name))
+            if isinstance(message, AskLinks | Hop):
+                card = self._detoured(card)
+            self.outgoing.append((card, Between(self._own, card.group, told, encoded)))
+
+    def _detoured(self, card: Card) -> Card:
+        """The card of a group that is asked something: without its leader, if that one has not answered and it is time
+        to try another way.
+        """
+        asked_ms = self._asked_ms.setdefault(card.group, self._now_ms)
+        if self._now_ms - asked_ms < SILENT_MS:
+            return card
+        self._detours += 1
+        return card if self._detours % 2 else msgspec.structs.replace(card, leader="")
 
     def _card_of(self, name: NodeId) -> Card | None:
         group = group_of(name)

@@ -155,11 +155,11 @@ def draw_plan(random: Random) -> PaxosPlan:
         sync_ms_max=random.choice((1, 10, 60)),
         slow_disk=random.randrange(12),
         piece_ends=rate(0.1),
-        ends=tuple(_draw_end(random, at_ms) for at_ms in times(6)),
+        ends=tuple(draw_end(random, at_ms) for at_ms in times(6)),
         outages=tuple(Outage(at_ms, random.randint(1, 500)) for at_ms in times(1)),
         pauses=tuple(NodePause(at_ms, victim(), random.choice((200, 900, 2_000))) for at_ms in times(2)),
         partitions=tuple(
-            _draw_partition(random, at_ms, calm_ms, victim) for at_ms, victim in _draw_cuts(random, times(5), calm_ms)
+            draw_partition(random, at_ms, calm_ms, victim) for at_ms, victim in draw_cuts(random, times(5), calm_ms)
         ),
         clock_jumps=tuple(
             ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
@@ -175,7 +175,7 @@ def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:
     return tuple(Damage(at_ms, victim, random.getrandbits(32)) for at_ms in times)
 
 
-def _draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:
+def draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:
     """When something is cut off, and whom: now one, now another, or for the whole time whoever leads."""
     hunt_ms = random.choice((0, 0, random.randint(300, 1_000)))
     if hunt_ms:
@@ -183,12 +183,14 @@ def _draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int
     return [(at_ms, random.choice((-1, random.randrange(16)))) for at_ms in times]
 
 
-def _draw_end(random: Random, at_ms: int) -> NodeEnd:
+def draw_end(random: Random, at_ms: int) -> NodeEnd:
+    """The end of some node, often of one that leads."""
     how: End = random.choice(("kill", "power", "power", "sync"))
     steps = random.randint(0, 12) if random.random() < 0.5 else None
     return NodeEnd(at_ms, random.choice((-1, random.randrange(16))), how, steps, random.choice((1, 300, 1_500)))
 
 
-def _draw_partition(random: Random, at_ms: int, calm_ms: int, victim: int) -> Partition:
+def draw_partition(random: Random, at_ms: int, calm_ms: int, victim: int) -> Partition:
+    """A partition of some shape that is over before the world is calm."""
     until_ms = min(calm_ms, at_ms + random.randint(100, 2_000))
     return Partition(at_ms, until_ms, random.choice(SHAPES), victim, random.randrange(16), random.getrandbits(16))

@@ -40,7 +40,7 @@ class Network:
         self._world.at(partition.until_ms, lambda: self._partitions.remove(held))
 
     def _passes(self, sender: int, receiver: int) -> bool:
-        return not any(_blocks(*held, sender, receiver) for held in self._partitions)
+        return not any(blocks(*held, sender, receiver) for held in self._partitions)
 
     def _delays(self) -> list[int]:
         """How long a message takes: once, several times, or not at all."""
@@ -56,7 +56,8 @@ class Network:
         ]
 
 
-def _blocks(partition: Partition, node: int, other: int, sender: int, receiver: int) -> bool:
+def blocks(partition: Partition, node: int, other: int, sender: int, receiver: int) -> bool:
+    """Whether a partition that has hit a node, and another one, keeps a message from its receiver."""
     match partition.shape:
         case "isolated":
             return node in (sender, receiver)

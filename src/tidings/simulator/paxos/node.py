@@ -1,13 +1,8 @@
-"""A replica's process: the real replica on the real journal on a simulated disk, in virtual time.
-
-A commit takes time, and messages come in meanwhile. When the process ends in the middle of one, the journal's write is
-run up to a step of the disk and cut there, so the disk holds whatever a real one might hold.
-"""
+"""A replica's process: the real replica on the real journal on a simulated disk, in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from tidings.journal.disk import SyncFailed
@@ -29,17 +24,16 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.records import Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
-from tidings.simulator.broker import START_MS
-from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
+from tidings.simulator.disk import PowerCut
 from tidings.simulator.faults import End
 from tidings.simulator.paxos.row import Row
+from tidings.simulator.process import START_MS, DiskProcess
 from tidings.wire.codec import Frame
 from tidings.wire.replication import decode_message, encode_message
 
 if TYPE_CHECKING:
     from tidings.simulator.paxos.world import PaxosWorld
 
-WRITE_STEPS_MAX = 16
 CHECK_EVERY_MS = 150
 DAMAGED_LAST = 8
 """Damage is done to one of so many records, the last ones: older ones are soon of no use to anybody."""
@@ -50,19 +44,16 @@ CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
 
 
-class Node:
+class Node(DiskProcess):
     """One number of the group: a disk, and a process that dies and comes back on it."""
 
     def __init__(self, world: PaxosWorld, number: int, founded: Snapshot | None) -> None:
+        super().__init__(world, f"node {number}")
         self._world = world
         self.number = number
         self._founded = founded
-        self.name = f"node {number}"
-        self.disk = SimulatedDisk(world.random)
-        self.disk.on_step = self._on_step
         self.engine: ReplicaEngine | None = None
         """None while there is no process."""
-        self.life = 0
         self.retired = False
         """For good: it never comes back."""
         self.waiting: dict[tuple[str, int], None] = {}
@@ -71,10 +62,7 @@ class Node:
         self._timers_set = 0
         self._clock_offset_ms = START_MS
         self._paused_until_ms = 0
-        self._steps_left: int | None = None
         world.after(CHECK_EVERY_MS, self.check)
-        self._steps_how: End = "kill"
-        self._back_after_ms = 1
 
     # Its life.
 
@@ -89,10 +77,10 @@ class Node:
         try:
             count = engine.recover(self.clock(), self._founded)
         except PowerCut:
-            self._die(self._steps_how, f"during recovery ({self._steps_how})")
+            self.die_at_step("during recovery")
             return
         except SyncFailed:
-            self._die("sync", "during recovery, because a sync failed")
+            self.die("sync", "during recovery, because a sync failed")
             return
         self.engine = engine
         log, promised = engine.replica.log, engine.replica.acceptor.promised
@@ -115,16 +103,8 @@ class Node:
         assert self.engine is not None and isinstance(self.engine.state, Row)
         return self.engine.state
 
-    def _die(self, how: End, why: str) -> None:
-        self._world.note(self.name, f"life {self.life} ends {why}")
+    def on_died(self) -> None:
         self.engine = None
-        self._steps_left = None
-        if how == "kill":
-            self.disk.kill()
-        else:
-            self.disk.crash()
-        self._world.after(self._back_after_ms, self.start)
-        self._back_after_ms = 200
 
     def end(self, how: End) -> None:
         """The process ends now, wherever it is."""
@@ -132,36 +112,15 @@ class Node:
         if engine is None:
             return
         if engine.commit is not None:
-            # Most commits take two steps, a write and a sync; one that begins a segment takes many.
-            random = self._world.random
-            self._steps_left = random.randint(0, random.choice((2, 2, WRITE_STEPS_MAX)))
-            with suppress(PowerCut, SyncFailed):
-                engine.journal.write(engine.commit)
-        self._die(how, f"({how})")
+            self.cut_write(engine.journal, engine.commit)
+        self.die(how, f"({how})")
 
     def retire(self) -> None:
         """Its machine is gone, and its disk with it."""
         self._world.note(self.name, "is gone for good")
         self.engine, self.retired = None, True
 
-    def _on_step(self, step: Step, name: str) -> None:
-        if self._steps_left is not None:
-            self._steps_left -= 1
-            if self._steps_left < 0:
-                self._steps_left = None
-                self._world.note(self.name, f"disk cut before {step} {name}")
-                raise PowerCut
-
     # What is planned for it.
-
-    def on_end(self, how: End, steps: int | None, back_after_ms: int) -> None:
-        self._back_after_ms = back_after_ms
-        if how == "sync":
-            self.disk.fail_next_sync()
-        elif steps is None:
-            self.end(how)
-        else:
-            self._steps_left, self._steps_how = steps, how
 
     def on_pause(self, for_ms: int) -> None:
         self._world.note(self.name, f"stands still for {for_ms} ms")
@@ -218,9 +177,6 @@ class Node:
             self._go_on(self.engine)
         self._world.after(CHECK_EVERY_MS, self.check)
 
-    def on_calm(self) -> None:
-        self._steps_left = None
-
     def clock(self) -> int:
         return self._world.now_ms + self._clock_offset_ms
 
@@ -236,8 +192,8 @@ class Node:
 
     def _plan_end_among_files(self) -> None:
         random = self._world.random
-        if self._steps_left is None and random.random() < self._world.plan.piece_ends:
-            self._steps_left, self._steps_how = random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power"))
+        if not self.end_is_planned and random.random() < self._world.plan.piece_ends:
+            self.plan_end(random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power")))
 
     def propose(self, command: Command) -> None:
         self.waiting[command.client, command.sequence] = None
@@ -275,9 +231,9 @@ class Node:
         try:
             engine.handle(event)
         except PowerCut:  # Only where the files of another are taken over is the disk touched outside a commit.
-            self._die(self._steps_how, f"among the files of another ({self._steps_how})")
+            self.die_at_step("among the files of another")
         except SyncFailed:
-            self._die("sync", "because a sync failed")
+            self.die("sync", "because a sync failed")
         else:
             self._go_on(engine)
 
@@ -315,18 +271,18 @@ class Node:
         try:
             engine.journal.write(commit)
         except PowerCut:
-            self._die(self._steps_how, f"at a step of the disk ({self._steps_how})")
+            self.die_at_step("at a step of the disk")
             return
         except SyncFailed:
-            self._die("sync", "because a sync failed")
+            self.die("sync", "because a sync failed")
             return
         self._world.watch.on_durable(self, engine.committing_records)
         try:
             engine.finish_commit(self.clock())
         except PowerCut:
-            self._die(self._steps_how, f"after a commit ({self._steps_how})")
+            self.die_at_step("after a commit")
         except SyncFailed:
-            self._die("sync", "because a sync failed")
+            self.die("sync", "because a sync failed")
         else:
             self._carry(engine)
             self._go_on(engine)

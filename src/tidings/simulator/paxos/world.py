@@ -1,13 +1,8 @@
-"""A world of replicas: virtual time, one source of chance, nodes, their network, their clients and an operator.
-
-Events happen one after another, in the order of their times and, at the same time, in the order in which they were
-planned. Nothing else decides anything, so a seed replays a run exactly.
-"""
+"""A world of replicas: virtual time, one source of chance, nodes, their network, their clients and an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from random import Random
 
 from tidings.node.replica import FIRST_SLOT, founding
@@ -22,7 +17,7 @@ from tidings.simulator.paxos.network import Network
 from tidings.simulator.paxos.node import Node
 from tidings.simulator.paxos.operator import Operator
 from tidings.simulator.planting import PROGRESS
-from tidings.simulator.trace import Trace
+from tidings.simulator.timeline import Timeline
 from tidings.wire.codec import Frame
 
 PATIENCE_MS = 30_000
@@ -34,20 +29,14 @@ COMMANDS_MAX = 60
 """Of one client, reads included."""
 
 
-class PaxosWorld:
+class PaxosWorld(Timeline):
     """All processes of a run and the time they share."""
 
     def __init__(self, random: Random, plan: PaxosPlan | None = None, settings: ReplicaSettings | None = None) -> None:
-        self.random = random
+        super().__init__(random)
         self.plan: PaxosPlan = plan if plan is not None else draw_plan(random)
-        self.now_ms = 0
-        self.calm = False
-        self.events = 0
-        self.trace = Trace()
-        self.replica_settings = settings if settings is not None else _draw_replica(random)
+        self.replica_settings = settings if settings is not None else draw_replica(random)
         self.journal_settings = JournalSettings(segment_records_max=random.choice((6, 20, 100)))
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._planned = 0
         voters = tuple(range(1, self.plan.founders + 1))
         self.ledger = Ledger(FIRST_SLOT, voters, self.plan.window)
         self.watch = Watch(self, self.ledger)
@@ -67,18 +56,6 @@ class PaxosWorld:
     @property
     def lives(self) -> int:
         return sum(node.life for node in self.nodes.values())
-
-    def note(self, process: str, what: str) -> None:
-        """One line of the trace."""
-        self.trace.add(self.now_ms, process, what)
-
-    def at(self, at_ms: int, what: Callable[[], None]) -> None:
-        """Plans an event."""
-        self._planned += 1
-        heappush(self._events, (at_ms, self._planned, what))
-
-    def after(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self.at(self.now_ms + delay_ms, what)
 
     # The run.
 
@@ -102,11 +79,10 @@ class PaxosWorld:
     def pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
         """Lets things happen until something is the case, which has to be before the deadline."""
         while not done():
-            if not self._events or self._events[0][0] > deadline_ms or self.events >= EVENTS_MAX:
+            next_ms = self.next_event_ms
+            if next_ms is None or next_ms > deadline_ms or self.events >= EVENTS_MAX:
                 raise Violation(PROGRESS, f"{who} did not come to an end within its time")
-            self.now_ms, _, what = heappop(self._events)
-            self.events += 1
-            what()
+            self.step()
 
     def _all_done(self) -> bool:
         return self.calm and self.operator.idle and all(client.finished for client in self.clients.values())
@@ -256,7 +232,7 @@ class PaxosWorld:
             self.after(delay_ms, what)
 
 
-def _draw_replica(random: Random) -> ReplicaSettings:
+def draw_replica(random: Random) -> ReplicaSettings:
     """Tiny, so that snapshots, full batches and lost turns are met in nearly every run."""
     return ReplicaSettings(
         beat_ms=80,

@@ -1,8 +1,8 @@
 """A made-up world of groups, each with its seat in the overlay: leaders that change, lost messages, cuts that heal.
 
 A group is its card and its seat here; its replicas, and what they agree on, are another world's. Each group has three
-addresses, of which one leads. A message goes to the leader that the sender's card names, and is lost if that one does
-not lead any more; without a name it goes to any of the three.
+members. One leads; the one that led before it is down; and the third takes no messages, but says who leads. A message
+goes to the leader that the sender's card names, or without a name to any of the three.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Group:
     @property
     def is_live(self) -> bool:
         return self.seat is not None
+
+    def is_down(self, address: str) -> bool:
+        """Whether nobody is there, not even somebody who knows who leads."""
+        return self.card.term > 1 and address == self.card.members[(self.card.term - 1) % MEMBERS]
 
 
 class SeatWorld:
@@ -169,12 +173,12 @@ class SeatWorld:
     # The network.
 
     def _send(self, sender: Group, card: Card, message: Between) -> None:
-        receiver = self.groups[card.group]
+        receiver = self.groups.get(card.group)
         address = card.leader or self.chance.choice(card.members)
         sender.sent += 1
         frames = [bytes(frame) for frame in encode_message(address, message)]
         self.size_bytes += len(frames[1])
-        if self.chance.random() >= self.loss:
+        if receiver is not None and self.chance.random() >= self.loss:
             self._schedule(self.now_ms + self.chance.randint(*LATENCY_MS), receiver, frames)
 
     def _arrive(self, group: Group, frames: list[bytes]) -> None:
@@ -182,7 +186,10 @@ class SeatWorld:
         address, message = msgspec.structs.astuple(decode_header(frames))
         assert isinstance(message, Between)
         sender = self.groups[message.sender.group]
-        if group.seat is None or address != group.card.leader or group.side != sender.side:
+        if group.seat is None or group.is_down(address) or group.side != sender.side:
+            return
+        if address != group.card.leader:
+            sender.directory.learn_card(group.card)
             return
         self.delivered += 1
         group.received += 1

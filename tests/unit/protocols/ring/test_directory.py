@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidings.protocols.chord.identifiers import Key, key_of
 from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, joined, owns, without
-from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.directory import TELLINGS, Directory
 from tidings.protocols.ring.messages import Card, Gone, Word
 
 
@@ -219,3 +219,18 @@ def test_a_full_directory_forgets_who_left_and_then_who_was_not_heard_of_for_lon
     directory.learn_card(card(b"f"))
     directory.learn_card(card(b"g"))
     assert directory.find(POINTS[0]) is None, "What is forgotten owns nothing."
+
+
+def test_news_is_told_some_times_by_turns_and_then_no_more() -> None:
+    directory = Directory()
+    directory.learn_card(card(b"a"))
+    directory.learn_card(card(b"b"))
+    told = []
+    while news := directory.tell_news(1):
+        told += [each.group for each in news]
+    assert told[:4] == [b"a", b"b", b"a", b"b"]
+    assert told.count(b"a") == told.count(b"b") == TELLINGS * 2
+    assert not directory.learn_card(card(b"a", slot=9))
+    assert not directory.tell_news(1), "That a group has applied more is not worth telling."
+    directory.learn_card(card(b"a", slot=10, left=True))
+    assert directory.tell_news(2) == [card(b"a", slot=10, left=True)]

@@ -1,0 +1,121 @@
+"""Questions and orders of an operator to single nodes of a group or a ring, which no client sends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tidings.errors import TidingsError, Unavailable, from_number
+from tidings.protocols.broker import messages, operators
+from tidings.transport.curve import ClientOptions
+from tidings.transport.zeromq import DealerLink
+from tidings.wire.codec import decode_answer, encode
+
+ANSWER_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+LEADER_SECONDS = 5.0
+AT_ONCE_MAX = 16
+
+Wanted = TypeVar("Wanted", bound=messages.AnyAnswer)
+
+
+def spelled(address: str) -> str:
+    """An address as it is written in full.
+
+    >>> spelled("127.0.0.1:7500"), spelled("tcp://127.0.0.1:7500")
+    ('tcp://127.0.0.1:7500', 'tcp://127.0.0.1:7500')
+    """
+    return address if "://" in address else f"tcp://{address}"
+
+
+class Asking:
+    """Asks nodes one by one, of which some are known from the start."""
+
+    def __init__(self, addresses: Iterable[str], curve: ClientOptions | None = None) -> None:
+        self.addresses = [spelled(address.strip()) for address in addresses]
+        self._curve = curve
+
+    def ask(
+        self, address: str, request: messages.AnyRequest, seconds: float = ANSWER_SECONDS
+    ) -> messages.AnyAnswer | None:
+        """What a node answers; None if it does not."""
+        link = DealerLink(address, self._curve)
+        try:
+            link.send([encode(request)])
+            deadline = time.monotonic() + seconds
+            while (left := deadline - time.monotonic()) > 0:
+                frames = link.receive(max(1, round(left * 1000)))
+                if frames is not None:
+                    return decode_answer(frames[0])
+            return None
+        finally:
+            link.close()
+
+    def ask_all(
+        self, addresses: Sequence[str], request: messages.AnyRequest, kind: type[Wanted], seconds: float
+    ) -> dict[str, Wanted | None]:
+        """What each of several nodes answers, asked at the same time; None for one that answers something else."""
+
+        def look(address: str) -> Wanted | None:
+            answer = self.ask(address, request, seconds)
+            return answer if isinstance(answer, kind) else None
+
+        if not addresses:
+            return {}
+        with ThreadPoolExecutor(min(AT_ONCE_MAX, len(addresses))) as pool:
+            return dict(zip(addresses, pool.map(look, addresses), strict=True))
+
+    def first(self, request: messages.AnyRequest, kind: type[Wanted], seconds: float = ANSWER_SECONDS) -> Wanted:
+        """What the first of the known nodes says that answers."""
+        refused: TidingsError | None = None
+        for address in self.addresses:
+            answer = self.ask(address, request, seconds)
+            if isinstance(answer, kind):
+                return answer
+            if isinstance(answer, messages.Failed):
+                refused = from_number(answer.number, answer.text)
+        if refused is not None:
+            raise refused
+        raise Unavailable(f"No member answers at {', '.join(self.addresses)}: are they running there?")
+
+    def first_view(self) -> operators.Members:
+        """The members of a group, as the first that answers knows them."""
+        return self.first(operators.AskMembers(1), operators.Members)
+
+    def views(self, first: operators.Members) -> Iterator[tuple[operators.MemberInfo, operators.Members | None]]:
+        """Every member of a group, and what it says itself."""
+        for member in first.members:
+            answer = self.ask(member.address, operators.AskMembers(1))
+            yield member, answer if isinstance(answer, operators.Members) else None
+
+    def ask_leader(
+        self,
+        request: messages.AnyRequest,
+        kind: type[Wanted],
+        seconds: float,
+        advice: str,
+        patience: float = math.inf,
+    ) -> Wanted:
+        """Asks whoever leads, and again after a change of the leader: what is wanted can be wanted twice.
+
+        Who is said to lead is asked again after `patience`, for orders whose asker it may forget meanwhile.
+        """
+        deadline = time.monotonic() + seconds
+        addresses = list(self.addresses)
+        while (left := deadline - time.monotonic()) > 0:
+            address = addresses.pop(0)
+            is_named = address not in self.addresses  # One that was named by another leads, and may take its time.
+            match self.ask(address, request, min(left, patience if is_named else LEADER_SECONDS)):
+                case messages.Failed(_, number, text):
+                    raise from_number(number, text)
+                case messages.Elsewhere(_, leader, members):
+                    addresses = [*([leader] if leader else []), *members, *self.addresses]
+                    if not leader:
+                        time.sleep(RETRY_SECONDS)
+                case answer if isinstance(answer, kind):
+                    return answer
+            addresses = addresses or list(self.addresses)
+        raise Unavailable(f"The change has not come about in {seconds:g} s: {advice}")

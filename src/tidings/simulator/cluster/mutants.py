@@ -1,0 +1,133 @@
+"""Planted bugs of a broker that is a replica group: who may answer, when, and where clients go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from tidings.client.route import Route
+from tidings.client.streams import Streams
+from tidings.node import group as group_module
+from tidings.node.group import GroupEngine
+from tidings.protocols.broker import messages
+from tidings.protocols.broker.broker import Broker
+from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.events import Received
+from tidings.protocols.multipaxos.membership import Membership
+from tidings.protocols.multipaxos.values import Command
+from tidings.simulator.cluster.watch import AnswersAreCurrent, SameEverywhere
+from tidings.simulator.planting import FENCED, LOST, ONCE, PROGRESS, mutant, patched
+
+SAME = SameEverywhere.RULE
+CURRENT = AnswersAreCurrent.RULE
+
+_mutant = partial(mutant, world="cluster")
+
+# The node that leads, or thinks so.
+
+
+@_mutant("answer-unconfirmed", "a node answers without making sure that it still leads", CURRENT, first_seed=70)
+def _answer_unconfirmed() -> Iterator[None]:
+    def planted(self: GroupEngine, received: Received, effects: list[Effect]) -> None:
+        self._run(effects)
+
+    with patched(GroupEngine, "_confirm", lambda _: planted):
+        yield
+
+
+@_mutant(
+    "serve-too-early",
+    "a new leader serves before it has applied what came before its time",
+    CURRENT,
+    FENCED,
+    ONCE,
+    first_seed=100,
+)
+def _serve_too_early() -> Iterator[None]:
+    def make(check_serving: Any) -> Any:
+        def planted(self: GroupEngine) -> None:
+            if self.replica.replica.leads and not self.serving:
+                self.serving = True
+                self.broker = Broker(self.broker.settings, self._state.machine)
+                self.broker.members = self._addresses()
+                self.broker.recovered()
+            check_serving(self)
+
+        return planted
+
+    with patched(GroupEngine, "_check_serving", make):
+        yield
+
+
+@_mutant("turned-away-is-done", "whoever asked for what was turned away is told that it is done", LOST)
+def _turned_away_is_done() -> Iterator[None]:
+    def make(turn_away_all: Any) -> Any:
+        def planted(self: GroupEngine, wanted: list[Persist]) -> None:
+            for persist in wanted:
+                request = getattr(persist.origin, "message", None)
+                if isinstance(request, messages.Put):
+                    places = tuple(messages.Stored(0) for _ in request.part.targets)
+                    self._reply(persist.origin.peer, messages.PutDone(request.request, places))
+            turn_away_all(self, wanted)
+
+        return planted
+
+    with patched(GroupEngine, "_turn_away_all", make):
+        yield
+
+
+@_mutant("silent-follower", "a node that does not lead says nothing to clients", PROGRESS)
+def _silent_follower() -> Iterator[None]:
+    def make(reply: Any) -> Any:
+        def planted(self: GroupEngine, peer: object, answer: object) -> None:
+            if not isinstance(answer, messages.Elsewhere):
+                reply(self, peer, answer)
+
+        return planted
+
+    with patched(GroupEngine, "_reply", make):
+        yield
+
+
+@_mutant("own-clock", "a leader applies a command by its own clock, and the others by the time of the value", SAME)
+def _own_clock() -> Iterator[None]:
+    def make(answer: Any) -> Any:
+        def planted(self: GroupEngine, command: Command, address: int) -> Any:
+            def make_unpack(unpack: Any) -> Any:
+                return lambda body: (self._now_ms, unpack(body)[1])
+
+            with patched(group_module, "unpack", make_unpack):
+                return answer(self, command, address)
+
+        return planted
+
+    with patched(GroupEngine, "_answer", make):
+        yield
+
+
+@_mutant("minority-decides", "what one acceptor has is decided", SAME, LOST, CURRENT)
+def _minority_decides() -> Iterator[None]:
+    with patched(Membership, "has_quorum", lambda _: lambda self, nodes: bool(nodes)):
+        yield
+
+
+# The client that looks for it.
+
+
+@_mutant("client-stays", "a client asks the node again that has sent it elsewhere", PROGRESS)
+def _client_stays() -> Iterator[None]:
+    def make(go: Any) -> Any:
+        def planted(self: Route, now_ms: int, address: str | None) -> None:
+            go(self, now_ms, self.at)
+
+        return planted
+
+    with patched(Route, "_go", make):
+        yield
+
+
+@_mutant("streams-stay", "a client that goes to another node does not open its streams there", PROGRESS)
+def _streams_stay() -> Iterator[None]:
+    with patched(Streams, "reopen_all", lambda _: lambda self, tries: None):
+        yield

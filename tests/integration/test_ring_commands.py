@@ -1,0 +1,166 @@
+"""`tidings ring` and `tidings trace` through the command line, on a small ring."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.broker_process import ROOT, BrokerProcess
+from tidings.ring import record
+from tidings.ring.trial import Trial
+
+SECONDS_MAX = 120
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidings", *words],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=ENVIRONMENT,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where a ring may be started; whatever runs there in the end is ended."""
+    found = tmp_path / "ring"
+    yield found
+    Trial(found).kill_all()
+
+
+def ring(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return command("ring", *words, "--dir", str(folder))
+
+
+def fields(done: subprocess.CompletedProcess[str], code: int = 0) -> Any:
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_ring_is_started_looked_at_changed_and_stopped(folder: Path) -> None:
+    """P7 to P9, P12: the whole life of a ring, by its commands."""
+    up = fields(ring(folder, "up", "--groups", "2", "--replicas", "1", "--detach", "--json"))
+    assert (len(up["groups"]), up["whole"]) == (2, True)
+    assert sum(group["share"] for group in up["groups"]) == pytest.approx(1)
+    again = ring(folder, "up", "--detach")
+    assert (again.returncode, "runs already" in again.stderr) == (1, True)
+
+    shown = ring(folder, "status")
+    assert shown.returncode == 0, shown.stderr
+    titles, *rows = [line.split() for line in shown.stdout.splitlines()]
+    assert titles == ["group", "id", "share", "topics", "leader", "members"]
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [("a", "a1", "a1"), ("b", "b1", "b1")]
+    bus = up["bus"].split(",")[1]
+    assert fields(command("ring", "status", "--at", bus, "--json"))["whole"]
+
+    driven = ring(folder, "drive", "--clients", "3", "--commands", "60", "--topics", "4", "--json")
+    accounts = [json.loads(line) for line in driven.stdout.splitlines()]
+    assert (driven.returncode, len(accounts)) == (0, 3), driven.stderr
+    assert sum(account["published"] for account in accounts) > 0
+    assert sum(account["delivered"] for account in accounts) > 0
+
+    added = fields(ring(folder, "add", "--replicas", "1", "--json"))
+    assert (added["group"], added["nodes"], added["share"] > 0) == ("c", ["c1"], True)
+    removed = ring(folder, "remove", "a")
+    assert removed.returncode == 0, removed.stderr
+    after = fields(ring(folder, "status", "--json"))
+    assert [group["group"] for group in after["groups"]] == ["b", "c"] or {"b", "c"} == {
+        group["group"] for group in after["groups"]
+    }
+    assert sum(group["topics"] for group in after["groups"]) == 4, "the topics that were driven moved on"
+
+    assert ring(folder, "kill", "--leader", "c").returncode == 0
+    down = ring(folder, "status", "--json")
+    assert (down.returncode, json.loads(down.stdout)["down"]) == (1, ["c1"])
+    assert ring(folder, "start", "c1").returncode == 0
+    stopped = fields(ring(folder, "down", "--json"))
+    assert stopped == {"stopped": 2}
+    known = record.read(folder)
+    assert known is not None and not any(node.running for node in known.nodes)
+
+
+def test_a_message_is_followed_over_the_ring(folder: Path) -> None:
+    """P8: find-root, owner, agreement and delivery, each with its time; the subscriber that was made is removed."""
+    up = fields(ring(folder, "up", "--groups", "3", "--replicas", "1", "--detach", "--json"))
+    bus = up["bus"].split(",")[0]
+    trace = fields(command("trace", "put", "news", "hello", "--bus", bus, "--json"))
+    assert (trace["topic"], trace["offset"], len(trace["point"])) == ("news", 0, 64)
+    assert trace["owner"] in [group["id"] for group in up["groups"]]
+    steps = {step["name"]: step for step in trace["steps"]}
+    assert list(steps) == ["point", "find-root", "owner", "subscribe", "hello", "agreement", "delivery"]
+    assert all(steps[name]["ms"] > 0 for name in list(steps)[1:])
+    assert steps["delivery"]["at"] != steps["hello"]["at"] == bus
+    shown = command("trace", "put", "news", "again", "--bus", bus)
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["step", *steps]
+    assert "known to the node" in shown.stdout
+    (topic,) = [json.loads(line) for line in command("topics", "--bus", bus, "--json").stdout.splitlines()]
+    assert (topic["name"], topic["count"], topic["subscriptions"]) == ("news", 2, 0)
+
+
+def test_ctrl_c_stops_a_ring_that_stays(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidings", "ring", "up", "--groups", "1", "--replicas", "1", "--dir", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert any(line.startswith("Ctrl-C stops it") for line in lines), process.communicate()[1]
+        known = record.read(folder)
+        assert known is not None and all(node.running for node in known.nodes)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS_MAX)
+        assert process.returncode == 0, errors
+        assert not any(node.running for node in known.nodes)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["status"], 1, "start one with `tidings ring up`"),
+        (["kill", "a1"], 1, "start one with `tidings ring up`"),
+        (["kill"], 2, "kill needs a node, or --leader GROUP"),
+        (["kill", "a1", "--leader", "a"], 2, "kill needs"),
+        (["remove"], 2, "remove needs a group"),
+        (["add", "a"], 2, "add takes no name"),
+        (["add", "--at", "tcp://127.0.0.1:1"], 2, "--dir instead of --at"),
+        (["up", "--replicas", "2"], 1, "1, 3 or 5 replicas, not 2"),
+        (["up", "--groups", "100"], 1, "1 to 64 groups"),
+        (["status", "--at", "tcp://127.0.0.1:9"], 1, "No node of a ring answers at tcp://127.0.0.1:9"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(folder: Path, words: list[str], code: int, sentence: str) -> None:
+    done = ring(folder, *words)
+    assert (done.returncode, sentence in done.stderr, done.stderr.count("\n")) == (code, True, 1), done.stderr
+
+
+def test_a_broker_that_is_no_node_says_so(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        for words in (
+            ["ring", "status", "--at", broker.address],
+            ["trace", "put", "news", "x", "--bus", broker.address],
+        ):
+            done = command(*words)
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+            assert "ring" in done.stderr

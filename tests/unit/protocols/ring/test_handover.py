@@ -1,0 +1,110 @@
+"""Arcs go from one group to another while clients work, and nothing is lost, doubled or answered differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.protocols.ring.two_groups import World
+from tidings.protocols.broker.topics import Topic
+from tidings.protocols.ring import transfer
+from tidings.protocols.ring.facts import Edges, Fact, Known, Retired
+from tidings.protocols.ring.gift import Gift
+from tidings.protocols.ring.giving import Parcel
+from tidings.protocols.ring.ownership import Giving, Ownership
+
+SEEDS = 100
+SEEDS_TO_FIND = 60
+"""A planted fault has to show within so many seeds."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_whoever_owns_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
+    """P7, P8: by lost, repeated and late messages, changes of leaders on both sides, and restarts."""
+    for seed in range(first, first + 10):
+        world = World(seed)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+        assert world.accepted > 100
+
+
+def _no_facts(of_topic: Any) -> Any:
+    def planted(self: Gift, name: str) -> Iterator[Fact]:
+        return (fact for fact in of_topic(self, name) if isinstance(fact, Edges | Retired))
+
+    return planted
+
+
+def _short_list(names_from: Any) -> Any:
+    return lambda self, name: names_from(self, name)[:1]
+
+
+def _not_frozen(give: Any) -> Any:
+    def planted(self: Ownership, arcs: Any, taker: Any) -> None:
+        self.gifts += 1
+        self.giving = Giving(arcs, taker, self.gifts)
+
+    return planted
+
+
+def _not_remembered(take: Any) -> Any:
+    def planted(self: Ownership) -> Any:
+        before = dict(self.taken)
+        arcs = take(self)
+        self.taken = before
+        return arcs
+
+    return planted
+
+
+def _epoch_of_nobody(known: Any) -> Any:
+    return lambda self, name: Known(name, 1, False)
+
+
+def _without_last_body(add: Any) -> Any:
+    def planted(self: Parcel, topic: Topic, have: int) -> Any:
+        packed = add(self, topic, have)
+        if len(self.bodies) > 1:
+            self.bodies[-1] = bytes(len(self.bodies[-1]))
+        return packed
+
+    return planted
+
+
+def _gap_allowed(check: Any) -> Any:
+    def planted(topic: Topic | None, loaded: Any) -> int:
+        return int(loaded.batches[0].first_offset)
+
+    return planted
+
+
+FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
+    "only the edges of topics are handed over": (Gift, "facts_of_topic", _no_facts),
+    "the list of topics ends early, and the gift is taken before its last piece": (Gift, "topics_from", _short_list),
+    "the homes of clients are left out": (Gift, "homes_from", lambda _: lambda self, name: []),
+    "what is given is not frozen": (Ownership, "give", _not_frozen),
+    "the taker forgets what it has taken": (Ownership, "take", _not_remembered),
+    "epochs are not handed over": (Gift, "_known", _epoch_of_nobody),
+    "a body gets lost on its way": (Parcel, "add", _without_last_body),
+    "what was loaded is loaded again": (transfer, "_check_load", _gap_allowed),
+    "the giver forgets nothing": (transfer, "forget", lambda _: lambda machine, arcs: None),
+    "a restart reads what was loaded in an earlier life": (Topic, "_unload", lambda _: lambda self, first: None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, plant = FAULTS[fault]
+    monkeypatch.setattr(place, name, plant(getattr(place, name)))
+    with pytest.raises((AssertionError, KeyError, IndexError)):
+        _run_seeds()
+
+
+def _run_seeds() -> None:
+    for seed in range(SEEDS_TO_FIND):
+        World(seed).run()
