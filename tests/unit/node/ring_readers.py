@@ -78,7 +78,7 @@ class Reader:
         self._stream = 0
         self._looked = len(node.heard)
         self.epoch = ring.hello(node, name)
-        done = ring.ask(node, messages.Subscribe(3, name, self.epoch, (topic,)))
+        done = ring.ask(node, messages.Subscribe(3, name, self.epoch, (topic,), "earliest"))
         assert isinstance(done, messages.SubscribeDone), done
         self.connect()
 
