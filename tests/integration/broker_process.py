@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from tidings.ring.ports import free_address
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -18,13 +20,13 @@ class ServerProcess:
     def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
         self._command = command
         self._settings = settings or {}
-        self._bind = "tcp://127.0.0.1:*"
+        self._bind: str | None = None
         self._process: subprocess.Popen[str] | None = None
         self.log: list[str] = []
 
     @property
     def address(self) -> str:
-        assert "*" not in self._bind, "start it first"
+        assert self._bind is not None, "start it first"
         return self._bind
 
     @property
@@ -33,7 +35,12 @@ class ServerProcess:
         return self._process.pid
 
     def launch(self) -> None:
-        """Starts it and waits for nothing."""
+        """Starts it and waits for nothing.
+
+        A port that the system chooses may go to anybody else's connection while the server is down.
+        """
+        if self._bind is None:
+            self._bind = free_address()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tests.integration.broker_process import ROOT, ServerProcess
 from tidings.gateways.calls import Mailbox
+from tidings.ring.ports import free_address
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")} | {
     "PYTHONPATH": str(ROOT / "src")
 }
@@ -28,13 +29,13 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class SocketBroker(ServerProcess):
-    """`tidings serve --sockets`, on a folder or a storage server. The port that its door first gets stays its port."""
+    """`tidings serve --sockets`, on a folder or a storage server. Its door keeps its port."""
 
     def __init__(self, place: Path | str, *arguments: str, settings: dict[str, str] | None = None) -> None:
         kept = ("--data", str(place)) if isinstance(place, Path) else ("--storage", place)
         super().__init__("serve", *kept, *arguments, settings=settings)
         self._given = self._command
-        self.port = 0
+        self.port = free_port()
         self.spelling = ""
         """Where the web service answers that runs with the broker, with `--http`."""
 
@@ -95,9 +96,8 @@ class Received:
 
 
 def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
+    """A port where nobody listens, and which the system gives to nobody."""
+    return int(free_address().rpartition(":")[2])
 
 
 def run_editor(port: int, topic: str, text: str, program: list[str] | None = None) -> subprocess.CompletedProcess[str]:

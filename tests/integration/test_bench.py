@@ -15,7 +15,9 @@ import pytest
 import tidings
 from tidings.bench.scenarios import SCENARIOS
 
-SECONDS_MAX = 250
+SECONDS_MAX = 800
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def bench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

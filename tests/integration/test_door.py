@@ -264,8 +264,9 @@ def test_a_failed_sync_ends_the_process_without_an_answer(tmp_path: Path) -> Non
     )
     assert process.stderr is not None
     address = next(word for line in process.stderr for word in line.split() if word.startswith("tcp://"))
-    with tidings.connect(address, "alice", timeout=0.3, retries=1) as bus:
+    with tidings.connect(address, "alice", timeout=0.3, retries=100) as bus:
         bus.put("news", "stored")
+        bus.be_patient(0.3)
         trigger.touch()
         with pytest.raises(tidings.Unavailable):
             bus.put("news", "in doubt")

@@ -17,6 +17,7 @@ import pytest
 from tidings.experiments.processes import Cluster, ProcessesRow, run_processes
 from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import Driver, wait_until
+from tidings.ring.ports import free_address
 
 Overlay = Literal["chord", "hyparview"]
 
@@ -91,7 +92,14 @@ def test_twenty_nodes_of_which_five_are_killed(overlay: Overlay) -> None:
             accounts = driver.account()
         assert [(account.owed, account.missing) for account in accounts] == [(15 * 20, 0)] * 15
         assert not any(account.doubled or account.strange for account in accounts)
-        found = survey(cluster.addresses[-1])
+        surveys: list[dict[str, Any]] = []
+
+        def whole_again() -> bool:
+            surveys.append(survey(cluster.addresses[-1]))
+            return bool(surveys[-1]["whole"])
+
+        wait_until(whole_again, "the overlay is whole again")
+        found = surveys[-1]
         assert (found["whole"], found["overlay"], found["problems"]) == (True, overlay, [])
         assert {view["address"] for view in found["nodes"]} == set(cluster.addresses)
         assert not any(has_refused_peers(view["refused"]) for view in found["nodes"])
@@ -124,7 +132,8 @@ def test_an_experiment_is_one_row(overlay: Overlay) -> None:
 def test_a_node_that_is_killed_comes_back_under_its_address(overlay: Overlay) -> None:
     """A new life of a node takes part again, and what it publishes is counted anew."""
     with Cluster(overlay, settings={"TIDINGS_BEAT_MS": "300"}) as cluster:
-        cluster.start(4)
+        cluster.start(3)
+        cluster.restart(free_address())  # Nobody else gets this port while its node is dead.
         cluster.wait_until_joined()
         first, *_, last = cluster.addresses
         with NodeCaller(first) as caller, NodeCaller(last) as old:

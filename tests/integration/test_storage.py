@@ -21,6 +21,7 @@ import tidings
 from tests.integration.broker_process import ROOT, ServerProcess, StorageProcess, StoredBrokerProcess
 from tests.integration.test_door import FAILING_SYNC, fill_the_disk
 from tidings.protocols.storage import Failed
+from tidings.ring.ports import free_address
 from tidings.storage import questions
 from tidings.storage.lines import file_name
 from tidings.wire.storage import decode_storage_answer
@@ -245,12 +246,13 @@ def test_puts_wait_while_the_storage_server_is_away_and_go_on_when_it_is_back(
     """E5: a put is Unavailable after its tries, or done when the storage is back in time, by itself."""
     with (
         tidings.connect(broker.address, "alice", timeout=0.2, retries=500) as patient,
-        tidings.connect(broker.address, "bob", timeout=0.2, retries=2) as hasty,
+        tidings.connect(broker.address, "bob", timeout=0.2, retries=500) as hasty,
     ):
         messages = patient.subscribe("news").messages(timeout=SECONDS_MAX)
         hasty.put_many("news", ["first", "before"])
         assert next(messages).text == "first"
         storage.kill()
+        hasty.be_patient(0.4)
         with pytest.raises(tidings.Unavailable):
             hasty.put("news", "in doubt")
         # What needs no disk is answered as ever, and what is in memory can be read.
@@ -322,9 +324,10 @@ def test_a_storage_server_that_comes_a_little_later_is_waited_for(tmp_path: Path
 def test_a_broker_can_be_stopped_while_its_storage_server_is_away(
     storage: StorageProcess, broker: ServerProcess
 ) -> None:
-    with tidings.connect(broker.address, "alice", timeout=0.1, retries=1) as bus:
+    with tidings.connect(broker.address, "alice", timeout=0.1, retries=500) as bus:
         bus.put("news", "stored")
         storage.kill()
+        bus.be_patient(0.1)
         with pytest.raises(tidings.Unavailable):
             bus.put("news", "in doubt")
         assert broker.stop() == 1
@@ -333,8 +336,9 @@ def test_a_broker_can_be_stopped_while_its_storage_server_is_away(
 
 def test_a_second_broker_fences_the_first(storage: StorageProcess, broker: ServerProcess) -> None:
     """E5: the first stops without an answer, as after a failed sync; the second has everything."""
-    with tidings.connect(broker.address, "alice", timeout=0.3, retries=2) as first:
+    with tidings.connect(broker.address, "alice", timeout=0.3, retries=100) as first:
         first.put("news", "from the first")
+        first.be_patient(0.6)
         with StoredBrokerProcess(storage.address) as other, tidings.connect(other.address, "bob") as second:
             with pytest.raises(tidings.Unavailable):
                 first.put("news", "too late")
@@ -366,7 +370,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(storage: StorageProc
 def test_a_failed_sync_ends_the_storage_server_without_an_answer(tmp_path: Path) -> None:
     """E5: the broker waits, and what was not synced is sent again to the next one."""
     trigger, data = tmp_path / "trigger", tmp_path / "data"
-    arguments = ["storage", "--data", str(data), "--bind", "tcp://127.0.0.1:*", str(trigger)]
+    arguments = ["storage", "--data", str(data), "--bind", free_address(), str(trigger)]
     process = subprocess.Popen(
         [sys.executable, "-c", FAILING_SYNC, *arguments],
         stderr=subprocess.PIPE,
@@ -377,9 +381,10 @@ def test_a_failed_sync_ends_the_storage_server_without_an_answer(tmp_path: Path)
     address = next(word for line in process.stderr for word in line.split() if word.startswith("tcp://"))
     with (
         StoredBrokerProcess(address) as broker,
-        tidings.connect(broker.address, "alice", timeout=0.3, retries=1) as bus,
+        tidings.connect(broker.address, "alice", timeout=0.3, retries=100) as bus,
     ):
         bus.put("news", "stored")
+        bus.be_patient(0.3)
         trigger.touch()
         with pytest.raises(tidings.Unavailable):
             bus.put("news", "in doubt")

@@ -14,6 +14,12 @@ import pytest
 
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
+from tidings.spark.session import CHECKPOINTS
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What a test runs is over in a second: the time goes into starting up, and into what Java makes faster in vain."""
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
+"""Where Spark's scripts look for options: for a driver, a master or worker, and the program that starts these."""
 
 CONFIG = {
     "spark.ui.enabled": "false",
@@ -23,9 +29,18 @@ CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.ui.showConsoleProgress": "false",
-    # What a test runs is over in a second: the time goes into starting up.
-    "spark.driver.extraJavaOptions": "-Xss4m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # To compile a query takes longer than to run it on the few rows of a test.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": f"-Xss16m {JAVA_OPTIONS}",
+    # As the sessions of our commands have it.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
 }
+
+
+SECONDS_MAX = 1_200
+"""For any test of Spark: on a busy machine a session alone may take a minute to start."""
 
 
 def java_is_there() -> bool:
@@ -39,10 +54,20 @@ needs_java = pytest.mark.skipif(
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """For all programs that tests start; a soak has time to make them faster."""
+    if config.getoption("markexpr") != "soak":
+        for name in JAVA_VARIABLES:
+            os.environ.setdefault(name, JAVA_OPTIONS)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(needs_java)
+        bounded = any(item.get_closest_marker(name) for name in ("timeout", "soak"))  # A soak takes its time.
+        if item.path.is_relative_to(Path(__file__).parent) and not bounded:
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 def make_session(master: str = "local[2]", **config: str) -> Any:

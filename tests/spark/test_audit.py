@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.broker_process import ROOT
 from tests.spark.conftest import Place
 from tests.spark.planting import Row, door, faults, figures, lake_of, rows_of, subjects, table_of
 from tidings.errors import InvalidRequest, NoSuchTopic
-from tidings.spark.audit.report import last_audit
 from tidings.spark.audit.run import Request, audit
 
 COUNT = 200
@@ -215,21 +211,3 @@ def test_what_cannot_be_audited_says_so(place: Place, tmp_path: Path) -> None:
         audit(place.spark, Request(lake=tmp_path))
     with pytest.raises(InvalidRequest, match="compared with one topic"):
         audit(place.spark, Request(door(place), topics=("news", "art"), copy="b"))
-
-
-def test_the_command(place: Place, tmp_path: Path) -> None:
-    """D4: the first offending row and exit code 1 when something is wrong; the lake keeps the report."""
-    fill(place)
-    rows = rows_of(place, "news", "sport")
-    dropped(rows)
-    lake = lake_of(rows, tmp_path / "lake")
-    command = ["audit", "--bus", place.broker.address, "--lake", str(lake), "--master", "local[2]"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tidings", *command], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 1, done.stderr
-    assert "lost: lake: news offset 70" in done.stdout
-    assert "201 messages audited" in done.stderr
-    kept = last_audit(lake)
-    assert kept is not None
-    assert (kept.clean, [subject.lost for subject in kept.subjects]) == (False, [1, 0])

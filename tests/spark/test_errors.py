@@ -93,7 +93,7 @@ def test_a_sink_that_cannot_write_says_so(build: Callable[..., Place], tmp_path:
 def test_a_sink_whose_broker_goes_away(place: Place, tmp_path: Path) -> None:
     """In the middle of a stream: the query fails and says why; started again, it has written everything once."""
     place.bus.put_many("in", numbered(0, 2_000))
-    query = copying(place, "in", "out", tmp_path / "c", maxMessagesPerTrigger=50, timeout=0.5)
+    query = copying(place, "in", "out", tmp_path / "c", maxMessagesPerTrigger=50, timeout=2)
     try:
         until(lambda: any(info.name == "out" and info.count >= 100 for info in place.bus.topics()), query)
         place.broker.kill()

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow.parquet
 import pytest
 
 from tests.integration.broker_process import ROOT
 from tests.spark.conftest import needs_java
 from tests.unit.experiments.made_up import TABLES, squares
-from tidings.cli import main
 from tidings.experiments.local import LocalEngine
 from tidings.experiments.on_spark import SparkEngine
 from tidings.experiments.sweep import Grid, Sweep, Tables
@@ -102,21 +100,3 @@ def test_work_that_is_lost_is_repeated(tmp_path: Path) -> None:
     done = in_a_process("-c", WITH_A_DEATH, str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "has-died").exists()
-
-
-@needs_java
-@pytest.mark.timeout(900)  # A session of its own: seconds, unless the machine is very busy.
-def test_a_planted_bug_is_found_and_its_command_replays_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """D5: from the command to the table and back to the very run that broke."""
-    command = ("--seeds", "24", "--mutant", "same-epoch", "--master", "local[2]", "--lake", str(tmp_path))
-    done = in_a_process("-m", "tidings", "simulate", "--sweep", *command)
-    assert done.returncode == 1, done.stderr[-3000:]
-    assert "broke: fenced sessions change nothing; the first is seed" in done.stdout
-    rows = pyarrow.parquet.read_table(tmp_path / "simulations" / "same-epoch-0-24" / "runs").to_pylist()
-    assert sorted(row["seed"] for row in rows) == list(range(24))
-    broken = min((row for row in rows if row["invariant"] is not None), key=lambda row: row["seed"])
-    assert broken["replay"] in done.stderr
-    assert main(broken["replay"].split()[1:]) == 1
-    replayed = capsys.readouterr()
-    assert f"BROKEN {broken['invariant']}: {broken['text']}" in replayed.out
-    assert sum(row["invariant"] is None for row in rows) > 0, "some seeds hold, and have no command"

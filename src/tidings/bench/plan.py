@@ -93,5 +93,5 @@ def plan(quick: bool, scale: float) -> Plan:
         if name not in _FIXED
         for value in (getattr(chosen, name),)
     }
-    rounds = min(chosen.rounds, 2) if scale < 0.1 else chosen.rounds
+    rounds = 1 if scale < 0.1 else chosen.rounds
     return msgspec.structs.replace(chosen, **counts, rounds=rounds)

@@ -24,7 +24,7 @@ from tidings.spark.session import spark_session
 
 WINDOW_S = 10
 SHORT = {
-    "spark.driver.extraJavaOptions": "-Xss4m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
 }
 """For a driver that lives for seconds: thorough compiling, and more tasks, would cost more than they save."""

@@ -34,7 +34,7 @@ TOPICS = 5
 FOUNDERS = 9
 """One more than the successor lists of a ring are long: what it needs to be safe from the beginning."""
 NODES_MAX = 200
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 60.0
 
 
 class ProcessesRow(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ def _begin_before_claims() -> Iterator[None]:
     SETTLED,
     LANES,
     world=WORLD,
+    first_seed=20,
 )
 def _begin_while_settling() -> Iterator[None]:
     def make(on_beginning: Any) -> Any:
@@ -70,7 +71,11 @@ def _begin_while_settling() -> Iterator[None]:
 
 
 @mutant(
-    "room-begins-stream", "a request for more room begins a stream that the broker has forgotten", OWNER, world=WORLD
+    "room-begins-stream",
+    "a request for more room begins a stream that the broker has forgotten",
+    OWNER,
+    world=WORLD,
+    first_seed=53,
 )
 def _room_begins_stream() -> Iterator[None]:
     def make(on_work: Any) -> Any:
@@ -84,7 +89,12 @@ def _room_begins_stream() -> Iterator[None]:
 
 
 @mutant(
-    "begin-old-stream", "a stream that has ended begins again when its request comes late", OWNER, LANES, world=WORLD
+    "begin-old-stream",
+    "a stream that has ended begins again when its request comes late",
+    OWNER,
+    LANES,
+    world=WORLD,
+    first_seed=247,
 )
 def _begin_old_stream() -> Iterator[None]:
     def make(on_work: Any) -> Any:
@@ -99,7 +109,9 @@ def _begin_old_stream() -> Iterator[None]:
         yield
 
 
-@mutant("settled-by-anybody", "a member is told that it has settled what another has", STALE, world=WORLD)
+@mutant(
+    "settled-by-anybody", "a member is told that it has settled what another has", STALE, world=WORLD, first_seed=21
+)
 def _settled_by_anybody() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Sharing, group: Group, message: messages.Work) -> Any:
@@ -112,7 +124,13 @@ def _settled_by_anybody() -> Iterator[None]:
         yield
 
 
-@mutant("acknowledge-old-copy", "what was made of a lost copy settles the one that came after it", STALE, world=WORLD)
+@mutant(
+    "acknowledge-old-copy",
+    "what was made of a lost copy settles the one that came after it",
+    STALE,
+    world=WORLD,
+    first_seed=21,
+)
 def _acknowledge_old_copy() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Member, offset: int, attempt: int) -> bool:
@@ -151,7 +169,13 @@ def _ignore_gaps() -> Iterator[None]:
         yield
 
 
-@mutant("keep-waiting", "an acknowledgement of work that has gone to another is never answered", PROGRESS, world=WORLD)
+@mutant(
+    "keep-waiting",
+    "an acknowledgement of work that has gone to another is never answered",
+    PROGRESS,
+    world=WORLD,
+    first_seed=21,
+)
 def _keep_waiting() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Member, offsets: Sequence[int]) -> None:
@@ -163,7 +187,13 @@ def _keep_waiting() -> Iterator[None]:
         yield
 
 
-@mutant("hold-forever", "what waits for an answer goes on waiting when nobody wants the answer", PROGRESS, world=WORLD)
+@mutant(
+    "hold-forever",
+    "what waits for an answer goes on waiting when nobody wants the answer",
+    PROGRESS,
+    world=WORLD,
+    first_seed=155,
+)
 def _hold_forever() -> Iterator[None]:
     def make(forget: Any) -> Any:
         def planted(self: Session, call: Call) -> None:

@@ -126,7 +126,7 @@ def _defaults(master: str) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             # Spark looks into the text of an error by a pattern that recurs for each part of it. A query that is
             # stopped in the middle of a job has a long one, and would end by a stack overflow instead.
-            "spark.driver.extraJavaOptions": "-Xss4m",
+            "spark.driver.extraJavaOptions": "-Xss16m",
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         }
     return settings

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
 from tidings.cli import main
 from tidings.pipeline.lake import Lake, Manifest
+from tidings.ring.ports import free_address
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
@@ -24,12 +24,6 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> s
 def lake(tmp_path: Path) -> Path:
     Lake(tmp_path / "lake").create(Manifest())
     return tmp_path / "lake"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,7 @@ def test_a_damaged_manifest(capsys: pytest.CaptureFixture[str], lake: Path) -> N
 
 
 def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str], lake: Path) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = free_address()
     error = refused(capsys, 1, "run", "--once", "--lake", str(lake), "--bus", address, "--retries", "1")
     assert address in error
 

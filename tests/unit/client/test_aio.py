@@ -54,7 +54,7 @@ def run(story: Callable[[AsyncBus, LoopBroker], Awaitable[None]], **settings: An
             await story(bus, broker)
         assert broker.closed
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_the_same_operations_awaited() -> None:
@@ -226,4 +226,4 @@ def test_close_ends_whoever_waits() -> None:
         with pytest.raises(InvalidRequest):
             await bus.put("news", "x")
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -178,3 +178,11 @@ def test_topics_move_to_a_group_that_joins_and_back_when_it_leaves() -> None:
         assert ring.owner_of(topic) is first
         ring.put(second, "ann", epoch, topic, b"three")
         assert ring.values(topic) == [b"one", b"two", b"three"]
+
+
+def test_many_groups_that_join_at_once_all_get_their_part() -> None:
+    """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
+    ring = Rings(8, 1)
+    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
+    assert sum(len(each) for each in arcs) == 8

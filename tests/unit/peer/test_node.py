@@ -46,7 +46,7 @@ class Host:
         thread = threading.Thread(target=node.run, daemon=True)
         self.nodes[node.address] = (node, thread)
         thread.start()
-        caller = NodeCaller(node.address, timeout=20.0)
+        caller = NodeCaller(node.address, timeout=60.0)
         self._callers.append(caller)
         return caller
 
@@ -242,7 +242,7 @@ def test_a_client_in_a_few_lines(host: Host) -> None:
             (["subscribe", 3, "x" * 200], ["failed", 3, 3]),
         ):
             node.send(msgspec.msgpack.encode(command))
-            assert node.poll(20_000)
+            assert node.poll(60_000)
             assert msgspec.msgpack.decode(node.recv())[: len(answer)] == answer
 
 

@@ -15,7 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 from tidings.errors import InvalidRequest, Unauthorized
 from tidings.transport import curve
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 REFUSALS = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,

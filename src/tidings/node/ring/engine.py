@@ -249,6 +249,10 @@ class RingEngine(GroupEngine):
         """The owner of a point is wanted."""
         self._seeking.want(now_ms, point)
 
+    def doubt(self, group: bytes) -> None:
+        """What is known of a group may be old: it is asked."""
+        self._seeking.doubt(group)
+
     def _find(self, now_ms: int, point: Key) -> bool:
         return self.leading is not None and self.leading.find(now_ms, point)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tidings.node.ring.engine import RingEngine
 
 CLAIM_AGAIN_MS = 2_000
+ASK_MS = 200
+"""How long an owner has to say what it owns, before something of it is wished for."""
+WISH_AGAIN_MS = 800
 KNOW_EVERY_MS = 5_000
 CONTACTS_MAX = 64
 
@@ -54,6 +57,8 @@ class Leading:
         self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
         self._known_at_ms = now_ms
+        self._wish_at_ms = 0
+        self._has_asked = False
         self._leavers: list[tuple[Any, int]] = []
         """Operators who want the group to leave, and wait until it has."""
 
@@ -132,7 +137,13 @@ class Leading:
         owner = engine.directory.find(card.point)
         if owner is None or not owner.leader:
             engine.seek(now_ms, card.point)
-        elif self.handover.idle and owner.group != card.group:
+        elif self.handover.idle and owner.group != card.group and now_ms >= self._wish_at_ms:
+            # What is known may be old, and whoever has given the point away has nothing to give: so ask first.
+            if not self._has_asked:
+                self._has_asked, self._wish_at_ms = True, now_ms + ASK_MS
+                engine.doubt(owner.group)
+                return
+            self._has_asked, self._wish_at_ms = False, now_ms + WISH_AGAIN_MS
             for arc in engine.directory.arcs_of(owner.group):
                 if card.point in arc:
                     self.handover.wish((Arc(arc.start, card.point),), owner)

@@ -10,10 +10,10 @@ class Limits(msgspec.Struct, frozen=True):
 
     piece_bytes_max: int = 1024 * 1024
     """Bodies in one piece; a single batch may be larger."""
-    facts_bytes_max: int = 256 * 1024
+    facts_bytes_max: int = 1024 * 1024
     records_max: int = 1_000
     """Ids, or runs of a track, in one fact. All nodes have to agree on it: a place in the list of facts counts them."""
-    have_max: int = 256
+    have_max: int = 2_048
     """Topics that one question says something of."""
     rounds_max: int = 8
     """After so many rounds over all topics the giver has to stop, however much is still coming."""
