@@ -25,6 +25,7 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
+from tidings.node.ring.contents import Contents, Show
 from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.outgoing import Outgoing
@@ -41,7 +42,21 @@ from tidings.protocols.ring.arcs import owns, point_of
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
 from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
-from tidings.protocols.ring.messages import AskWord, Back, Between, Card, Find, NodeMessage, Relay, Turned, Word
+from tidings.protocols.ring.messages import (
+    AskWord,
+    Back,
+    Between,
+    Bodies,
+    Card,
+    FetchBodies,
+    Find,
+    Interest,
+    NodeMessage,
+    Relay,
+    Shown,
+    Turned,
+    Word,
+)
 from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
 from tidings.wire import codec
@@ -77,6 +92,7 @@ class RingEngine(GroupEngine):
         super().__init__(settings, replica_settings, identity, journal, disk, random)
         self.ring_settings = ring_settings
         self.directory = Directory()
+        self.contents = Contents(self)
         self.front = Front(
             self.directory,
             self._random.getrandbits(48) << 14,
@@ -84,6 +100,8 @@ class RingEngine(GroupEngine):
             lambda peer, frames: self._out.append((peer, frames)),
             lambda now_ms, point: self._seeking.want(now_ms, point),
             lambda group: self._seeking.doubt(group),
+            self.contents.fetch,
+            self.contents.tell_interest,
         )
         self._seeking = Seeking(self.directory, self._send_node, self._find, self._nearest)
         self.leading: Leading | None = None
@@ -141,6 +159,8 @@ class RingEngine(GroupEngine):
                     self._send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
+            case Shown() | Bodies() | FetchBodies() | Interest():
+                self.contents.receive(now_ms, sender, message, frames[2:])
             case _:
                 self._receive_group(now_ms, sender, message, frames[2:])
 
@@ -332,11 +352,17 @@ class RingEngine(GroupEngine):
         self._adopting.clear()
 
     def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, ToGroup):
-                card = self.directory.card(effect.card.group) or effect.card
-                self._send_group(card, effect.message, effect.bodies)
-        super()._run([effect for effect in effects if not isinstance(effect, ToGroup)])
+        super()._run(self.contents.plan(self._now_ms, effects))
+
+    def _run_other(self, effect: Effect) -> None:
+        match effect:
+            case ToGroup(card, message, bodies):
+                self._send_group(self.directory.card(card.group) or card, message, bodies)
+            case Show(guest, message, refs, places):
+                frames = [codec.encode(message), *map(self._read, places)]
+                self._send_node(guest.front, Shown(guest.visitor, refs), frames)
+            case _:
+                super()._run_other(effect)
 
     # Operators.
 
@@ -402,6 +428,9 @@ class RingEngine(GroupEngine):
         outgoing, seat.outgoing = seat.outgoing, []
         for card, between in outgoing:
             self._send_group(card, between)
+        arrived, seat.arrived = seat.arrived, []
+        for topic, payload in arrived:
+            self.contents.on_cast(now_ms, topic, payload)
         found, seat.found = seat.found, []
         for _, group in found:
             root = self.directory.card(group)
@@ -410,6 +439,7 @@ class RingEngine(GroupEngine):
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)
+        self.front.larder.tick(now_ms)
         if now_ms < self._ring_tick_at_ms:
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
@@ -418,6 +448,7 @@ class RingEngine(GroupEngine):
         in_use.pop(self._identity.group, None)
         self._seeking.tick(now_ms, in_use)
         self.front.tick(now_ms)
+        self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)
         if self.leading is not None:
             self._run(self.leading.tick(now_ms))
             self._after_ring(now_ms)

@@ -27,6 +27,8 @@ from typing import Any
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, Moved, ProtocolError, TidingsError
+from tidings.node.ring.interest import Reading, Tell
+from tidings.node.ring.larder import Larder
 from tidings.node.ring.places import APART, is_everywhere, points_of
 from tidings.node.ring.together import together
 from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visitor, Visitors, Waiting
@@ -35,7 +37,7 @@ from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.arcs import LAST
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import Back, Card, Relay, Turned
+from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 
@@ -98,6 +100,8 @@ class Front:
         reply: Reply,
         want: Callable[[int, Key], None],
         doubt: Callable[[bytes], None],
+        fetch: Callable[[str, tuple[Ref, ...]], None],
+        tell: Tell,
     ) -> None:
         self._directory = directory
         self.visitors = Visitors(first_number)
@@ -107,6 +111,9 @@ class Front:
         """Asks for the owner of a point to be found."""
         self._doubt = doubt
         """Says that what is known of a group seems to be wrong."""
+        self.larder = Larder(self._let_through, self._give_up_number, fetch)
+        """Bodies that came by themselves, and the deliveries that wait for them."""
+        self.reading = Reading(tell)
         self._own_number = OWN
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
@@ -160,7 +167,11 @@ class Front:
                 return True
             case messages.Hello() if not request.anonymous:
                 visitor.greeting[request.request] = (request, user)
-            case messages.Flow() | messages.Work():
+            case messages.Flow():
+                visitor.streams[request.stream] = card.group
+                visitor.reads[request.stream] = request.topics
+                self.reading.note(now_ms, request.topics)
+            case messages.Work():
                 visitor.streams[request.stream] = card.group
         self._relay(now_ms, visitor, card, request, frames, user)
         return True
@@ -204,6 +215,7 @@ class Front:
                 at.setdefault(group, []).append(stream)
         if beat.streams:  # A name that only publishes has none; those of the session's main name stay.
             visitor.streams = {stream: group for group, streams in at.items() for stream in streams}
+            visitor.reads = {stream: topics for stream, topics in visitor.reads.items() if stream in visitor.streams}
         for group, streams in at.items():
             own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
             if not self._send_own(now_ms, visitor, group, own, user):
@@ -284,12 +296,27 @@ class Front:
 
     def on_back(self, back: Back, frames: Sequence[Frame]) -> None:
         """An answer or a delivery for a client here. It is dropped if that connection was given up."""
-        visitor = self.visitors.find(back.visitor)
-        if visitor is None or not frames:
-            return
-        tag = tag_of(frames[0])
-        if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
-            self._reply(visitor.peer, list(frames))
+        if self.larder.has_line(back.visitor):
+            self.larder.stand_behind(back.visitor, frames)
+        elif frames:
+            self._let_through(back.visitor, list(frames))
+
+    def on_shown(self, now_ms: int, sender: str, shown: Shown, frames: Sequence[Frame]) -> None:
+        """A delivery for a client here, whose bodies come by themselves."""
+        if frames and self.visitors.find(shown.visitor) is not None:
+            self.larder.show(now_ms, shown.visitor, sender, shown.refs, frames)
+
+    def _let_through(self, number: int, frames: list[Frame]) -> None:
+        visitor = self.visitors.find(number)
+        if visitor is not None:
+            tag = tag_of(frames[0])
+            if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
+                self._reply(visitor.peer, frames)
+
+    def _give_up_number(self, number: int) -> None:
+        visitor = self.visitors.find(number)
+        if visitor is not None:
+            self.give_up(visitor)
 
     def on_turned(self, turned: Turned) -> None:
         """A request was not taken, because somebody else leads or owns; what is said of that has been learned."""
@@ -387,11 +414,16 @@ class Front:
         """The groups to which requests of present connections go."""
         return {group: None for visitor in self.visitors for group in visitor.paths}
 
+    def topics_read(self) -> dict[str, None]:
+        """What clients here read."""
+        return {topic: None for visitor in self.visitors for topics in visitor.reads.values() for topic in topics}
+
     def give_up(self, visitor: Visitor, request: int = 0) -> None:
         """Ends a connection: the client comes back over a new one, with everything that was not answered."""
         if self.visitors.find(visitor.number) is None:
             return
         self.visitors.give_up(visitor)
+        self.larder.forget(visitor.number)
         visitor.held.clear()
         self._reply(visitor.peer, [codec.encode(messages.Elsewhere(request, "", self.nodes))])
 

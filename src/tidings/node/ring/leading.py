@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import Buffer
+from tidings.node.ring.interest import Interests
 from tidings.protocols.broker import operators
 from tidings.protocols.broker.commands import Claim, Know
 from tidings.protocols.broker.topics import Place
@@ -50,6 +51,8 @@ class Leading:
             Random(engine.address + str(now_ms)),
             settings.dissemination,
         )
+        self.interests = Interests()
+        """What the nodes of the group want to get by way of the seat."""
         self._is_seated = False
         self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
@@ -76,6 +79,20 @@ class Leading:
         self.seat.find(now_ms, point)
         return True
 
+    def learn_interest(self, now_ms: int, front: str, topics: tuple[str, ...]) -> None:
+        """Clients of a node of our group read these topics."""
+        self.interests.learn(now_ms, front, topics)
+        self._sync(now_ms)
+
+    def _sync(self, now_ms: int) -> None:
+        ring = self.machine.ring
+        if self._is_seated and ring is not None:
+            self.interests.sync(now_ms, self.seat, ring.owns_topic)
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Sends a payload to the seats that want a topic; False if there is nobody to send it to."""
+        return self._is_seated and self.seat.is_member and self.seat.publish(topic, payload)
+
     def receive(self, now_ms: int, between: Between) -> None:
         """A message for the seat; before that is taken, only the card of its sender counts."""
         if self._is_seated:
@@ -101,6 +118,7 @@ class Leading:
             self.seat.start(now_ms, card)
         if self._is_seated:
             self.seat.tick(now_ms, card)
+            self._sync(now_ms)
         if self._leavers:
             self._go(now_ms)
         elif not ring.arcs and not ring.has_left:

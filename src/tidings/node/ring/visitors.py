@@ -52,6 +52,7 @@ class Visitor:
         "number",
         "paths",
         "peer",
+        "reads",
         "streams",
     )
 
@@ -65,6 +66,8 @@ class Visitor:
         """name -> the groups that have heard of it over this connection."""
         self.streams: dict[int, bytes] = {}
         """stream -> the group that serves it."""
+        self.reads: dict[int, tuple[str, ...]] = {}
+        """stream -> the topics that are read by it."""
         self.missing: dict[int, None] = {}
         """Streams that their group does not serve, and that the client has not been told of."""
         self.asking: dict[int, Question] = {}
