@@ -289,6 +289,10 @@ class RingEngine(GroupEngine):
         except TidingsError as error:
             self._refuse(guest, codec.guess_request(header), error)
             return
+        if is_everywhere(
+            request
+        ):  # Whoever asks everybody has to know that these were all: what we own now comes first.
+            self._send_node(guest.front, self.word())
         if here:
             self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
         else:

@@ -276,7 +276,10 @@ class Front:
             for card in unled:
                 self._doubt(card.group)
             return False
-        self._ask(now_ms, visitor, Question(request), owners, request, user)
+        question = Question(request)
+        question.arcs = {card.group: self._directory.arcs_of(card.group) for card in owners}
+        question.user = user
+        self._ask(now_ms, visitor, question, owners, request, user)
         return True
 
     def _next_number(self) -> int:
@@ -364,7 +367,12 @@ class Front:
         for left in question.open:
             visitor.asking.pop(left, None)
         question.open.clear()
-        if question.welcome is not None:
+        if any(self._directory.arcs_of(group) != arcs for group, arcs in question.arcs.items()):
+            # Somebody owns less than was known, so there is somebody else who was not asked.
+            again = Waiting(question.request, [codec.encode(question.request)], question.user, self._now_ms)
+            if visitor.held or not self._pass_on(self._now_ms, visitor, again):
+                self._hold(visitor, again)
+        elif question.welcome is not None:
             self._reply(visitor.peer, [question.welcome])
         else:
             self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
