@@ -94,9 +94,12 @@ def open(path: str | Path, client_id: str | None = None, **options: Any) -> Bus:
     ...     alice.get("news").text
     'from bob'
     """
+    from tidings.errors import InvalidRequest
     from tidings.node.embedded import link_to
     from tidings.settings import BrokerSettings, JournalSettings, load
 
+    if "://" in str(path):
+        raise InvalidRequest(f"{path} is the address of a broker, and open takes a folder: use tidings.connect.")
     given = {
         kind: {name: options.pop(name) for name in kind.__struct_fields__ if name in options}
         for kind in (BrokerSettings, JournalSettings)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from tidings.bench.group import free_address
+from tidings.ring.ports import free_address
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.integration.broker_process import ROOT, ServerProcess
-from tidings.bench.group import free_address
 from tidings.gateways.calls import Mailbox
+from tidings.ring.ports import free_address
 
 SECONDS_MAX = 60.0
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")} | {

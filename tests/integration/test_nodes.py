@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from tidings.bench.group import free_address
 from tidings.experiments.processes import Cluster, ProcessesRow, run_processes
 from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import Driver, wait_until
+from tidings.ring.ports import free_address
 
 Overlay = Literal["chord", "hyparview"]
 

@@ -20,8 +20,8 @@ import zmq
 import tidings
 from tests.integration.broker_process import ROOT, ServerProcess, StorageProcess, StoredBrokerProcess
 from tests.integration.test_door import FAILING_SYNC, fill_the_disk
-from tidings.bench.group import free_address
 from tidings.protocols.storage import Failed
+from tidings.ring.ports import free_address
 from tidings.storage import questions
 from tidings.storage.lines import file_name
 from tidings.wire.storage import decode_storage_answer

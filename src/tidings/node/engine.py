@@ -237,10 +237,16 @@ class Engine:
                         self._stage(Persist(make(len(copied)), (copied,), origin))
                     case Stop():
                         self.stopping = True
+                    case _:
+                        self._run_other(effect)
             except Unavailable:  # The storage server is away.
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
+
+    def _run_other(self, effect: Effect) -> None:
+        """An effect that only some engines know."""
+        raise AssertionError(f"Nobody knows what to do for {effect}.")
 
     def _columns(self, place: Place) -> Columns:
         """A stored batch, unpacked."""

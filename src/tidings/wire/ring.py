@@ -12,7 +12,7 @@ import msgspec
 
 from tidings.errors import ProtocolError
 from tidings.protocols.ring.handover_messages import HandoverMessage
-from tidings.protocols.ring.messages import NodeMessage
+from tidings.protocols.ring.messages import NodeMessage, Ref
 from tidings.wire.codec import Frame
 
 MARK = b"tidings ring 1"
@@ -40,8 +40,21 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     message: NodeMessage | HandoverMessage
 
 
+class Cast(msgspec.Struct, frozen=True, array_like=True):
+    """Stored batches of one node, as the payload of a topic's multicast."""
+
+    owner: str
+    """The address of the node whose journal the references are about."""
+    refs: tuple[Ref, ...]
+    bodies: tuple[bytes, ...]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
+_cast_decoder = msgspec.msgpack.Decoder(Cast)
+
+encode_cast = _encoder.encode
+"""A cast as a payload."""
 
 
 def encode_message(sender: str, message: NodeMessage | HandoverMessage, frames: Sequence[Frame] = ()) -> list[Frame]:
@@ -62,3 +75,18 @@ def decode_header(frames: Sequence[Frame]) -> Header:
         return _decoder.decode(frames[1])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"A node's message could not be read ({error}): is it of this version?") from error
+
+
+def decode_cast(payload: Frame) -> Cast:
+    """The cast in a payload, with a body for each reference.
+
+    >>> decode_cast(encode_cast(Cast("tcp://127.0.0.1:7501", (Ref("news", 0, 64, 4),), (b"body",)))).bodies
+    (b'body',)
+    """
+    try:
+        cast = _cast_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"A payload is no cast ({error}): do all nodes run the same version?") from error
+    if len(cast.refs) != len(cast.bodies):
+        raise ProtocolError(f"A cast has {len(cast.refs)} references and {len(cast.bodies)} bodies.")
+    return cast

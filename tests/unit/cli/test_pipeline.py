@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tidings.bench.group import free_address
 from tidings.cli import main
 from tidings.pipeline.lake import Lake, Manifest
+from tidings.ring.ports import free_address
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:

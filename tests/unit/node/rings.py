@@ -14,7 +14,7 @@ from tidings.node.ring.engine import RingEngine
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import point_of
-from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
+from tidings.settings import BrokerSettings, Dissemination, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -28,14 +28,14 @@ WAIT_MS_MAX = 60_000
 class RingNode:
     """A process of a ring, and what clients have heard from it."""
 
-    def __init__(self, identity: Identity, address: str, contacts: tuple[str, ...], settings: BrokerSettings) -> None:
+    def __init__(self, identity: Identity, address: str, ring: RingSettings, settings: BrokerSettings) -> None:
         self.identity = identity
         self.address = address
         self.disk = SimulatedDisk(Random(address))
         self.heard: list[tuple[Any, Any, list[Columns]]] = []
         """Peer, message and batches, in the order in which they left."""
         self.runs = True
-        self._ring = RingSettings(contacts=contacts)
+        self._ring = ring
         self._settings = settings
         self._life = 0
         self.engine = self._open(1_000)
@@ -74,11 +74,18 @@ class RingNode:
 class Rings:
     """All nodes of a ring. The first group founds it."""
 
-    def __init__(self, groups: int = 1, size: int = 1, settings: BrokerSettings | None = None) -> None:
+    def __init__(
+        self,
+        groups: int = 1,
+        size: int = 1,
+        settings: BrokerSettings | None = None,
+        dissemination: Dissemination = "scribe",
+    ) -> None:
         self.now_ms = 1_000
         self.nodes: dict[str, RingNode] = {}
         self.groups: list[list[RingNode]] = []
         self._settings = settings or BrokerSettings()
+        self._dissemination = dissemination
         self._under_way: deque[tuple[str, list[Frame]]] = deque()
         self.cut: Callable[[str, str], bool] = lambda sender, receiver: False
         """Whether what one node sends another gets lost."""
@@ -93,11 +100,11 @@ class Rings:
         addresses = [f"tcp://127.0.0.1:{7000 + 10 * number + each}" for each in range(1, size + 1)]
         members = tuple(Member(each, address, f"disk {address}".encode()) for each, address in enumerate(addresses, 1))
         group = f"group {number}".encode().ljust(16, b".")
-        contacts = tuple(list(self.nodes)[:1])
+        ring = RingSettings(contacts=tuple(list(self.nodes)[:1]), dissemination=self._dissemination)
         nodes = []
         for member in members:
             identity = Identity(group, member.number, member.disk, members, members)
-            node = RingNode(identity, member.address, contacts, self._settings)
+            node = RingNode(identity, member.address, ring, self._settings)
             self.nodes[member.address] = node
             nodes.append(node)
         self.groups.append(nodes)

@@ -242,3 +242,11 @@ def outgoing_of(ring: Rings, node: RingNode) -> list[tuple[str, list[Any]]]:
         for peer, frames in node.engine.outgoing
         if isinstance(peer, ToNode) and isinstance(decode_header(frames).message, Back | Turned)
     ]
+
+
+def test_many_groups_that_join_at_once_all_get_their_part() -> None:
+    """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
+    ring = Rings(8, 1)
+    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
+    assert sum(len(each) for each in arcs) == 8

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 
-from tidings.bench.group import free_address
 from tidings.errors import InvalidRequest, Unauthorized, Unavailable
+from tidings.ring.ports import free_address
 from tidings.settings import PeerSettings
 from tidings.transport import curve
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets

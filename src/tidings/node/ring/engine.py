@@ -25,7 +25,8 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
-from tidings.node.ring.front import Front, tag_of
+from tidings.node.ring.contents import Contents, Show
+from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.outgoing import Outgoing
 from tidings.node.ring.places import is_everywhere, points_of
@@ -41,7 +42,21 @@ from tidings.protocols.ring.arcs import owns, point_of, without
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
 from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
-from tidings.protocols.ring.messages import AskWord, Back, Between, Card, Find, NodeMessage, Relay, Turned, Word
+from tidings.protocols.ring.messages import (
+    AskWord,
+    Back,
+    Between,
+    Bodies,
+    Card,
+    FetchBodies,
+    Find,
+    Interest,
+    NodeMessage,
+    Relay,
+    Shown,
+    Turned,
+    Word,
+)
 from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
 from tidings.wire import codec
@@ -77,6 +92,7 @@ class RingEngine(GroupEngine):
         super().__init__(settings, replica_settings, identity, journal, disk, random)
         self.ring_settings = ring_settings
         self.directory = Directory()
+        self.contents = Contents(self)
         self.front = Front(
             self.directory,
             self._random.getrandbits(48) << 14,
@@ -84,6 +100,8 @@ class RingEngine(GroupEngine):
             lambda peer, frames: self._out.append((peer, frames)),
             lambda now_ms, point: self._seeking.want(now_ms, point),
             lambda group: self._seeking.doubt(group),
+            self.contents.fetch,
+            self.contents.tell_interest,
         )
         self._seeking = Seeking(self.directory, self._send_node, self._find, self._nearest)
         self.leading: Leading | None = None
@@ -141,6 +159,8 @@ class RingEngine(GroupEngine):
                     self._send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
+            case Shown() | Bodies() | FetchBodies() | Interest():
+                self.contents.receive(now_ms, sender, message, frames[2:])
             case _:
                 self._receive_group(now_ms, sender, message, frames[2:])
 
@@ -152,7 +172,7 @@ class RingEngine(GroupEngine):
         if leading is None:
             self._send_node(sender, self.word())
         elif not isinstance(message, Between):
-            if isinstance(message, Nothing):  # Or it would be asked again and again for what it does not own.
+            if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
                 self._learn(now_ms, sender, message.word)
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
@@ -231,6 +251,10 @@ class RingEngine(GroupEngine):
         """The owner of a point is wanted."""
         self._seeking.want(now_ms, point)
 
+    def doubt(self, group: bytes) -> None:
+        """What is known of a group may be old: it is asked."""
+        self._seeking.doubt(group)
+
     def _find(self, now_ms: int, point: Key) -> bool:
         return self.leading is not None and self.leading.find(now_ms, point)
 
@@ -261,12 +285,16 @@ class RingEngine(GroupEngine):
             if is_everywhere(request):
                 here = not without(relay.arcs, ring.arcs)
             else:
-                here = all(owns(ring.arcs, point) for point in points_of(request))
+                here = is_word_of_door(request) or all(owns(ring.arcs, point) for point in points_of(request))
             bodies = tuple(frames[1:])
             batches = self._read_bodies(bodies) if bodies else ()
         except TidingsError as error:
             self._refuse(guest, codec.guess_request(header), error)
             return
+        if is_everywhere(
+            request
+        ):  # Whoever asks everybody has to know that these were all: what we own now comes first.
+            self._send_node(guest.front, self.word())
         if here:
             self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
         else:
@@ -334,11 +362,17 @@ class RingEngine(GroupEngine):
         self._adopting.clear()
 
     def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, ToGroup):
-                card = self.directory.card(effect.card.group) or effect.card
-                self._send_group(card, effect.message, effect.bodies)
-        super()._run([effect for effect in effects if not isinstance(effect, ToGroup)])
+        super()._run(self.contents.plan(self._now_ms, effects))
+
+    def _run_other(self, effect: Effect) -> None:
+        match effect:
+            case ToGroup(card, message, bodies):
+                self._send_group(self.directory.card(card.group) or card, message, bodies)
+            case Show(guest, message, refs, places):
+                frames = [codec.encode(message), *map(self._read, places)]
+                self._send_node(guest.front, Shown(guest.visitor, refs), frames)
+            case _:
+                super()._run_other(effect)
 
     # Operators.
 
@@ -404,6 +438,9 @@ class RingEngine(GroupEngine):
         outgoing, seat.outgoing = seat.outgoing, []
         for card, between in outgoing:
             self._send_group(card, between)
+        arrived, seat.arrived = seat.arrived, []
+        for topic, payload in arrived:
+            self.contents.on_cast(now_ms, topic, payload)
         found, seat.found = seat.found, []
         for _, group in found:
             root = self.directory.card(group)
@@ -412,6 +449,7 @@ class RingEngine(GroupEngine):
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)
+        self.front.larder.tick(now_ms)
         if now_ms < self._ring_tick_at_ms:
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
@@ -421,6 +459,7 @@ class RingEngine(GroupEngine):
             in_use[self.ring.taking.giver] = None  # One that has left, and is switched off, never says so.
         self._seeking.tick(now_ms, in_use, self._identity.group)
         self.front.tick(now_ms)
+        self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)
         if self.leading is not None:
             self._run(self.leading.tick(now_ms))
             self._after_ring(now_ms)

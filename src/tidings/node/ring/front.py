@@ -10,8 +10,13 @@ carries arrives in the order in which it was sent, and never twice by our doing.
 
 Three kinds of request are more than a relay. A *beat* is answered by the client's home, which knows its epoch; the
 groups that serve its streams hear beats of our own, and which streams they miss the client learns with its next beat. A
-*bye* is also said to every group that has heard of the name. A *question* about everything (all topics, all
-subscriptions) is asked of every group, and the answers are put together.
+*bye* is also said to every group that has heard of the name, and answered when they have. A *question* about everything
+(all topics, all subscriptions) is asked of every group, and the answers are put together.
+
+**A newer session fences the older everywhere.** The home's owner gives the new epoch; before the client hears of it,
+every group that knows the name is told of it, so that from the welcome on nobody takes anything of the older session
+where it has been. A group that does not answer in time is not waited for: it takes nothing of anybody, and learns the
+epoch from the first request.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from typing import Any
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, Moved, ProtocolError, TidingsError
+from tidings.node.ring.interest import Reading, Tell
+from tidings.node.ring.larder import Larder
 from tidings.node.ring.places import APART, is_everywhere, points_of
 from tidings.node.ring.together import together
 from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visitor, Visitors, Waiting
@@ -30,7 +37,7 @@ from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.arcs import LAST, Arcs
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import Back, Card, Relay, Turned
+from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 
@@ -38,9 +45,22 @@ OWN = 1 << 62
 """Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
+TOLD_MS_MAX = 500
+"""How long other groups are waited for when a client comes or goes."""
 
 LOOKED_AT = frozenset(
-    {b"elsewhere", b"error", b"beaten", b"farewell", b"topics", b"groups", b"subscriptions", b"subscribers", b"status"}
+    {
+        b"welcome",
+        b"elsewhere",
+        b"error",
+        b"beaten",
+        b"farewell",
+        b"topics",
+        b"groups",
+        b"subscriptions",
+        b"subscribers",
+        b"status",
+    }
 )
 """Kinds of answers that may be for us, by the tag that they begin with. All others pass unread."""
 
@@ -58,6 +78,17 @@ def tag_of(header: Frame) -> bytes:
     return bytes(header[2 : 2 + (header[1] & 0x1F)]) if len(header) > 2 else b""
 
 
+def is_word_of_door(request: AnyRequest) -> bool:
+    """Whether a door says on its own to a group that serves a client that the client is there, or goes.
+
+    It is for whoever serves it, and not only for the owner of the client's home.
+
+    >>> is_word_of_door(messages.Bye(OWN + 1, "alice", 1)), is_word_of_door(messages.Bye(1, "alice", 1))
+    (True, False)
+    """
+    return request.request >= OWN and isinstance(request, messages.Beat | messages.Bye)
+
+
 class Front:
     """The clients of one node."""
 
@@ -69,6 +100,8 @@ class Front:
         reply: Reply,
         want: Callable[[int, Key], None],
         doubt: Callable[[bytes], None],
+        fetch: Callable[[str, tuple[Ref, ...]], None],
+        tell: Tell,
     ) -> None:
         self._directory = directory
         self.visitors = Visitors(first_number)
@@ -78,15 +111,20 @@ class Front:
         """Asks for the owner of a point to be found."""
         self._doubt = doubt
         """Says that what is known of a group seems to be wrong."""
+        self.larder = Larder(self._let_through, self._give_up_number, fetch)
+        """Bodies that came by themselves, and the deliveries that wait for them."""
+        self.reading = Reading(tell)
         self._own_number = OWN
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
         self._swept_at_ms = 0
+        self._now_ms = 0
 
     # What clients send.
 
     def receive(self, now_ms: int, peer: Any, frames: Sequence[Frame], user: str | None) -> None:
         """A client's request."""
+        self._now_ms = now_ms
         if self.visitors.is_broken(peer):
             return
         header = frames[0] if frames else b""
@@ -126,7 +164,14 @@ class Front:
                 return True
             case messages.Bye():
                 self._say_bye(now_ms, visitor, card, request, user)
-            case messages.Flow() | messages.Work():
+                return True
+            case messages.Hello() if not request.anonymous:
+                visitor.greeting[request.request] = (request, user)
+            case messages.Flow():
+                visitor.streams[request.stream] = card.group
+                visitor.reads[request.stream] = request.topics
+                self.reading.note(now_ms, request.topics)
+            case messages.Work():
                 visitor.streams[request.stream] = card.group
         self._relay(now_ms, visitor, card, request, frames, user)
         return True
@@ -177,6 +222,7 @@ class Front:
                 at.setdefault(group, []).append(stream)
         if beat.streams:  # A name that only publishes has none; those of the session's main name stay.
             visitor.streams = {stream: group for group, streams in at.items() for stream in streams}
+            visitor.reads = {stream: topics for stream, topics in visitor.reads.items() if stream in visitor.streams}
         for group, streams in at.items():
             own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
             if not self._send_own(now_ms, visitor, group, own, user):
@@ -185,11 +231,47 @@ class Front:
         self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
 
     def _say_bye(self, now_ms: int, visitor: Visitor, home: Card, bye: messages.Bye, user: str | None) -> None:
+        cards = {home.group: home}
         for group in visitor.groups.pop(bye.client, {}):
-            if group != home.group:
-                own = messages.Bye(self._next_number(), bye.client, bye.epoch)
-                if not self._send_own(now_ms, visitor, group, own, user):
-                    return
+            card = self._directory.card(group)
+            if card is None or visitor.paths.get(group) != card.leader:
+                self.give_up(visitor, bye.request)
+                return
+            cards[group] = card
+        self._ask(now_ms, visitor, Question(bye, now_ms + TOLD_MS_MAX), list(cards.values()), bye, user)
+
+    def _on_welcome(self, visitor: Visitor, welcome: messages.Welcome, header: Frame) -> bool:
+        """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
+        hello, user = visitor.greeting.pop(welcome.request)
+        home = self._directory.find(points_of(hello)[0])
+        others = [
+            card
+            for card in self._directory.cards()
+            if card.leader and (home is None or card.group != home.group) and self._directory.arcs_of(card.group)
+        ]
+        if not others:
+            return False
+        question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
+        told = messages.AskSubscriptions(0, hello.client, welcome.epoch)
+        self._ask(self._now_ms, visitor, question, others, told, user)
+        return True
+
+    def _ask(
+        self,
+        now_ms: int,
+        visitor: Visitor,
+        question: Question,
+        cards: Sequence[Card],
+        request: AnyRequest,
+        user: str | None,
+    ) -> None:
+        """Asks several groups the same, under a number of our own for each."""
+        for card in cards:
+            own = msgspec.structs.replace(request, request=self._next_number())
+            question.open[own.request] = None
+            visitor.asking[own.request] = question
+            arcs = question.arcs.get(card.group, ())
+            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, arcs)
 
     def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
         gap = self._directory.gap(LAST)
@@ -204,11 +286,9 @@ class Front:
                 self._doubt(card.group)
             return False
         question = Question(request)
-        for card in owners:
-            own = msgspec.structs.replace(request, request=self._next_number())
-            question.open[own.request] = None
-            visitor.asking[own.request] = question
-            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, pieces[card])
+        question.arcs = {card.group: pieces[card] for card in owners}
+        question.user = user
+        self._ask(now_ms, visitor, question, owners, request, user)
         return True
 
     def _next_number(self) -> int:
@@ -228,12 +308,27 @@ class Front:
 
     def on_back(self, back: Back, frames: Sequence[Frame]) -> None:
         """An answer or a delivery for a client here. It is dropped if that connection was given up."""
-        visitor = self.visitors.find(back.visitor)
-        if visitor is None or not frames:
-            return
-        tag = tag_of(frames[0])
-        if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
-            self._reply(visitor.peer, list(frames))
+        if self.larder.has_line(back.visitor):
+            self.larder.stand_behind(back.visitor, frames)
+        elif frames:
+            self._let_through(back.visitor, list(frames))
+
+    def on_shown(self, now_ms: int, sender: str, shown: Shown, frames: Sequence[Frame]) -> None:
+        """A delivery for a client here, whose bodies come by themselves."""
+        if frames and self.visitors.find(shown.visitor) is not None:
+            self.larder.show(now_ms, shown.visitor, sender, shown.refs, frames)
+
+    def _let_through(self, number: int, frames: list[Frame]) -> None:
+        visitor = self.visitors.find(number)
+        if visitor is not None:
+            tag = tag_of(frames[0])
+            if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
+                self._reply(visitor.peer, frames)
+
+    def _give_up_number(self, number: int) -> None:
+        visitor = self.visitors.find(number)
+        if visitor is not None:
+            self.give_up(visitor)
 
     def on_turned(self, turned: Turned) -> None:
         """A request was not taken, because somebody else leads or owns; what is said of that has been learned."""
@@ -245,6 +340,8 @@ class Front:
         """Whether an answer ends here; what is left of it goes to the client in other words."""
         answer = codec.decode_answer(header)
         match answer:
+            case messages.Welcome(request) if request in visitor.greeting:
+                return self._on_welcome(visitor, answer, header)
             case messages.Elsewhere(request):
                 self._doubt_paths(visitor)
                 self.give_up(visitor, request if request < OWN else 0)
@@ -271,11 +368,22 @@ class Front:
     def _on_part(self, visitor: Visitor, question: Question, number: int, answer: Any) -> None:
         del question.open[number]
         question.answers.append(answer)
-        if isinstance(answer, messages.Failed):
-            for left in question.open:
-                visitor.asking.pop(left, None)
-            question.open.clear()
-        if not question.open:
+        if not question.open or (isinstance(answer, messages.Failed) and question.welcome is None):
+            self._settle(visitor, question)
+
+    def _settle(self, visitor: Visitor, question: Question) -> None:
+        """Answers the client with what has been said by now."""
+        for left in question.open:
+            visitor.asking.pop(left, None)
+        question.open.clear()
+        if any(self._directory.pieces_of(group) != arcs for group, arcs in question.arcs.items()):
+            # Somebody owns less than was known, so there is somebody else who was not asked.
+            again = Waiting(question.request, [codec.encode(question.request)], question.user, self._now_ms)
+            if visitor.held or not self._pass_on(self._now_ms, visitor, again):
+                self._hold(visitor, again)
+        elif question.welcome is not None:
+            self._reply(visitor.peer, [question.welcome])
+        else:
             self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
 
     def _doubt_paths(self, visitor: Visitor) -> None:
@@ -286,6 +394,7 @@ class Front:
 
     def on_news(self, now_ms: int) -> None:
         """Something has been learned: connections whose ways are wrong now are given up, and what waited goes on."""
+        self._now_ms = now_ms
         for visitor in self.visitors:
             for group, path in visitor.paths.items():
                 card = self._directory.card(group)
@@ -305,7 +414,11 @@ class Front:
 
     def tick(self, now_ms: int) -> None:
         """What waits asks again, and gives up in the end; who is silent is forgotten."""
+        self._now_ms = now_ms
         for visitor in self.visitors:
+            for question in dict.fromkeys(visitor.asking.values()):
+                if question.until_ms is not None and now_ms > question.until_ms:
+                    self._settle(visitor, question)
             if visitor.held:
                 self._go_on(now_ms, visitor)
                 if visitor.held and now_ms - visitor.held[0].since_ms > HELD_MS_MAX:
@@ -318,11 +431,16 @@ class Front:
         """The groups to which requests of present connections go."""
         return {group: None for visitor in self.visitors for group in visitor.paths}
 
+    def topics_read(self) -> dict[str, None]:
+        """What clients here read."""
+        return {topic: None for visitor in self.visitors for topics in visitor.reads.values() for topic in topics}
+
     def give_up(self, visitor: Visitor, request: int = 0) -> None:
         """Ends a connection: the client comes back over a new one, with everything that was not answered."""
         if self.visitors.find(visitor.number) is None:
             return
         self.visitors.give_up(visitor)
+        self.larder.forget(visitor.number)
         visitor.held.clear()
         self._reply(visitor.peer, [codec.encode(messages.Elsewhere(request, "", self.nodes))])
 

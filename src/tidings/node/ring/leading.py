@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import Buffer
+from tidings.node.ring.interest import Interests
 from tidings.protocols.broker import operators
 from tidings.protocols.broker.commands import Claim, Know
 from tidings.protocols.broker.topics import Place
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from tidings.node.ring.engine import RingEngine
 
 CLAIM_AGAIN_MS = 2_000
+ASK_MS = 200
+"""How long an owner has to say what it owns, before something of it is wished for."""
+WISH_AGAIN_MS = 800
 KNOW_EVERY_MS = 5_000
 CONTACTS_MAX = 64
 LEAVERS_MAX = 64
@@ -62,10 +66,14 @@ class Leading:
             Random(engine.address + str(now_ms)),
             settings.dissemination,
         )
+        self.interests = Interests()
+        """What the nodes of the group want to get by way of the seat."""
         self._is_seated = False
         self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
         self._known_at_ms = now_ms
+        self._wish_at_ms = 0
+        self._has_asked = False
         self._leavers: dict[Any, int] = {}
         """Operators who want the group to leave and wait until it has, each with the number of its last request."""
 
@@ -85,6 +93,20 @@ class Leading:
             return False
         self.seat.find(now_ms, point)
         return True
+
+    def learn_interest(self, now_ms: int, front: str, topics: tuple[str, ...]) -> None:
+        """Clients of a node of our group read these topics."""
+        self.interests.learn(now_ms, front, topics)
+        self._sync(now_ms)
+
+    def _sync(self, now_ms: int) -> None:
+        ring = self.machine.ring
+        if self._is_seated and ring is not None:
+            self.interests.sync(now_ms, self.seat, ring.owns_topic)
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Sends a payload to the seats that want a topic; False if there is nobody to send it to."""
+        return self._is_seated and self.seat.is_member and self.seat.publish(topic, payload)
 
     def receive(self, now_ms: int, between: Between) -> None:
         """A message for the seat; before that is taken, only the card of its sender counts."""
@@ -112,6 +134,7 @@ class Leading:
             self.seat.start(now_ms, card)
         if self._is_seated:
             self.seat.tick(now_ms, card)
+            self._sync(now_ms)
         if not ring.arcs and not ring.has_left:
             # Also if it is to leave: somebody may be giving it something by now, and it would be missed for ever.
             self._come(now_ms, card)
@@ -131,7 +154,13 @@ class Leading:
         owner = engine.directory.find(card.point)
         if owner is None or not owner.leader:
             engine.seek(now_ms, card.point)
-        elif self.handover.idle and owner.group != card.group:
+        elif self.handover.idle and owner.group != card.group and now_ms >= self._wish_at_ms:
+            # What is known may be old, and whoever has given the point away has nothing to give: so ask first.
+            if not self._has_asked:
+                self._has_asked, self._wish_at_ms = True, now_ms + ASK_MS
+                engine.doubt(owner.group)
+                return
+            self._has_asked, self._wish_at_ms = False, now_ms + WISH_AGAIN_MS
             for arc in engine.directory.arcs_of(owner.group):
                 if card.point in arc:
                     self.handover.wish((wanted_of(arc, owner.point, card.point),), owner)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tidings.protocols.broker.messages import AnyAnswer, AnyRequest
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Hello
+from tidings.protocols.ring.arcs import Arcs
 from tidings.wire.codec import Frame
 
 VISITORS_MAX = 100_000
@@ -26,10 +27,17 @@ class Waiting(NamedTuple):
 
 
 class Question:
-    """A question to every group, for one client: the numbers under which each was asked, and what they said."""
+    """A question to several groups, for one client: the numbers under which each was asked, and what they said."""
 
-    def __init__(self, request: AnyRequest) -> None:
+    def __init__(self, request: AnyRequest, until_ms: int | None = None, welcome: bytes | None = None) -> None:
         self.request = request
+        self.until_ms = until_ms
+        """When it is answered with what has been said by then; None if all have to answer."""
+        self.welcome = welcome
+        """What the client gets when all others have been told of its new epoch, if that is what it is about."""
+        self.arcs: dict[bytes, Arcs] = {}
+        """Of a question about everything: what each group owned, as far as was known when it was asked."""
+        self.user: str | None = None
         self.open: dict[int, None] = {}
         self.answers: list[AnyAnswer] = []
 
@@ -37,7 +45,20 @@ class Question:
 class Visitor:
     """One connection of a client."""
 
-    __slots__ = ("asking", "groups", "heard_ms", "held", "held_bytes", "missing", "number", "paths", "peer", "streams")
+    __slots__ = (
+        "asking",
+        "greeting",
+        "groups",
+        "heard_ms",
+        "held",
+        "held_bytes",
+        "missing",
+        "number",
+        "paths",
+        "peer",
+        "reads",
+        "streams",
+    )
 
     def __init__(self, number: int, peer: Any, now_ms: int) -> None:
         self.number = number
@@ -49,10 +70,14 @@ class Visitor:
         """name -> the groups that have heard of it over this connection."""
         self.streams: dict[int, bytes] = {}
         """stream -> the group that serves it."""
+        self.reads: dict[int, tuple[str, ...]] = {}
+        """stream -> the topics that are read by it."""
         self.missing: dict[int, None] = {}
         """Streams that their group does not serve, and that the client has not been told of."""
         self.asking: dict[int, Question] = {}
         """Questions to several groups, by the number of each part."""
+        self.greeting: dict[int, tuple[Hello, str | None]] = {}
+        """Hellos that have not been answered, with the user that said each."""
         self.held: list[Waiting] = []
         self.held_bytes = 0
 

@@ -122,4 +122,46 @@ class Between(Message, frozen=True):
     message: bytes
 
 
-NodeMessage = Word | Relay | Back | Turned | AskWord | Find | Between
+# Bodies that several nodes need. The owner sends them once for all, and to each reader only what they are called.
+
+
+class Ref(msgspec.Struct, frozen=True, array_like=True):
+    """A stored batch of a topic, as one node has it."""
+
+    topic: str
+    offset: int
+    """Of its first message."""
+    address: int
+    """Where it lies in that node's journal."""
+    size_bytes: int
+
+
+class Shown(Message, frozen=True):
+    """A delivery for a client at your door, whose bodies come another way; those without a reference are behind it."""
+
+    visitor: int
+    refs: tuple[Ref | None, ...]
+    """One for each body, in their order."""
+
+
+class Bodies(Message, frozen=True):
+    """Stored batches of a node, each in a frame."""
+
+    owner: str
+    """The node whose journal the references are about."""
+    refs: tuple[Ref, ...]
+
+
+class FetchBodies(Message, frozen=True):
+    """Bodies that you have shown have not come: send them."""
+
+    refs: tuple[Ref, ...]
+
+
+class Interest(Message, frozen=True):
+    """Clients at the sender's door read these topics. It is said again and again, in several pieces if need be."""
+
+    topics: tuple[str, ...]
+
+
+NodeMessage = Word | Relay | Back | Turned | AskWord | Find | Between | Shown | Bodies | FetchBodies | Interest
