@@ -13,6 +13,7 @@ from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.ring.arcs import WHOLE, common, joined
 from tidings.protocols.ring.handover_messages import Nothing
 from tidings.protocols.ring.messages import Back, Card, Gone, Relay, Turned, Word
+from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.ring import Node as ToNode
 from tidings.wire.ring import decode_header, encode_message
@@ -250,3 +251,12 @@ def test_many_groups_that_join_at_once_all_get_their_part() -> None:
     arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
     assert joined(arc for each in arcs for arc in each) == (WHOLE,)
     assert sum(len(each) for each in arcs) == 8
+
+
+def test_a_group_joins_by_whichever_of_its_contacts_is_there() -> None:
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    (late,) = ring.add_group(1)
+    gone = tuple(f"tcp://127.0.0.1:{port}" for port in range(1, 9))
+    late.engine.ring_settings = RingSettings(contacts=(*gone, first.address))
+    ring.wait(lambda: ring.owns([late]), "it owns something")

@@ -268,7 +268,9 @@ class RingEngine(GroupEngine):
             for card in reversed(self.directory.cards())
             if card.members and card.group != self._identity.group and not card.left
         ]
-        return tuple(dict.fromkeys((*others[:NEAREST_MAX], *self.ring_settings.contacts[:NEAREST_MAX])))
+        contacts = self.ring_settings.contacts  # Others each time: those that were named first may be gone for good.
+        some = self._random.sample(contacts, min(NEAREST_MAX, len(contacts)))
+        return tuple(dict.fromkeys((*others[:NEAREST_MAX], *some)))
 
     # The owner's half.
 
