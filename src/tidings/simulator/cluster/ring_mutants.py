@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from tidings.node.ring import engine as engine_module
 from tidings.node.ring.engine import RingEngine
 from tidings.node.ring.front import Front
 from tidings.node.ring.leading import Leading
-from tidings.node.ring.visitors import Visitor
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt, Claim, Drop
 from tidings.protocols.effects import Effect, Persist
@@ -21,8 +21,9 @@ from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.giving import Giver
 from tidings.protocols.ring.messages import Card, Relay
 from tidings.protocols.ring.ownership import Ownership
+from tidings.simulator.cluster.mutants import CURRENT
 from tidings.simulator.cluster.ring_watch import NothingLeftBehind, OneOwner
-from tidings.simulator.planting import CURSORS, FENCED, LOST, ONCE, PROGRESS, TOGETHER, TWICE, mutant, patched
+from tidings.simulator.planting import FENCED, ONCE, PROGRESS, TOGETHER, TWICE, mutant, patched
 from tidings.wire.codec import Frame
 
 ONE_OWNER = OneOwner.RULE
@@ -89,12 +90,6 @@ def _homes_stay() -> Iterator[None]:
         yield
 
 
-@_mutant("begin-nothing-anew", "who serves goes on as before when something is given or taken", ONCE, PROGRESS, CURSORS)
-def _begin_nothing_anew() -> Iterator[None]:
-    with patched(Leading, "ownership_moved", lambda _: lambda self: False):
-        yield
-
-
 # Who may do what.
 
 
@@ -130,22 +125,15 @@ def _adopt_older() -> Iterator[None]:
 
 
 @_mutant(
-    "front-changes-path", "a front sends a connection's requests another way", ONCE, TWICE, LOST, TOGETHER, PROGRESS
+    "answer-for-the-rest",
+    "a group answers for all of it what it owns only in part",
+    CURRENT,
+    PROGRESS,
+    ONCE,
+    first_seed=70,
 )
-def _front_changes_path() -> Iterator[None]:
-    def make_relay(relay: Any) -> Any:
-        def planted(self: Front, now_ms: int, visitor: Visitor, card: Card, *rest: Any) -> None:
-            visitor.paths[card.group] = card.leader
-            relay(self, now_ms, visitor, card, *rest)
-
-        return planted
-
-    def on_news(self: Front, now_ms: int) -> None:
-        for visitor in self.visitors:
-            if visitor.held:
-                self._go_on(now_ms, visitor)
-
-    with patched(Front, "_relay", make_relay), patched(Front, "on_news", lambda _: on_news):
+def _answer_for_the_rest() -> Iterator[None]:
+    with patched(engine_module, "without", lambda _: lambda *_: ()):
         yield
 
 
