@@ -21,7 +21,7 @@ epoch from the first request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST
+from tidings.protocols.ring.arcs import LAST, Arcs
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
@@ -45,6 +45,8 @@ OWN = 1 << 62
 """Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
+TOLD_MAX = 64
+"""In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
 TOLD_MS_MAX = 500
 """How long other groups are waited for when a client comes or goes."""
 
@@ -184,7 +186,14 @@ class Front:
         return card
 
     def _relay(
-        self, now_ms: int, visitor: Visitor, card: Card, request: AnyRequest, frames: Sequence[Frame], user: str | None
+        self,
+        now_ms: int,
+        visitor: Visitor,
+        card: Card,
+        request: AnyRequest,
+        frames: Sequence[Frame],
+        user: str | None,
+        arcs: Arcs = (),
     ) -> None:
         if self.visitors.find(visitor.number) is None:
             return  # It was given up just now.
@@ -195,7 +204,7 @@ class Front:
         client = getattr(request, "client", None)
         if client is not None:
             visitor.groups.setdefault(client, {})[card.group] = None
-        self._send(now_ms, path, Relay(visitor.number, card.group, user), frames)
+        self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
 
     def _hold(self, visitor: Visitor, waiting: Waiting) -> None:
         visitor.held.append(waiting)
@@ -242,7 +251,7 @@ class Front:
             for card in self._directory.cards()
             if card.leader and (home is None or card.group != home.group) and self._directory.arcs_of(card.group)
         ]
-        if not others:
+        if not others or len(others) > TOLD_MAX:
             return False
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
         told = messages.AskSubscriptions(0, hello.client, welcome.epoch)
@@ -257,29 +266,30 @@ class Front:
         cards: Sequence[Card],
         request: AnyRequest,
         user: str | None,
+        pieces: Mapping[Card, Arcs] | None = None,
     ) -> None:
-        """Asks several groups the same, under a number of our own for each."""
+        """Asks several groups the same, under a number of our own for each, and perhaps for some arcs of each."""
         for card in cards:
             own = msgspec.structs.replace(request, request=self._next_number())
             question.open[own.request] = None
             visitor.asking[own.request] = question
-            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
+            arcs = pieces[card] if pieces is not None else ()
+            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, arcs)
 
     def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
         gap = self._directory.gap(LAST)
         if gap is not None:
             self._want(now_ms, gap.end)
             return False
-        owners = [card for card in self._directory.cards() if self._directory.arcs_of(card.group)]
+        pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
+        owners = [card for card, arcs in pieces.items() if arcs]
         unled = [card for card in owners if not card.leader]
         if unled:
             for card in unled:
                 self._doubt(card.group)
             return False
         question = Question(request)
-        question.arcs = {card.group: self._directory.arcs_of(card.group) for card in owners}
-        question.user = user
-        self._ask(now_ms, visitor, question, owners, request, user)
+        self._ask(now_ms, visitor, question, owners, request, user, pieces)
         return True
 
     def _next_number(self) -> int:
@@ -367,12 +377,7 @@ class Front:
         for left in question.open:
             visitor.asking.pop(left, None)
         question.open.clear()
-        if any(self._directory.arcs_of(group) != arcs for group, arcs in question.arcs.items()):
-            # Somebody owns less than was known, so there is somebody else who was not asked.
-            again = Waiting(question.request, [codec.encode(question.request)], question.user, self._now_ms)
-            if visitor.held or not self._pass_on(self._now_ms, visitor, again):
-                self._hold(visitor, again)
-        elif question.welcome is not None:
+        if question.welcome is not None:
             self._reply(visitor.peer, [question.welcome])
         else:
             self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
