@@ -260,3 +260,43 @@ def test_a_group_joins_by_whichever_of_its_contacts_is_there() -> None:
     gone = tuple(f"tcp://127.0.0.1:{port}" for port in range(1, 9))
     late.engine.ring_settings = RingSettings(contacts=(*gone, first.address))
     ring.wait(lambda: ring.owns([late]), "it owns something")
+
+
+def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> None:
+    """Before it has said anything there: its hello is told to all groups."""
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    old = ring.hello(one, "ann", b"one")
+    assert isinstance(ring.put(one, "ann", old, topic, b"old"), messages.PutDone)
+    ring.hello(three, "ann", b"two")
+    late = ring.put(one, "ann", old, topic, b"late")
+    assert isinstance(late, messages.Failed) and late.number == Fenced.number
+
+
+def test_beats_of_a_second_connection_reach_the_group_that_a_member_works_for() -> None:
+    """A handler that takes long keeps its lease, wherever its topic lies."""
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    epoch = ring.hello(one, "ann")
+    assert isinstance(ring.ask(one, messages.Join(3, "ann", epoch, "workers", topic)), messages.JoinDone)
+    before = two.engine.broker._heard_at_ms["ann"]
+    ring.pass_ms(1_000)
+    assert two.engine.broker._heard_at_ms["ann"] == before
+    ring.ask(three, messages.Beat(4, "ann", epoch, ()))
+    assert two.engine.broker._heard_at_ms["ann"] > before
+
+
+def test_a_question_about_everything_leaves_out_no_group_that_has_just_joined() -> None:
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    epoch = ring.hello(first, "ann")
+    topics = sorted(f"topic-{number}" for number in range(20))
+    for topic in topics:
+        ring.put(first, "ann", epoch, topic, b"one")
+    ring.add_group(1)
+    while not ring.owns(ring.groups[1]):
+        ring.step()
+        told = ring.ask(first, messages.AskTopics(9))
+        assert sorted(each.name for each in told.topics) == topics

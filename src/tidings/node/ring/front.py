@@ -21,7 +21,7 @@ epoch from the first request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,8 @@ OWN = 1 << 62
 """Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
+TOLD_MAX = 64
+"""In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
 TOLD_MS_MAX = 500
 """How long other groups are waited for when a client comes or goes."""
 
@@ -200,7 +202,7 @@ class Front:
             self.give_up(visitor, request.request)
             return
         client = getattr(request, "client", None)
-        if client is not None:
+        if client is not None and not isinstance(request, messages.Beat):
             visitor.groups.setdefault(client, {})[card.group] = None
         self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
 
@@ -227,6 +229,11 @@ class Front:
             own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
             if not self._send_own(now_ms, visitor, group, own, user):
                 return
+        if beat.client not in visitor.groups:  # This connection only beats, for a session that is at some other one.
+            for card in self._directory.cards():
+                if card.leader and card.group != home.group and self._directory.arcs_of(card.group):
+                    own = messages.Beat(self._next_number(), beat.client, beat.epoch, ())
+                    self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
         plain = msgspec.structs.replace(beat, streams=())
         self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
 
@@ -249,7 +256,7 @@ class Front:
             for card in self._directory.cards()
             if card.leader and (home is None or card.group != home.group) and self._directory.arcs_of(card.group)
         ]
-        if not others:
+        if not others or len(others) > TOLD_MAX:
             return False
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
         told = messages.AskSubscriptions(0, hello.client, welcome.epoch)
@@ -264,13 +271,14 @@ class Front:
         cards: Sequence[Card],
         request: AnyRequest,
         user: str | None,
+        pieces: Mapping[Card, Arcs] | None = None,
     ) -> None:
-        """Asks several groups the same, under a number of our own for each."""
+        """Asks several groups the same, under a number of our own for each, and perhaps for some arcs of each."""
         for card in cards:
             own = msgspec.structs.replace(request, request=self._next_number())
             question.open[own.request] = None
             visitor.asking[own.request] = question
-            arcs = question.arcs.get(card.group, ())
+            arcs = pieces[card] if pieces is not None else ()
             self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, arcs)
 
     def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
@@ -286,9 +294,7 @@ class Front:
                 self._doubt(card.group)
             return False
         question = Question(request)
-        question.arcs = {card.group: pieces[card] for card in owners}
-        question.user = user
-        self._ask(now_ms, visitor, question, owners, request, user)
+        self._ask(now_ms, visitor, question, owners, request, user, pieces)
         return True
 
     def _next_number(self) -> int:
@@ -376,12 +382,7 @@ class Front:
         for left in question.open:
             visitor.asking.pop(left, None)
         question.open.clear()
-        if any(self._directory.pieces_of(group) != arcs for group, arcs in question.arcs.items()):
-            # Somebody owns less than was known, so there is somebody else who was not asked.
-            again = Waiting(question.request, [codec.encode(question.request)], question.user, self._now_ms)
-            if visitor.held or not self._pass_on(self._now_ms, visitor, again):
-                self._hold(visitor, again)
-        elif question.welcome is not None:
+        if question.welcome is not None:
             self._reply(visitor.peer, [question.welcome])
         else:
             self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])

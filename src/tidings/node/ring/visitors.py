@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Hello
-from tidings.protocols.ring.arcs import Arcs
 from tidings.wire.codec import Frame
 
 VISITORS_MAX = 100_000
@@ -35,9 +34,6 @@ class Question:
         """When it is answered with what has been said by then; None if all have to answer."""
         self.welcome = welcome
         """What the client gets when all others have been told of its new epoch, if that is what it is about."""
-        self.arcs: dict[bytes, Arcs] = {}
-        """Of a question about everything: what each group owned, as far as was known when it was asked."""
-        self.user: str | None = None
         self.open: dict[int, None] = {}
         self.answers: list[AnyAnswer] = []
 

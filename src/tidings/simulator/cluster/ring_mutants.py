@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from tidings.node.ring import engine as engine_module
 from tidings.node.ring.engine import RingEngine
-from tidings.node.ring.front import Front
 from tidings.node.ring.leading import Leading
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt, Claim, Drop
@@ -19,12 +18,11 @@ from tidings.protocols.ring.arcs import WHOLE, owns, point_of
 from tidings.protocols.ring.facts import Known
 from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.giving import Giver
-from tidings.protocols.ring.messages import Card, Relay
+from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership
 from tidings.simulator.cluster.mutants import CURRENT
 from tidings.simulator.cluster.ring_watch import NothingLeftBehind, OneOwner
-from tidings.simulator.planting import FENCED, ONCE, PROGRESS, TOGETHER, TWICE, mutant, patched
-from tidings.wire.codec import Frame
+from tidings.simulator.planting import FENCED, ONCE, PROGRESS, TWICE, mutant, patched
 
 ONE_OWNER = OneOwner.RULE
 BEHIND = NothingLeftBehind.RULE
@@ -43,7 +41,7 @@ def _everybody_founds() -> Iterator[None]:
         yield
 
 
-@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER)
+@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER, first_seed=5)
 def _accept_after_give() -> Iterator[None]:
     def make(owns_topic: Any) -> Any:
         def planted(self: Ownership, name: str) -> bool:
@@ -134,26 +132,4 @@ def _adopt_older() -> Iterator[None]:
 )
 def _answer_for_the_rest() -> Iterator[None]:
     with patched(engine_module, "without", lambda _: lambda *_: ()):
-        yield
-
-
-@_mutant("front-resends", "a front sends a request again that it has sent before", ONCE, TWICE, PROGRESS, TOGETHER)
-def _front_resends() -> Iterator[None]:
-    def make(init: Any) -> Any:
-        def planted(self: Front, *arguments: Any) -> None:
-            init(self, *arguments)
-            send = self._send
-            before: list[tuple[str, Relay, list[Frame]]] = []
-
-            def send_twice(now_ms: int, address: str, relay: Relay, frames: Sequence[Frame]) -> None:
-                send(now_ms, address, relay, frames)
-                before.append((address, relay, list(frames)))
-                if len(before) > 3:
-                    send(now_ms, *before.pop(0))
-
-            self._send = send_twice
-
-        return planted
-
-    with patched(Front, "__init__", make):
         yield
