@@ -91,7 +91,14 @@ def _homes_stay() -> Iterator[None]:
 # Who may do what.
 
 
-@_mutant("adopt-older", "an owner takes any epoch that a request names, also an older one", FENCED, TWICE, ONCE)
+@_mutant(
+    "adopt-older",
+    "an owner takes any epoch that a request names, also an older one",
+    FENCED,
+    TWICE,
+    ONCE,
+    first_seed=29,
+)
 def _adopt_older() -> Iterator[None]:
     def make_adopt(adopt: Any) -> Any:
         def planted(machine: Any, known: Known) -> Any:
