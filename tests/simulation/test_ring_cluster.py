@@ -45,6 +45,11 @@ def test_seeds() -> None:
         )
 
 
+def test_a_group_that_leaves_does_not_wait_for_an_heir_that_has_left_before_it() -> None:
+    """Seed 411, as it was when this was found: the heir was switched off, and nobody had asked whether it lives."""
+    assert run(411, kind=WORLD).invariant is None
+
+
 def test_a_seed_is_the_same_run_in_another_process() -> None:
     program = (
         "from tidings.simulator.run import run\nfor seed in range(6): print(run(seed, kind='ring-cluster').trace_hash)"

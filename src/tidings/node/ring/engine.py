@@ -467,8 +467,8 @@ class RingEngine(GroupEngine):
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
         in_use = self.front.groups_in_use()
-        if self.leading is not None and self.ring is not None and self.ring.taking is not None:
-            in_use[self.ring.taking.giver] = None  # One that has left, and is switched off, never says so.
+        if self.leading is not None:  # One that has left, and is switched off, never says so: it has to be asked.
+            in_use.update(dict.fromkeys(self.leading.partners()))
         self._seeking.tick(now_ms, in_use, self._identity.group)
         self.front.tick(now_ms)
         self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)

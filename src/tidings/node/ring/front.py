@@ -45,6 +45,8 @@ OWN = 1 << 62
 """Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
+COVERED_MS_MAX = 1_000
+"""How long a hello waits until this node knows of every group, so that all of them can be told."""
 TOLD_MAX = 64
 """In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
 TOLD_MS_MAX = 1_500
@@ -168,6 +170,10 @@ class Front:
                 self._say_bye(now_ms, visitor, card, request, user)
                 return True
             case messages.Hello() if not request.anonymous:
+                gap = self._directory.gap(LAST)
+                if gap is not None and now_ms - waiting.since_ms < COVERED_MS_MAX:
+                    self._want(now_ms, gap.end)
+                    return False
                 visitor.greeting[request.request] = (request, user)
             case messages.Flow():
                 visitor.streams[request.stream] = card.group

@@ -72,6 +72,8 @@ class Leading:
         self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
         self._known_at_ms = now_ms
+        self.heir: bytes | None = None
+        """To whom everything is offered, if the group is to leave."""
         self._wish_at_ms = 0
         self._has_asked = False
         self._leavers: dict[Any, int] = {}
@@ -86,6 +88,14 @@ class Leading:
         arcs = None if ring is None else ring.arcs
         before, self._arcs = self._arcs, arcs
         return before is not None and before != arcs
+
+    def partners(self) -> Iterator[bytes]:
+        """The groups with which something is being handed over, or is to be."""
+        ring = self.machine.ring
+        if ring is not None and ring.taking is not None:
+            yield ring.taking.giver
+        if self._leavers and self.heir is not None:
+            yield self.heir
 
     def find(self, now_ms: int, point: Key) -> bool:
         """Has Chord look for the owner of a point; False if there is no ring to look in yet."""
@@ -175,6 +185,7 @@ class Leading:
             if taker is None or not taker.leader:
                 engine.seek(now_ms, point)
             else:
+                self.heir = taker.group
                 self.handover.leave(taker)
         elif ring.has_left:
             leavers, self._leavers = self._leavers, {}
