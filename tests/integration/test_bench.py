@@ -71,6 +71,17 @@ def test_the_simulator_of_overlays_is_measured_when_it_is_named(tmp_path: Path) 
     assert "at least 150 k messages/s" in done.stderr
 
 
+def test_a_message_over_a_ring_is_measured_when_it_is_named(tmp_path: Path) -> None:
+    """P12: over an idle ring of three groups of three beside one group of three, with the target for their ratio."""
+    done = bench("ring", "--quick", "--scale", "0.01", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    assert [figure["scenario"] for figure in figures] == ["ring", "ring"]
+    assert all(figure["ratio"] > 0 for figure in figures)
+    assert "at most 4 x limit" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

@@ -121,6 +121,31 @@ def test_every_node_serves_what_any_group_owns(ring: RingHouse) -> None:
             bus.close()
 
 
+def test_a_newer_session_fences_the_older_at_every_owner(ring: RingHouse) -> None:
+    """P9: one of the topics lies elsewhere than the client's home, which gives the epochs; the same holds there."""
+    view = ring.trial.view()
+    older = ring.connect("alice")
+    for number in range(2):
+        older.put(topic_of(view, number), "one")
+    newer = ring.connect("alice")
+    for number in range(2):
+        with pytest.raises(tidings.Fenced, match="newer session"):
+            older.put(topic_of(view, number), "two")
+        assert newer.put(topic_of(view, number), "two").offset == 1
+
+
+def test_an_anonymous_client_leaves_no_subscription_with_any_owner(ring: RingHouse) -> None:
+    """P9: a goodbye is answered when every owner that has heard of the name has forgotten it."""
+    view = ring.trial.view()
+    names = [topic_of(view, number) for number in range(2)]
+    for _ in range(5):
+        nobody = ring.connect()
+        for name in names:
+            nobody.subscribe(name)
+        nobody.close()
+        assert [topic.subscriptions for topic in ring.connect("alice").topics()] == [0, 0]
+
+
 def test_no_topic_becomes_a_path_in_any_folder(ring: RingHouse) -> None:
     bus = ring.connect("alice")
     for topic in ("../x", "/etc/passwd", "{../y}z"):

@@ -144,14 +144,7 @@ def _up(arguments: argparse.Namespace) -> int:
         except BaseException:
             trial.give_up()
             raise
-    try:
-        _print_up(arguments, trial)
-        if arguments.detach:
-            return 0
-    except BaseException:
-        trial.down()
-        raise
-    return _stay(arguments.dir, trial)
+    return _stay(arguments, trial)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -172,11 +165,12 @@ def _print_up(arguments: argparse.Namespace, trial: Trial) -> None:
     sys.stdout.flush()
 
 
-def _stay(folder: Path, trial: Trial) -> int:
-    """Waits for Ctrl-C, says which nodes have ended, and stops the others."""
+def _stay(arguments: argparse.Namespace, trial: Trial) -> int:
+    """Says where the ring is, then waits for Ctrl-C, says which nodes have ended, and stops the others."""
     ended: dict[str, int] = {}
     try:
-        while True:
+        _print_up(arguments, trial)
+        while not arguments.detach:
             time.sleep(WATCH_SECONDS)
             trial.reap()
             nodes = trial.record.nodes
@@ -186,10 +180,10 @@ def _stay(folder: Path, trial: Trial) -> int:
                     print(f"{node.name} has ended: `tidings ring start {node.name}` starts it again", file=sys.stderr)
             if not any(node.running for node in nodes):
                 print("No node runs any more.", file=sys.stderr)
-                return 0
+                break
+        return 0
     except KeyboardInterrupt:
-        with _trial(folder):
-            trial.down()
+        trial.down()
         return 0
     except BaseException:
         trial.down()

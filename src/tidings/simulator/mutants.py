@@ -16,6 +16,7 @@ from tidings.simulator import (
     stream_mutants,
 )
 from tidings.simulator.cluster import mutants as cluster_mutants
+from tidings.simulator.cluster import ring_mutants
 from tidings.simulator.paxos import mutants as paxos_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
@@ -28,6 +29,7 @@ __all__ = [
     "group_mutants",
     "journal_mutants",
     "paxos_mutants",
+    "ring_mutants",
     "stage_mutants",
     "stream_mutants",
 ]

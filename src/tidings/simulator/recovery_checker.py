@@ -98,7 +98,7 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
         "client": {
             client.name: {
                 "session": (client.epoch, client.token, client.anonymous),
-                "sequences": {topic: _places(machine, topic, track) for topic, track in client.tracks.items()},
+                "sequences": {topic: places(machine, topic, track) for topic, track in client.tracks.items()},
             }
             for client in machine.clients.values()
         },
@@ -124,11 +124,11 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
     }
 
 
-def _places(machine: Machine, topic: str, track: Any) -> list[int | None]:
+def places(machine: Machine, topic: str, track: Any) -> list[int | None]:
     """Where the message of each sequence number went, None for what retention has removed."""
-    first_offset = machine.topics[topic].first_offset
-    places = (track.find(sequence) for sequence in range(1, track.last + 1))
-    return [place if place is not None and place >= first_offset else None for place in places]
+    known = machine.topics.get(topic)
+    found = (track.find(sequence) for sequence in range(1, track.last + 1))
+    return [place if known and place is not None and place >= known.first_offset else None for place in found]
 
 
 def _same(result: Any, wanted: Any) -> bool:

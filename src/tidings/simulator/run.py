@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 
 from tidings.simulator.checkers import Violation
+from tidings.simulator.cluster.ring_workload import make_ring_world
 from tidings.simulator.cluster.workload import make_cluster_world
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.faults import draw_faults
@@ -21,9 +22,9 @@ from tidings.simulator.world import World
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages", "paxos", "cluster")
-"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, or clients of
-such replicas.
+WORLDS = ("topics", "groups", "stages", "paxos", "cluster", "ring-cluster")
+"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, clients of
+such replicas, or of a ring of them.
 """
 
 
@@ -65,6 +66,8 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
         world = PaxosWorld(Random(seed))
     elif kind == "cluster":
         world = make_cluster_world(Random(seed))
+    elif kind == "ring-cluster":
+        world = make_ring_world(Random(seed))
     else:
         world = make_world(seed, kind)
     invariant, text = None, ""

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class Watch:
     """All checkers of a run, and the ledger that they share."""
 
-    def __init__(self, world: PopulatedWorld, settings: BrokerSettings) -> None:
+    def __init__(self, world: PopulatedWorld, settings: BrokerSettings, ledger: Ledger | None = None) -> None:
         self._world = world
-        self.ledger = Ledger(settings)
+        self.ledger = ledger if ledger is not None else Ledger(settings)
         self.recovery = RecoveryEqualsPrefix(self.ledger)
         self.once = EachOnceInOrder(self.ledger)
         self.together = AllOrNone(self.ledger)

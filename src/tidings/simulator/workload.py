@@ -84,13 +84,17 @@ def populate(world: PopulatedWorld, names: list[str]) -> None:
             world.clients[name].waits_for = chosen
 
 
-def draw_publisher(world: PopulatedWorld, random: Random, name: str, topics: list[str]) -> Role:
+def draw_publisher(
+    world: PopulatedWorld, random: Random, name: str, topics: list[str], families: list[list[str]] | None = None
+) -> Role:
+    """What a publisher does. What it puts to several topics at once goes to some of one family, if there are any."""
     kind = random.choice((resuming, resuming, keyed, careless))
     publisher = f"{name}-import" if kind is resuming and random.random() < 0.3 else name
     items: list[Item] = []
     for number in range(random.randint(5, 25)):
         several = random.random() < 0.2
-        chosen = random.sample(topics, random.randint(1, len(topics)) if several else 1)
+        family = topics if families is None else random.choice(families)
+        chosen = random.sample(family, random.randint(1, len(family)) if several else 1)
         items.append((tuple(chosen), f"{name}{number}"))
     script = Script(
         publisher,
@@ -104,8 +108,14 @@ def draw_publisher(world: PopulatedWorld, random: Random, name: str, topics: lis
 
 
 def draw_subscriber(
-    world: PopulatedWorld, random: Random, name: str, topics: list[str], inbox: MemoryInbox | None
+    world: PopulatedWorld,
+    random: Random,
+    name: str,
+    topics: list[str],
+    inbox: MemoryInbox | None,
+    answers: str | None = None,
 ) -> tuple[Reading, tuple[str, ...], Role]:
+    """What a subscriber does, and with which topics; in transactions it puts its answers to the topic `answers`."""
     kind: Reading = random.choice(
         (getting, looping, looping, waiting, batching, getting_all, coming_and_going, transacting)
     )
@@ -117,8 +127,9 @@ def draw_subscriber(
     mode = "loop" if kind in (looping, waiting, batching) else "get"
     if kind is transacting:
         mode = "transaction"
-        world.watch.together.transactions[name, chosen] = f"{name}-answers"
-        role = partial(role, answers=f"{name}-answers")
+        answers = answers or f"{name}-answers"
+        world.watch.together.transactions[name, chosen] = answers
+        role = partial(role, answers=answers)
     elif inbox is not None:
         mode = "inbox" if mode == "loop" else "inbox-get"
     for key in ((topic,) for topic in chosen) if kind is getting_all else [chosen]:

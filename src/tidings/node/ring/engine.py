@@ -26,7 +26,7 @@ from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
 from tidings.node.ring.contents import Contents, Show
-from tidings.node.ring.front import Front, tag_of
+from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.outgoing import Outgoing
 from tidings.node.ring.places import is_everywhere, points_of
@@ -35,13 +35,13 @@ from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
-from tidings.protocols.ring.arcs import owns, point_of
+from tidings.protocols.ring.arcs import owns, point_of, without
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
-from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
@@ -172,6 +172,8 @@ class RingEngine(GroupEngine):
         if leading is None:
             self._send_node(sender, self.word())
         elif not isinstance(message, Between):
+            if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
+                self._learn(now_ms, sender, message.word)
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
             leading.receive(now_ms, message)
@@ -280,12 +282,19 @@ class RingEngine(GroupEngine):
             return
         try:
             request = codec.decode_request(header)
-            here = is_everywhere(request) or all(owns(ring.arcs, point) for point in points_of(request))
+            if is_everywhere(request):
+                here = not without(relay.arcs, ring.arcs)
+            else:
+                here = is_word_of_door(request) or all(owns(ring.arcs, point) for point in points_of(request))
             bodies = tuple(frames[1:])
             batches = self._read_bodies(bodies) if bodies else ()
         except TidingsError as error:
             self._refuse(guest, codec.guess_request(header), error)
             return
+        if is_everywhere(
+            request
+        ):  # Whoever asks everybody has to know that these were all: what we own now comes first.
+            self._send_node(guest.front, self.word())
         if here:
             self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
         else:
@@ -320,8 +329,12 @@ class RingEngine(GroupEngine):
                     self._reply(received.peer, messages.ByeDone(request))
                     return
                 case messages.AskSubscriptions(request):
-                    self._reply(received.peer, messages.Subscriptions(request, ()))
+                    self._confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
                     return
+        if isinstance(message, messages.AskSubscriptions) and client not in self._adopting and known is not None:
+            # What is owned now is asked for, and not what is owned once something has been written down.
+            self._take(msgspec.structs.replace(received, message=msgspec.structs.replace(message, epoch=known.epoch)))
+            return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
@@ -442,8 +455,9 @@ class RingEngine(GroupEngine):
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
         self._learn_ourselves(now_ms)
         in_use = self.front.groups_in_use()
-        in_use.pop(self._identity.group, None)
-        self._seeking.tick(now_ms, in_use)
+        if self.leading is not None and self.ring is not None and self.ring.taking is not None:
+            in_use[self.ring.taking.giver] = None  # One that has left, and is switched off, never says so.
+        self._seeking.tick(now_ms, in_use, self._identity.group)
         self.front.tick(now_ms)
         self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)
         if self.leading is not None:

@@ -10,13 +10,18 @@ carries arrives in the order in which it was sent, and never twice by our doing.
 
 Three kinds of request are more than a relay. A *beat* is answered by the client's home, which knows its epoch; the
 groups that serve its streams hear beats of our own, and which streams they miss the client learns with its next beat. A
-*bye* is also said to every group that has heard of the name. A *question* about everything (all topics, all
-subscriptions) is asked of every group, and the answers are put together.
+*bye* is also said to every group that has heard of the name, and answered when they have. A *question* about everything
+(all topics, all subscriptions) is asked of every group, and the answers are put together.
+
+**A newer session fences the older everywhere.** The home's owner gives the new epoch; before the client hears of it,
+every group that knows the name is told of it, so that from the welcome on nobody takes anything of the older session
+where it has been. A group that does not answer in time is not waited for: it takes nothing of anybody, and learns the
+epoch from the first request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +35,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST
+from tidings.protocols.ring.arcs import LAST, Arcs
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
@@ -40,9 +45,24 @@ OWN = 1 << 62
 """Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
+TOLD_MAX = 64
+"""In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
+TOLD_MS_MAX = 500
+"""How long other groups are waited for when a client comes or goes."""
 
 LOOKED_AT = frozenset(
-    {b"elsewhere", b"error", b"beaten", b"farewell", b"topics", b"groups", b"subscriptions", b"subscribers", b"status"}
+    {
+        b"welcome",
+        b"elsewhere",
+        b"error",
+        b"beaten",
+        b"farewell",
+        b"topics",
+        b"groups",
+        b"subscriptions",
+        b"subscribers",
+        b"status",
+    }
 )
 """Kinds of answers that may be for us, by the tag that they begin with. All others pass unread."""
 
@@ -58,6 +78,17 @@ def tag_of(header: Frame) -> bytes:
     b'empty'
     """
     return bytes(header[2 : 2 + (header[1] & 0x1F)]) if len(header) > 2 else b""
+
+
+def is_word_of_door(request: AnyRequest) -> bool:
+    """Whether a door says on its own to a group that serves a client that the client is there, or goes.
+
+    It is for whoever serves it, and not only for the owner of the client's home.
+
+    >>> is_word_of_door(messages.Bye(OWN + 1, "alice", 1)), is_word_of_door(messages.Bye(1, "alice", 1))
+    (True, False)
+    """
+    return request.request >= OWN and isinstance(request, messages.Beat | messages.Bye)
 
 
 class Front:
@@ -89,11 +120,13 @@ class Front:
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
         self._swept_at_ms = 0
+        self._now_ms = 0
 
     # What clients send.
 
     def receive(self, now_ms: int, peer: Any, frames: Sequence[Frame], user: str | None) -> None:
         """A client's request."""
+        self._now_ms = now_ms
         if self.visitors.is_broken(peer):
             return
         header = frames[0] if frames else b""
@@ -133,6 +166,9 @@ class Front:
                 return True
             case messages.Bye():
                 self._say_bye(now_ms, visitor, card, request, user)
+                return True
+            case messages.Hello() if not request.anonymous:
+                visitor.greeting[request.request] = (request, user)
             case messages.Flow():
                 visitor.streams[request.stream] = card.group
                 visitor.reads[request.stream] = request.topics
@@ -150,7 +186,14 @@ class Front:
         return card
 
     def _relay(
-        self, now_ms: int, visitor: Visitor, card: Card, request: AnyRequest, frames: Sequence[Frame], user: str | None
+        self,
+        now_ms: int,
+        visitor: Visitor,
+        card: Card,
+        request: AnyRequest,
+        frames: Sequence[Frame],
+        user: str | None,
+        arcs: Arcs = (),
     ) -> None:
         if self.visitors.find(visitor.number) is None:
             return  # It was given up just now.
@@ -161,7 +204,7 @@ class Front:
         client = getattr(request, "client", None)
         if client is not None:
             visitor.groups.setdefault(client, {})[card.group] = None
-        self._send(now_ms, path, Relay(visitor.number, card.group, user), frames)
+        self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
 
     def _hold(self, visitor: Visitor, waiting: Waiting) -> None:
         visitor.held.append(waiting)
@@ -190,29 +233,63 @@ class Front:
         self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
 
     def _say_bye(self, now_ms: int, visitor: Visitor, home: Card, bye: messages.Bye, user: str | None) -> None:
+        cards = {home.group: home}
         for group in visitor.groups.pop(bye.client, {}):
-            if group != home.group:
-                own = messages.Bye(self._next_number(), bye.client, bye.epoch)
-                if not self._send_own(now_ms, visitor, group, own, user):
-                    return
+            card = self._directory.card(group)
+            if card is None or visitor.paths.get(group) != card.leader:
+                self.give_up(visitor, bye.request)
+                return
+            cards[group] = card
+        self._ask(now_ms, visitor, Question(bye, now_ms + TOLD_MS_MAX), list(cards.values()), bye, user)
+
+    def _on_welcome(self, visitor: Visitor, welcome: messages.Welcome, header: Frame) -> bool:
+        """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
+        hello, user = visitor.greeting.pop(welcome.request)
+        home = self._directory.find(points_of(hello)[0])
+        others = [
+            card
+            for card in self._directory.cards()
+            if card.leader and (home is None or card.group != home.group) and self._directory.arcs_of(card.group)
+        ]
+        if not others or len(others) > TOLD_MAX:
+            return False
+        question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
+        told = messages.AskSubscriptions(0, hello.client, welcome.epoch)
+        self._ask(self._now_ms, visitor, question, others, told, user)
+        return True
+
+    def _ask(
+        self,
+        now_ms: int,
+        visitor: Visitor,
+        question: Question,
+        cards: Sequence[Card],
+        request: AnyRequest,
+        user: str | None,
+        pieces: Mapping[Card, Arcs] | None = None,
+    ) -> None:
+        """Asks several groups the same, under a number of our own for each, and perhaps for some arcs of each."""
+        for card in cards:
+            own = msgspec.structs.replace(request, request=self._next_number())
+            question.open[own.request] = None
+            visitor.asking[own.request] = question
+            arcs = pieces[card] if pieces is not None else ()
+            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, arcs)
 
     def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
         gap = self._directory.gap(LAST)
         if gap is not None:
             self._want(now_ms, gap.end)
             return False
-        owners = [card for card in self._directory.cards() if self._directory.arcs_of(card.group)]
+        pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
+        owners = [card for card, arcs in pieces.items() if arcs]
         unled = [card for card in owners if not card.leader]
         if unled:
             for card in unled:
                 self._doubt(card.group)
             return False
         question = Question(request)
-        for card in owners:
-            own = msgspec.structs.replace(request, request=self._next_number())
-            question.open[own.request] = None
-            visitor.asking[own.request] = question
-            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
+        self._ask(now_ms, visitor, question, owners, request, user, pieces)
         return True
 
     def _next_number(self) -> int:
@@ -264,6 +341,8 @@ class Front:
         """Whether an answer ends here; what is left of it goes to the client in other words."""
         answer = codec.decode_answer(header)
         match answer:
+            case messages.Welcome(request) if request in visitor.greeting:
+                return self._on_welcome(visitor, answer, header)
             case messages.Elsewhere(request):
                 self._doubt_paths(visitor)
                 self.give_up(visitor, request if request < OWN else 0)
@@ -290,11 +369,17 @@ class Front:
     def _on_part(self, visitor: Visitor, question: Question, number: int, answer: Any) -> None:
         del question.open[number]
         question.answers.append(answer)
-        if isinstance(answer, messages.Failed):
-            for left in question.open:
-                visitor.asking.pop(left, None)
-            question.open.clear()
-        if not question.open:
+        if not question.open or (isinstance(answer, messages.Failed) and question.welcome is None):
+            self._settle(visitor, question)
+
+    def _settle(self, visitor: Visitor, question: Question) -> None:
+        """Answers the client with what has been said by now."""
+        for left in question.open:
+            visitor.asking.pop(left, None)
+        question.open.clear()
+        if question.welcome is not None:
+            self._reply(visitor.peer, [question.welcome])
+        else:
             self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
 
     def _doubt_paths(self, visitor: Visitor) -> None:
@@ -305,6 +390,7 @@ class Front:
 
     def on_news(self, now_ms: int) -> None:
         """Something has been learned: connections whose ways are wrong now are given up, and what waited goes on."""
+        self._now_ms = now_ms
         for visitor in self.visitors:
             for group, path in visitor.paths.items():
                 card = self._directory.card(group)
@@ -324,7 +410,11 @@ class Front:
 
     def tick(self, now_ms: int) -> None:
         """What waits asks again, and gives up in the end; who is silent is forgotten."""
+        self._now_ms = now_ms
         for visitor in self.visitors:
+            for question in dict.fromkeys(visitor.asking.values()):
+                if question.until_ms is not None and now_ms > question.until_ms:
+                    self._settle(visitor, question)
             if visitor.held:
                 self._go_on(now_ms, visitor)
                 if visitor.held and now_ms - visitor.held[0].since_ms > HELD_MS_MAX:

@@ -28,11 +28,26 @@ ASK_MS = 200
 WISH_AGAIN_MS = 800
 KNOW_EVERY_MS = 5_000
 CONTACTS_MAX = 64
+LEAVERS_MAX = 64
 
 
 def after(point: Key) -> Key:
     """The point that follows another on the circle."""
     return to_key((to_point(point) + 1) % SIZE)
+
+
+def wanted_of(arc: Arc, owner: Key, point: Key) -> Arc:
+    """What a group at a point wants of an arc: what lies before it, but not its owner's own point.
+
+    So every group owns the points up to its own, and Chord, for which that is so, finds who owns a point.
+
+    >>> wanted_of(Arc(b"a", b"m"), b"m", b"e")
+    Arc(start=b'a', end=b'e')
+    >>> wanted_of(WHOLE, b"c", b"e"), wanted_of(WHOLE, b"m", b"e")
+    (Arc(start=b'c', end=b'e'), Arc(start=b'm', end=b'e'))
+    """
+    is_behind = arc == WHOLE or owner in Arc(arc.start, point)
+    return Arc(owner if is_behind else arc.start, point)
 
 
 class Leading:
@@ -59,8 +74,8 @@ class Leading:
         self._known_at_ms = now_ms
         self._wish_at_ms = 0
         self._has_asked = False
-        self._leavers: list[tuple[Any, int]] = []
-        """Operators who want the group to leave, and wait until it has."""
+        self._leavers: dict[Any, int] = {}
+        """Operators who want the group to leave and wait until it has, each with the number of its last request."""
 
     def _read(self, place: Place) -> Buffer:
         return self._engine._read(place)
@@ -105,7 +120,8 @@ class Leading:
         ring = self.machine.ring
         if ring is None or ring.arcs == (WHOLE,):
             raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
-        self._leavers.append((peer, request))
+        if len(self._leavers) < LEAVERS_MAX or peer in self._leavers:
+            self._leavers[peer] = request
 
     def tick(self, now_ms: int) -> list[Effect]:
         """What is due, as effects for the engine; the seat's messages lie in its `outgoing`."""
@@ -119,10 +135,11 @@ class Leading:
         if self._is_seated:
             self.seat.tick(now_ms, card)
             self._sync(now_ms)
-        if self._leavers:
-            self._go(now_ms)
-        elif not ring.arcs and not ring.has_left:
+        if not ring.arcs and not ring.has_left:
+            # Also if it is to leave: somebody may be giving it something by now, and it would be missed for ever.
             self._come(now_ms, card)
+        elif self._leavers:
+            self._go(now_ms)
         return [*self.handover.tick(now_ms, card), *self._remember(now_ms, card)]
 
     def _claim(self, now_ms: int) -> Iterator[Effect]:
@@ -146,7 +163,7 @@ class Leading:
             self._has_asked, self._wish_at_ms = False, now_ms + WISH_AGAIN_MS
             for arc in engine.directory.arcs_of(owner.group):
                 if card.point in arc:
-                    self.handover.wish((Arc(arc.start, card.point),), owner)
+                    self.handover.wish((wanted_of(arc, owner.point, card.point),), owner)
 
     def _go(self, now_ms: int) -> None:
         """A group that leaves gives everything to whoever owns the points behind its own."""
@@ -160,8 +177,8 @@ class Leading:
             else:
                 self.handover.leave(taker)
         elif ring.has_left:
-            leavers, self._leavers = self._leavers, []
-            for peer, request in leavers:
+            leavers, self._leavers = self._leavers, {}
+            for peer, request in leavers.items():
                 engine._reply(peer, operators.RingLeft(request))
 
     def _remember(self, now_ms: int, card: Card) -> Iterator[Effect]:

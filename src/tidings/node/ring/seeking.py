@@ -21,6 +21,10 @@ ASKERS_MAX = 256
 PULSE_MS = 150
 SILENCE_MS_MAX = 450
 """A leader that has been silent for so long is doubted, and its fellow members are asked."""
+LOST_MS = 1_500
+"""A group that has been silent for so long may have left, and been switched off: others are asked for what it owned."""
+ASKED_ABOUT_MS = 3_000
+ASKED_ABOUT_MAX = 4_096
 
 Send = Callable[[str, AskWord | Find | Word], None]
 
@@ -57,6 +61,8 @@ class Seeking:
         self._wanted: dict[Key, _Wanted] = {}
         self._pulses: dict[bytes, _Pulse] = {}
         self._doubted: dict[bytes, None] = {}
+        self._asked_about: dict[bytes, int] = {}
+        """Groups of which others were told, and when: what is told has to be true."""
 
     def want(self, now_ms: int, point: Key, asker: str = "") -> None:
         """The owner of a point is wanted, by us or by another node."""
@@ -109,13 +115,15 @@ class Seeking:
         owner = self._directory.find(point)
         if owner is not None and owner.leader:
             self._send(sender, self._word_of(owner))
+            if len(self._asked_about) < ASKED_ABOUT_MAX:
+                self._asked_about[owner.group] = now_ms
         else:
             self.want(now_ms, point, sender)
 
     def _word_of(self, card: Card) -> Word:
         return Word(card, self._directory.arcs_of(card.group))
 
-    def tick(self, now_ms: int, in_use: Iterable[bytes]) -> None:
+    def tick(self, now_ms: int, in_use: Iterable[bytes], own: bytes = b"") -> None:
         """Asks again what has not been answered, and how those are who are in use."""
         for point, wanted in list(self._wanted.items()):
             if now_ms - wanted.since_ms > WANTED_MS_MAX:
@@ -125,13 +133,21 @@ class Seeking:
                 self._ask(now_ms, point)
         doubted, self._doubted = self._doubted, {}
         before, self._pulses = self._pulses, {}
-        for group in in_use:
+        self._asked_about = {
+            group: at_ms for group, at_ms in self._asked_about.items() if now_ms - at_ms < ASKED_ABOUT_MS
+        }
+        for group in dict.fromkeys((*in_use, *self._asked_about)):
+            if group == own:
+                continue
             pulse = self._pulses[group] = before.get(group) or _Pulse(now_ms)
             if now_ms - pulse.asked_ms >= PULSE_MS:
                 pulse.asked_ms = now_ms
                 card = self._directory.card(group)
                 if card is not None:
                     self.ask_group(card, everybody=now_ms - pulse.heard_ms > SILENCE_MS_MAX)
+            if now_ms - pulse.heard_ms > LOST_MS:
+                pulse.heard_ms = now_ms
+                self._directory.distrust(group)
         for group in doubted:
             card = self._directory.card(group)
             if card is not None:

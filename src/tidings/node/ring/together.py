@@ -21,6 +21,8 @@ def together(question: AnyRequest, answers: Sequence[Any]) -> Any:
         if isinstance(answer, messages.Failed):
             return messages.Failed(request, answer.number, answer.text)
     match question:
+        case messages.Bye():
+            return messages.ByeDone(request)
         case messages.AskTopics():
             topics = {topic.name: topic for answer in answers for topic in answer.topics}
             return messages.Topics(request, tuple(topics[name] for name in sorted(topics)))
@@ -28,14 +30,14 @@ def together(question: AnyRequest, answers: Sequence[Any]) -> Any:
             groups = {(group.topic, group.name): group for answer in answers for group in answer.groups}
             return messages.Groups(request, tuple(groups[key] for key in sorted(groups)))
         case messages.AskSubscriptions():
-            owned = dict.fromkeys(each for answer in answers for each in answer.subscriptions)
-            return messages.Subscriptions(request, tuple(owned))
+            owned = {each for answer in answers for each in answer.subscriptions}
+            return messages.Subscriptions(request, tuple(sorted(owned)))
         case messages.AskSubscribers():
             names: dict[str, dict[tuple[str, ...], None]] = {}
             for answer in answers:
                 for name, subscriptions in answer.subscribers.items():
                     names.setdefault(name, {}).update(dict.fromkeys(subscriptions))
-            return messages.Subscribers(request, {name: tuple(names[name]) for name in sorted(names)})
+            return messages.Subscribers(request, {name: tuple(sorted(names[name])) for name in sorted(names)})
     numbers: Counter[str] = Counter()
     for answer in answers:
         numbers.update(answer.numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tidings.protocols.broker.messages import AnyAnswer, AnyRequest
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Hello
 from tidings.wire.codec import Frame
 
 VISITORS_MAX = 100_000
@@ -26,10 +26,14 @@ class Waiting(NamedTuple):
 
 
 class Question:
-    """A question to every group, for one client: the numbers under which each was asked, and what they said."""
+    """A question to several groups, for one client: the numbers under which each was asked, and what they said."""
 
-    def __init__(self, request: AnyRequest) -> None:
+    def __init__(self, request: AnyRequest, until_ms: int | None = None, welcome: bytes | None = None) -> None:
         self.request = request
+        self.until_ms = until_ms
+        """When it is answered with what has been said by then; None if all have to answer."""
+        self.welcome = welcome
+        """What the client gets when all others have been told of its new epoch, if that is what it is about."""
         self.open: dict[int, None] = {}
         self.answers: list[AnyAnswer] = []
 
@@ -39,6 +43,7 @@ class Visitor:
 
     __slots__ = (
         "asking",
+        "greeting",
         "groups",
         "heard_ms",
         "held",
@@ -67,6 +72,8 @@ class Visitor:
         """Streams that their group does not serve, and that the client has not been told of."""
         self.asking: dict[int, Question] = {}
         """Questions to several groups, by the number of each part."""
+        self.greeting: dict[int, tuple[Hello, str | None]] = {}
+        """Hellos that have not been answered, with the user that said each."""
         self.held: list[Waiting] = []
         self.held_bytes = 0
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST, Arc, Arcs, cut
+from tidings.protocols.ring.arcs import LAST, Arc, Arcs, cut, joined
 from tidings.protocols.ring.messages import Card, Gone, Word
 
 GROUPS_MAX = 4_096
@@ -98,6 +98,13 @@ class Directory:
         entry.arcs, entry.gone = word.arcs, word.gone
         return True
 
+    def distrust(self, group: bytes) -> None:
+        """What a group owns is not known any more: it may have left, and others own it. Its next word counts again."""
+        entry = self._entries.get(group)
+        if entry is not None and entry.arcs:
+            entry.arcs, entry.arcs_slot = (), -1
+            self._is_stale = True
+
     def learn_card(self, card: Card) -> bool:
         """Takes a card in; says whether anything in it but the slot was news."""
         entry = self._entries.pop(card.group, None)
@@ -155,6 +162,13 @@ class Directory:
         """What a group owns by its own latest word; another one may have claimed some of it since."""
         entry = self._entries.get(group)
         return () if entry is None or entry.card.left else entry.arcs
+
+    def pieces_of(self, group: bytes) -> Arcs:
+        """The points of which this group is believed to be the owner; those of all groups together have none twice."""
+        self._refresh()
+        starts = (LAST, *self._ends[:-1])
+        owned = zip(starts, self._ends, self._owners, strict=True)
+        return joined(Arc(start, end) for start, end, owner in owned if owner == group)
 
     def first_at(self, point: Key) -> Card | None:
         """The group that stands first at or after a point of the circle, of those that have not left."""

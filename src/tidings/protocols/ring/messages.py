@@ -76,6 +76,8 @@ class Relay(Message, frozen=True):
     group: bytes
     user: str | None
     """Whose key the client has, where there are keys."""
+    arcs: Arcs = ()
+    """With a question to every group: what this one has to own if the answers are to leave nothing out."""
 
 
 class Back(Message, frozen=True):

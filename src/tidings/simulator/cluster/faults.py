@@ -76,9 +76,11 @@ _LEAVES: tuple[Leave, ...] = ("kill", "kill", "close", "overlap", "overlap")
 _DIRECTIONS = ((True, False), (False, True), (True, True), (True, True))
 
 
-def draw_plan(random: Random, clients: list[str], silence_ms: int) -> ClusterPlan:
+def draw_plan(
+    random: Random, clients: list[str], silence_ms: int, calm_ms_range: tuple[int, int] = (2_000, 6_000)
+) -> ClusterPlan:
     """A plan. A rate is often 0, so that each kind of fault is also seen without the others."""
-    calm_ms = random.randint(2_000, 6_000)
+    calm_ms = random.randint(*calm_ms_range)
 
     def times(most: int) -> list[int]:
         return sorted(random.randrange(calm_ms) for _ in range(random.randint(0, most)))

@@ -44,6 +44,8 @@ class NodeProcess(DiskProcess):
         self.address = next(each.address for each in identity.founders if each.number == identity.number)
         self.engine: GroupEngine | None = None
         """None while there is no process."""
+        self.is_off = False
+        """Switched off for good: its group has left, and it is not to come back."""
         self._clock_offset_ms = START_MS
         """What the machine's clock shows at the time 0."""
         self._life_offset_ms = START_MS
@@ -57,7 +59,7 @@ class NodeProcess(DiskProcess):
 
     def start(self) -> None:
         world = self._world
-        if self.engine is not None:
+        if self.engine is not None or self.is_off:
             return
         self.life += 1
         self._life_offset_ms = self._clock_offset_ms
@@ -130,6 +132,12 @@ class NodeProcess(DiskProcess):
         if commit is not None:
             self.cut_write(engine.journal, commit)
         self.die(how, f"({how})")
+
+    def switch_off(self) -> None:
+        """It ends for good."""
+        self._world.note(self.name, "is switched off")
+        self.is_off = True
+        self.end("kill")
 
     # What is planned for it.
 

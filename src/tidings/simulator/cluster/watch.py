@@ -110,8 +110,8 @@ class History:
 class ClusterWatch(Watch):
     """The checkers of one broker, and what several nodes owe to each other."""
 
-    def __init__(self, world: PopulatedWorld, settings: BrokerSettings) -> None:
-        super().__init__(world, settings)
+    def __init__(self, world: PopulatedWorld, settings: BrokerSettings, ledger: Ledger | None = None) -> None:
+        super().__init__(world, settings, ledger)
         self.histories: dict[str, History] = {}
         self._same: dict[str, SameEverywhere] = {}
         self._address = 0
@@ -122,9 +122,13 @@ class ClusterWatch(Watch):
         """A group is founded."""
         self.histories[group] = History(first_slot)
 
+    def ledger_of(self, group: str) -> Ledger:
+        """What a group is judged by."""
+        return self.ledger
+
     def on_node(self, node: NodeProcess) -> None:
         """A life of a node is about to read its disk."""
-        self._same[node.name] = SameEverywhere(self.ledger)
+        self._same[node.name] = SameEverywhere(self.ledger_of(node.group))
 
     def on_slot(self, node: NodeProcess, slot: int, value: Value) -> bool:
         """A node is about to apply a slot; whether it is the first one to do so."""
@@ -135,7 +139,7 @@ class ClusterWatch(Watch):
                 same.broken(f"{node.name} applies slot {slot} where nobody has applied {history.next_slot}")
             history.next_slot += 1
             history.values[slot] = value
-            history.existing[slot] = self._take(value) if isinstance(value, Command) else []
+            history.existing[slot] = self._take(node.group, value) if isinstance(value, Command) else []
             if history.existing[slot]:
                 kinds = ", ".join(type(each.command).__name__ for each in history.existing[slot])
                 self._world.note(node.name, f"applies slot {slot}: {kinds}")
@@ -144,17 +148,21 @@ class ClusterWatch(Watch):
         same.expect_slot(history.existing[slot])
         return first
 
-    def _take(self, value: Command) -> list[Existing]:
+    def _take(self, group: str, value: Command) -> list[Existing]:
         time_ms, parts = unpack(value.body)
         found: list[Existing] = []
         for part in parts:
             command = decode_command(part.command)
             bodies = _bodies(command, value.body, part)
-            existing = self.ledger.take_command(command, time_ms, self._address, bodies)
+            existing = self._exist(group, command, time_ms, bodies)
             self._address += part.bodies_size
             found.append(existing)
             self._on_existing(existing)
         return found
+
+    def _exist(self, group: str, command: commands.Command, time_ms: int, bodies: list[bytes]) -> Existing:
+        """A command of a group has been decided."""
+        return self.ledger.take_command(command, time_ms, self._address, bodies)
 
     def on_effect(
         self, node: NodeProcess, command: commands.Command, result: object, error: TidingsError | None
@@ -166,11 +174,15 @@ class ClusterWatch(Watch):
     def on_slot_applied(self, node: NodeProcess, engine: GroupEngine, slot: int, first: bool) -> None:
         machine = engine.broker.machine
         if first:
-            for checker in self.checkers:
-                checker.on_state(machine)
+            self._on_state(node, machine)
         if engine.serving and engine.replica.replica.leads:
             for existing in self.histories[node.group].existing[slot]:
                 self.current.on_visible(existing, machine)
+
+    def _on_state(self, node: NodeProcess, machine: Machine) -> None:
+        """A node is the first one to have come to this state."""
+        for checker in self.checkers:
+            checker.on_state(machine)
 
     def compare(self, node: NodeProcess, engine: GroupEngine) -> None:
         """A node that has applied everything has to know what the reference knows."""

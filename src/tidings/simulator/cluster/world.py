@@ -37,6 +37,9 @@ EVENTS_MAX = 400_000
 class ClusterWorld(PopulatedWorld):
     """All processes of a run and the time they share."""
 
+    patience_ms = PATIENCE_MS
+    events_max = EVENTS_MAX
+
     def __init__(
         self,
         random: Random,
@@ -71,7 +74,8 @@ class ClusterWorld(PopulatedWorld):
 
     @property
     def nodes(self) -> list[NodeProcess]:
-        return list(self.by_address.values())
+        """Those that have not been switched off for good."""
+        return [node for node in self.by_address.values() if not node.is_off]
 
     # Groups.
 
@@ -139,9 +143,10 @@ class ClusterWorld(PopulatedWorld):
             node.start()
         for client in self.clients.values():
             self.after(0, client.start)
-        deadline_ms = self.plan.calm_ms + PATIENCE_MS
+        deadline_ms = self.plan.calm_ms + self.patience_ms
         if not self._pass_until(self._all_done, deadline_ms):
             self.check_progress()
+            self._check_done()
         self._pass_or_break(self._all_the_same, "every node")
         self._check_nodes()
         for node in self.nodes:
@@ -159,7 +164,7 @@ class ClusterWorld(PopulatedWorld):
         """Lets things happen until something is the case; False if that does not come true in time."""
         while not done():
             next_ms = self.next_event_ms
-            if next_ms is None or next_ms > deadline_ms or self.events >= EVENTS_MAX:
+            if next_ms is None or next_ms > deadline_ms or self.events >= self.events_max:
                 return False
             self.step()
         return True
@@ -170,6 +175,9 @@ class ClusterWorld(PopulatedWorld):
 
     def _all_done(self) -> bool:
         return self.calm and all(client.finished for client in self.clients.values())
+
+    def _check_done(self) -> None:
+        """What else than the clients has to have come to its end."""
 
     def _all_the_same(self) -> bool:
         return all(

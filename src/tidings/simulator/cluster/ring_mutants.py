@@ -1,0 +1,171 @@
+"""Planted bugs of a ring of groups: who owns what, what is handed over, and by which ways requests go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from tidings.node.ring.engine import RingEngine
+from tidings.node.ring.front import Front
+from tidings.node.ring.leading import Leading
+from tidings.node.ring.visitors import Visitor
+from tidings.protocols.broker.broker import Adopting
+from tidings.protocols.broker.commands import Adopt, Claim, Drop
+from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.events import Received
+from tidings.protocols.ring import transfer
+from tidings.protocols.ring.arcs import WHOLE, owns, point_of
+from tidings.protocols.ring.facts import Known
+from tidings.protocols.ring.gift import Gift
+from tidings.protocols.ring.giving import Giver
+from tidings.protocols.ring.messages import Card, Relay
+from tidings.protocols.ring.ownership import Ownership
+from tidings.simulator.cluster.ring_watch import NothingLeftBehind, OneOwner
+from tidings.simulator.planting import CURSORS, FENCED, LOST, ONCE, PROGRESS, TOGETHER, TWICE, mutant, patched
+from tidings.wire.codec import Frame
+
+ONE_OWNER = OneOwner.RULE
+BEHIND = NothingLeftBehind.RULE
+
+_mutant = partial(mutant, world="ring-cluster")
+
+# Who owns what.
+
+
+@_mutant("everybody-founds", "a group that joins claims the circle for itself", ONE_OWNER)
+def _everybody_founds() -> Iterator[None]:
+    def planted(self: Leading, now_ms: int) -> Iterator[Effect]:
+        yield Persist(Claim((WHOLE,)))
+
+    with patched(Leading, "_claim", lambda _: planted):
+        yield
+
+
+@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER)
+def _accept_after_give() -> Iterator[None]:
+    def make(owns_topic: Any) -> Any:
+        def planted(self: Ownership, name: str) -> bool:
+            given = self.giving is not None and owns(self.giving.arcs, point_of(name))
+            return given or bool(owns_topic(self, name))
+
+        return planted
+
+    with patched(Ownership, "owns_topic", make):
+        yield
+
+
+@_mutant("drop-untaken", "a giver forgets what it has given before the taker has it", ONE_OWNER)
+def _drop_untaken() -> Iterator[None]:
+    def make(tick: Any) -> Any:
+        def planted(self: Giver, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
+            effects: list[Effect] = tick(self, now_ms, ring, card)
+            return [*effects, Persist(Drop(ring.giving.number))] if ring.giving is not None else effects
+
+        return planted
+
+    with patched(Giver, "tick", make):
+        yield
+
+
+# What is handed over.
+
+
+@_mutant("take-without-last-facts", "the facts of the last topic of a gift are left out", BEHIND)
+def _take_without_last_facts() -> Iterator[None]:
+    with patched(Gift, "topics_from", lambda topics_from: lambda self, name: topics_from(self, name)[:-1]):
+        yield
+
+
+@_mutant("tracks-stay", "what publishers have put is not handed over with a topic", BEHIND)
+def _tracks_stay() -> Iterator[None]:
+    with patched(Gift, "_runs", lambda _: lambda *_: iter(())):
+        yield
+
+
+@_mutant("homes-stay", "the epochs of clients are not handed over with their homes", BEHIND)
+def _homes_stay() -> Iterator[None]:
+    with patched(Gift, "facts_of_home", lambda _: lambda *_: iter(())):
+        yield
+
+
+@_mutant("begin-nothing-anew", "who serves goes on as before when something is given or taken", ONCE, PROGRESS, CURSORS)
+def _begin_nothing_anew() -> Iterator[None]:
+    with patched(Leading, "ownership_moved", lambda _: lambda self: False):
+        yield
+
+
+# Who may do what.
+
+
+@_mutant("adopt-older", "an owner takes any epoch that a request names, also an older one", FENCED, TWICE, ONCE)
+def _adopt_older() -> Iterator[None]:
+    def make_adopt(adopt: Any) -> Any:
+        def planted(machine: Any, known: Known) -> Any:
+            client = adopt(machine, known)
+            client.epoch = known.epoch
+            return client
+
+        return planted
+
+    def make_admit(admit: Any) -> Any:
+        def planted(self: RingEngine, received: Received) -> None:
+            message: Any = received.message
+            client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
+            known = self._state.machine.clients.get(client) if isinstance(client, str) else None
+            if known is None or epoch is None or self.ring is None or self.ring.owns_home(known.name):
+                admit(self, received)
+            elif known.epoch == epoch:
+                self._take(received)
+            else:
+                self._run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
+
+        return planted
+
+    with patched(transfer, "_adopt", make_adopt), patched(RingEngine, "_admit", make_admit):
+        yield
+
+
+# The ways of requests.
+
+
+@_mutant(
+    "front-changes-path", "a front sends a connection's requests another way", ONCE, TWICE, LOST, TOGETHER, PROGRESS
+)
+def _front_changes_path() -> Iterator[None]:
+    def make_relay(relay: Any) -> Any:
+        def planted(self: Front, now_ms: int, visitor: Visitor, card: Card, *rest: Any) -> None:
+            visitor.paths[card.group] = card.leader
+            relay(self, now_ms, visitor, card, *rest)
+
+        return planted
+
+    def on_news(self: Front, now_ms: int) -> None:
+        for visitor in self.visitors:
+            if visitor.held:
+                self._go_on(now_ms, visitor)
+
+    with patched(Front, "_relay", make_relay), patched(Front, "on_news", lambda _: on_news):
+        yield
+
+
+@_mutant("front-resends", "a front sends a request again that it has sent before", ONCE, TWICE, PROGRESS, TOGETHER)
+def _front_resends() -> Iterator[None]:
+    def make(init: Any) -> Any:
+        def planted(self: Front, *arguments: Any) -> None:
+            init(self, *arguments)
+            send = self._send
+            before: list[tuple[str, Relay, list[Frame]]] = []
+
+            def send_twice(now_ms: int, address: str, relay: Relay, frames: Sequence[Frame]) -> None:
+                send(now_ms, address, relay, frames)
+                before.append((address, relay, list(frames)))
+                if len(before) > 3:
+                    send(now_ms, *before.pop(0))
+
+            self._send = send_twice
+
+        return planted
+
+    with patched(Front, "__init__", make):
+        yield
