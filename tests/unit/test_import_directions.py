@@ -40,7 +40,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
     "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA, *MEMBER),
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", "node.ring", *REPLICA, *MEMBER),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
@@ -49,7 +49,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
     "exchange": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
-    "experiments": (*NOUNS, "client", "simulator", "peer", ""),
+    # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
+    "experiments": (*NOUNS, "client", "simulator", "peer", "ring", "protocols", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
     "bench": (
         *NOUNS,

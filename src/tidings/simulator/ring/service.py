@@ -21,8 +21,10 @@ from tidings.client.serving import Service
 from tidings.errors import Unavailable
 from tidings.message import Message
 from tidings.node.identity import Identity
+from tidings.node.replicated import BrokerState
+from tidings.node.ring.engine import RingEngine
 from tidings.protocols.multipaxos.joining import Member
-from tidings.protocols.ring.arcs import WHOLE, joined
+from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
 from tidings.simulator.client import Client, ClientProcess
 from tidings.simulator.overlay.world import without_collection
@@ -127,7 +129,8 @@ class ServiceWorld(PopulatedWorld):
         number, size = len(self.groups), self.plan.replicas
         addresses = [f"tcp://10.0.{number}.{each}:7500" for each in range(1, size + 1)]
         members = tuple(Member(each, address, f"disk {address}".encode()) for each, address in enumerate(addresses, 1))
-        name = self.random.randbytes(16)
+        # The same ring for every load, so that it is the load that makes the difference.
+        name = Random(f"{self.plan.seed} {self.plan.groups} {number}").randbytes(16)
         ring = RingSettings(contacts=tuple(list(self.nodes)[:3]), dissemination=self.plan.dissemination)
         nodes = [
             ServiceNode(self, Identity(name, member.number, member.disk, members, members), member.address, ring)
@@ -144,7 +147,7 @@ class ServiceWorld(PopulatedWorld):
 
     def is_whole(self) -> bool:
         """Whether every group has a leader and owns something, and nothing is without an owner."""
-        arcs = []
+        arcs: list[Arc] = []
         for group in self.groups:
             leader = self.leader_of(group)
             if leader is None or leader.engine is None or leader.engine.ring is None or not leader.engine.ring.arcs:
@@ -332,13 +335,11 @@ def _state(group: Sequence[ServiceNode], load: ServiceLoad) -> GroupState:
     return GroupState(group[0].identity.group.hex(), len(group), len(same), best.replica.applied, owned)
 
 
-def _held(engine: object) -> object:
+def _held(engine: RingEngine) -> object:
     """What replicas have to have in common."""
-    from tidings.node.ring.engine import RingEngine
-
-    assert isinstance(engine, RingEngine)
-    machine = engine.broker.machine if engine.serving else engine._state.machine
-    ends = {topic: (known.first_offset, known.next_offset) for topic, known in machine.topics.items()}
+    state = engine.replica.state
+    assert isinstance(state, BrokerState)
+    ends = {topic: (known.first_offset, known.next_offset) for topic, known in state.machine.topics.items()}
     return engine.replica.applied, engine.ring.arcs if engine.ring is not None else None, ends
 
 

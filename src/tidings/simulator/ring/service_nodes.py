@@ -136,7 +136,7 @@ class ServiceNode:
         self._plan_round()
 
     def _flush(self, engine: RingEngine) -> None:
-        outgoing, engine.outgoing = engine.outgoing, []  # type: ignore[assignment]
+        outgoing, engine.outgoing = engine.outgoing, []
         for peer, frames in outgoing:
             copied = [bytes(frame) for frame in frames]
             if isinstance(peer, Mate | ToNode):
@@ -171,7 +171,8 @@ class Census:
 
 
 def _kinds(kind: type) -> list[type]:
-    return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
+    below: list[type] = kind.__subclasses__()
+    return [kind, *(each for one in below for each in _kinds(one))]
 
 
 def _layer_of(kind: type) -> str:
