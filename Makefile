@@ -14,6 +14,7 @@ SEEDS        ?= 20000
 GROUP_SEEDS  ?= 10000
 PAXOS_SEEDS  ?= 20000
 CLUSTER_SEEDS ?= 2000
+RING_SEEDS   ?= 2000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test soak bench lint format lock clean
@@ -57,12 +58,13 @@ test: $(STAMP) ## lint, types and every test that ends in minutes
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds, GROUP_SEEDS=10000 of groups, PAXOS_SEEDS=20000 of replicas, CLUSTER_SEEDS=2000 of their clients
+soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds, GROUP_SEEDS=10000 of groups, PAXOS_SEEDS=20000 of replicas, CLUSTER_SEEDS=2000 of their clients, RING_SEEDS=2000 of rings
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0
 	$(BIN)/tidings simulate --seeds $(SEEDS)
 	$(BIN)/tidings simulate --world groups --seeds $(GROUP_SEEDS)
 	$(BIN)/tidings simulate --world paxos --seeds $(PAXOS_SEEDS)
 	$(BIN)/tidings simulate --world cluster --seeds $(CLUSTER_SEEDS)
+	$(BIN)/tidings simulate --world ring-cluster --seeds $(RING_SEEDS)
 
 bench: $(STAMP) ## measure, beside the limits of this machine
 	@$(BIN)/tidings bench

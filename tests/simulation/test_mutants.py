@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker, stage_checkers
+from tidings.simulator.cluster import ring_watch
 from tidings.simulator.cluster import watch as cluster_watch
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos import checkers as paxos_checkers
@@ -49,7 +50,7 @@ def test_the_rules_are_those_of_the_checkers() -> None:
         checker.RULE
         for module in (
             *(checkers, delivery_checkers, group_checkers, recovery_checker, stage_checkers),
-            *(paxos_checkers, cluster_watch),
+            *(paxos_checkers, cluster_watch, ring_watch),
         )
         for checker in vars(module).values()
         if isinstance(checker, type) and issubclass(checker, kinds) and checker.RULE

@@ -32,6 +32,7 @@ EXAMPLES = """\
   tidings simulate --world stages --seeds 1000      # queries that write in stages, and readers of ranges
   tidings simulate --world paxos --seeds 1000       # replicas that agree on one log
   tidings simulate --world cluster --seeds 1000     # clients of a broker that is such a group
+  tidings simulate --world ring-cluster --seeds 500 # clients of a ring of such groups
   tidings simulate --world ring-churn --seeds 1000  # a Chord ring whose members come and go
   tidings simulate --mutants                        # the planted bugs
   tidings simulate --sweep --seeds 100000 --master spark://10.0.0.1:7077 --lake lake/
@@ -106,7 +107,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_fields(result))
     elif result.invariant is None:
-        who = {"paxos": "replicas", "cluster": "nodes"}.get(result.world, "broker")
+        who = {"paxos": "replicas", "cluster": "nodes", "ring-cluster": "nodes"}.get(result.world, "broker")
         lives = f", {result.lives} lives of the {who}" if result.lives else ""
         trace = f", trace {result.trace_hash}" if result.trace_hash else ""
         print(

@@ -1,8 +1,8 @@
 """Every kind of made-up world by its name, and one way to run a seed in any of them.
 
-`topics`, `groups` and `stages` have a broker, `paxos` has replicas, `cluster` a broker that is such replicas
-(`simulator/run.py`). `overlay-NAME` is the scenario NAME of `simulator/overlay`, `ring-churn` a Chord ring whose
-members come and go, `ring-multicast` Scribe over Chord.
+`topics`, `groups` and `stages` have a broker, `paxos` has replicas, `cluster` a broker that is such replicas and
+`ring-cluster` a ring of them (`simulator/run.py`). `overlay-NAME` is the scenario NAME of `simulator/overlay`,
+`ring-churn` a Chord ring whose members come and go, `ring-multicast` Scribe over Chord.
 Whatever the world, a seed decides everything that happens in it, and its `Result` says which invariant broke, if any.
 """
 

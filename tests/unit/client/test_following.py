@@ -329,3 +329,15 @@ def test_a_member_of_a_consumer_group_says_at_the_new_leader_what_it_has_in_hand
     assert again.stream > work.stream
     assert again.held == (m.Held(1, ((0, 2),)),)
     assert script.places == [B]
+
+
+def test_who_was_silent_until_everything_was_given_up_is_not_asked_first_again() -> None:
+    """P6: with few tries that is before the patience with one member ends, and a dead one would be asked for ever."""
+    script = Script(address=GROUP, timeout_ms=PATIENCE_MS // 4, retries=1)
+    for place in (B, C, A):
+        call = ask(script)
+        script.frames()
+        script.wait(PATIENCE_MS // 4)
+        with pytest.raises(Unavailable):
+            call.pending.outcome()
+        assert script.session.route.at == place

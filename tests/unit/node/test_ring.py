@@ -11,6 +11,12 @@ from tidings.errors import Fenced
 from tidings.message import Columns
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.ring.arcs import WHOLE, common, joined
+from tidings.protocols.ring.handover_messages import Nothing
+from tidings.protocols.ring.messages import Back, Card, Gone, Relay, Turned, Word
+from tidings.settings import RingSettings
+from tidings.wire import codec
+from tidings.wire.ring import Node as ToNode
+from tidings.wire.ring import decode_header, encode_message
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -180,9 +186,117 @@ def test_topics_move_to_a_group_that_joins_and_back_when_it_leaves() -> None:
         assert ring.values(topic) == [b"one", b"two", b"three"]
 
 
+def test_a_group_that_is_to_leave_before_it_has_come_comes_first() -> None:
+    """P12: something may be on its way to it, which nobody else would ever get."""
+    ring = Rings(1, 1)
+    (late,) = ring.add_group(1)
+    ring.wait(lambda: late.engine.leading is not None and late.engine.ring is not None, "it leads, and owns nothing")
+    assert not ring.owns([late])
+    ring.say(late, b"operator", operators.LeaveRing(1))
+    ring.wait(lambda: ring.answer(late, b"operator", 1) is not None, "an answer")
+    assert ring.answer(late, b"operator", 1) == operators.RingLeft(1)
+    (first,) = ring.groups[0]
+    assert first.engine.ring is not None and first.engine.ring.arcs == (WHOLE,)
+    assert late.engine.ring is not None and late.engine.ring.has_left
+
+
+def test_an_operator_who_asks_again_is_answered_once() -> None:
+    ring = Rings(2, 1)
+    _, (leaver,) = ring.groups
+    for request in range(1, 6):
+        ring.say(leaver, b"operator", operators.LeaveRing(request))
+    ring.wait(lambda: ring.answer(leaver, b"operator", 5) is not None, "the last request is answered")
+    ring.pass_ms(500)
+    assert [answer for who, answer, _ in leaver.heard if who == b"operator"] == [operators.RingLeft(5)]
+
+
+def test_a_taker_learns_from_a_giver_that_owns_nothing_who_does() -> None:
+    """Or it would ask again and again for what was true once."""
+    ring = Rings(1, 1)
+    (node,) = ring.nodes.values()
+    other, owner = Card(b"other", ("tcp://127.0.0.1:1",), slot=9), Card(b"owner", ("tcp://127.0.0.1:2",))
+    word = Word(other, (), (Gone(WHOLE, owner),))
+    node.engine.receive(ring.now_ms, b"node", encode_message("tcp://127.0.0.1:1", Nothing(1, word)))
+    assert node.engine.directory.card(b"owner") == owner
+
+
+def test_a_question_to_every_group_leaves_nothing_out() -> None:
+    """P9: a group that does not own any more what it is asked for says so, instead of answering for the rest."""
+    ring = Rings(2, 1)
+    one, two = ring.nodes.values()
+    asked = messages.AskTopics(7)
+    for arcs, answer in ((one.engine.ring.arcs, Back), ((WHOLE,), Turned)):  # type: ignore[union-attr]
+        ring.settle()
+        relay = encode_message(two.address, Relay(5, one.identity.group, None, arcs), [codec.encode(asked)])
+        one.engine.receive(ring.now_ms, b"node", relay)
+        while not (headers := [decode_header(frames) for to, frames in outgoing_of(ring, one) if to == two.address]):
+            ring.step()
+        assert [type(header.message) for header in headers] == [answer]
+
+
+def outgoing_of(ring: Rings, node: RingNode) -> list[tuple[str, list[Any]]]:
+    """What a node wants to send to other nodes as an owner, before it is sent."""
+    node.engine.gather(ring.now_ms)
+    node.commit(ring.now_ms)
+    return [
+        (peer.address, frames)
+        for peer, frames in node.engine.outgoing
+        if isinstance(peer, ToNode) and isinstance(decode_header(frames).message, Back | Turned)
+    ]
+
+
 def test_many_groups_that_join_at_once_all_get_their_part() -> None:
     """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
     ring = Rings(8, 1)
     arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
     assert joined(arc for each in arcs for arc in each) == (WHOLE,)
     assert sum(len(each) for each in arcs) == 8
+
+
+def test_a_group_joins_by_whichever_of_its_contacts_is_there() -> None:
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    (late,) = ring.add_group(1)
+    gone = tuple(f"tcp://127.0.0.1:{port}" for port in range(1, 9))
+    late.engine.ring_settings = RingSettings(contacts=(*gone, first.address))
+    ring.wait(lambda: ring.owns([late]), "it owns something")
+
+
+def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> None:
+    """Before it has said anything there: its hello is told to all groups."""
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    old = ring.hello(one, "ann", b"one")
+    assert isinstance(ring.put(one, "ann", old, topic, b"old"), messages.PutDone)
+    ring.hello(three, "ann", b"two")
+    late = ring.put(one, "ann", old, topic, b"late")
+    assert isinstance(late, messages.Failed) and late.number == Fenced.number
+
+
+def test_beats_of_a_second_connection_reach_the_group_that_a_member_works_for() -> None:
+    """A handler that takes long keeps its lease, wherever its topic lies."""
+    ring = Rings(3, 1)
+    one, two, three = ring.nodes.values()
+    topic = topic_in(two)
+    epoch = ring.hello(one, "ann")
+    assert isinstance(ring.ask(one, messages.Join(3, "ann", epoch, "workers", topic)), messages.JoinDone)
+    before = two.engine.broker._heard_at_ms["ann"]
+    ring.pass_ms(1_000)
+    assert two.engine.broker._heard_at_ms["ann"] == before
+    ring.ask(three, messages.Beat(4, "ann", epoch, ()))
+    assert two.engine.broker._heard_at_ms["ann"] > before
+
+
+def test_a_question_about_everything_leaves_out_no_group_that_has_just_joined() -> None:
+    ring = Rings(1, 1)
+    (first,) = ring.nodes.values()
+    epoch = ring.hello(first, "ann")
+    topics = sorted(f"topic-{number}" for number in range(20))
+    for topic in topics:
+        ring.put(first, "ann", epoch, topic, b"one")
+    ring.add_group(1)
+    while not ring.owns(ring.groups[1]):
+        ring.step()
+        told = ring.ask(first, messages.AskTopics(9))
+        assert sorted(each.name for each in told.topics) == topics

@@ -109,6 +109,7 @@ class RingEngine(GroupEngine):
         self._adopting: dict[str, int] = {}
         """Names whose requests wait for an epoch to be written down, and how many do."""
         self._ring_tick_at_ms = 0
+        self._seen: tuple[object, ...] = ()
         self._told: tuple[object, ...] = ()
         self._contacts_told: tuple[Card, ...] = ()
 
@@ -210,8 +211,18 @@ class RingEngine(GroupEngine):
         return Word(self.card(), () if ring is None else ring.arcs, () if ring is None else ring.gone)
 
     def _learn_ourselves(self, now_ms: int) -> None:
-        """Keeps the directory right about our own group."""
-        card, ring = self.card(), self.ring
+        """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
+        replica, ring = self.replica.replica, self.ring
+        seen = (
+            replica.leader,
+            replica.acceptor.promised,
+            self.replica.history.newest,
+            None if ring is None else (ring.arcs, ring.giving, ring.taking, ring.contacts),
+        )
+        if seen == self._seen:
+            return
+        self._seen = seen
+        card = self.card()
         told = (card.leader, card.term, card.members, card.left, ring.arcs if ring is not None else ())
         if told != self._told:
             self._told = told
@@ -268,7 +279,9 @@ class RingEngine(GroupEngine):
             for card in reversed(self.directory.cards())
             if card.members and card.group != self._identity.group and not card.left
         ]
-        return tuple(dict.fromkeys((*others[:NEAREST_MAX], *self.ring_settings.contacts[:NEAREST_MAX])))
+        contacts = self.ring_settings.contacts  # Others each time: those that were named first may be gone for good.
+        some = self._random.sample(contacts, min(NEAREST_MAX, len(contacts)))
+        return tuple(dict.fromkeys((*others[:NEAREST_MAX], *some)))
 
     # The owner's half.
 
@@ -453,7 +466,6 @@ class RingEngine(GroupEngine):
         if now_ms < self._ring_tick_at_ms:
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
-        self._learn_ourselves(now_ms)
         in_use = self.front.groups_in_use()
         if self.leading is not None and self.ring is not None and self.ring.taking is not None:
             in_use[self.ring.taking.giver] = None  # One that has left, and is switched off, never says so.

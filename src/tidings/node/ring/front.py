@@ -202,7 +202,7 @@ class Front:
             self.give_up(visitor, request.request)
             return
         client = getattr(request, "client", None)
-        if client is not None:
+        if client is not None and not isinstance(request, messages.Beat):
             visitor.groups.setdefault(client, {})[card.group] = None
         self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
 
@@ -229,6 +229,11 @@ class Front:
             own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
             if not self._send_own(now_ms, visitor, group, own, user):
                 return
+        if beat.client not in visitor.groups:  # This connection only beats, for a session that is at some other one.
+            for card in self._directory.cards():
+                if card.leader and card.group != home.group and self._directory.arcs_of(card.group):
+                    own = messages.Beat(self._next_number(), beat.client, beat.epoch, ())
+                    self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
         plain = msgspec.structs.replace(beat, streams=())
         self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
 

@@ -234,3 +234,28 @@ def test_news_is_told_some_times_by_turns_and_then_no_more() -> None:
     assert not directory.tell_news(1), "That a group has applied more is not worth telling."
     directory.learn_card(card(b"a", slot=10, left=True))
     assert directory.tell_news(2) == [card(b"a", slot=10, left=True)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_pieces_of_all_groups_are_the_circle_once(seed: int) -> None:
+    history = History(random.Random(seed), 5, 20)
+    directory = Directory()
+    for word in history.words[seed:]:
+        directory.learn(word)
+    pieces = {group: directory.pieces_of(group) for group in history.arcs}
+    for number in range(50):
+        point = key_of(str(number))
+        owner = directory.find(point)
+        assert [group for group, arcs in pieces.items() if owns(arcs, point)] == ([owner.group] if owner else [])
+
+
+def test_a_group_that_is_distrusted_is_believed_again_when_it_speaks() -> None:
+    directory = Directory()
+    word = Word(card(b"a", slot=5), (WHOLE,))
+    directory.learn(word)
+    directory.distrust(b"a")
+    directory.distrust(b"unknown")
+    assert directory.find(key_of("x")) is None
+    assert directory.learn(word)
+    owner = directory.find(key_of("x"))
+    assert owner is not None and owner.group == b"a"

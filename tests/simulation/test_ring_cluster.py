@@ -1,0 +1,222 @@
+"""Made-up worlds in which groups join and leave a ring, and clients use it, while everything goes wrong (P7 to P12).
+
+`tidings simulate --world ring-cluster --seed S --trace` replays a seed that fails here; `make soak` runs 2,000 of them.
+`test_mutants` demands that each planted bug of this world is found.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.simulation.traces import check_same_in_another_process
+from tidings.cli import main
+from tidings.errors import Moved
+from tidings.protocols.broker import commands
+from tidings.protocols.broker.commands import Claim, Drop, Give, Open, Subscribe, Take
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.messages import Position
+from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.ownership import Ownership
+from tidings.settings import BrokerSettings
+from tidings.simulator.checkers import Violation
+from tidings.simulator.cluster.ring_ledger import RingLedger
+from tidings.simulator.cluster.ring_watch import FencedAtOwners, OneOwner, mark_of
+from tidings.simulator.cluster.ring_workload import make_ring_world
+from tidings.simulator.ledger import Existing
+from tidings.simulator.many import run_many
+from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.run import run
+
+SEEDS = 40
+WORLD = "ring-cluster"
+HALF = (Arc(b"\x7f" * 32, b"\xff" * 32),)
+
+
+def test_seeds() -> None:
+    for result in run_many(0, SEEDS, jobs=2, kind=WORLD):
+        assert result.invariant is None, (
+            f"seed {result.seed}: {result.invariant}: {result.text}\n"
+            f"replay: tidings simulate --world ring-cluster --seed {result.seed} --trace"
+        )
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    program = (
+        "from tidings.simulator.run import run\nfor seed in range(6): print(run(seed, kind='ring-cluster').trace_hash)"
+    )
+    check_same_in_another_process(program, 6)
+
+
+def test_groups_of_all_kinds_come_and_go() -> None:
+    plans = [make_ring_world(Random(seed)).ring_plan for seed in range(100)]
+    assert {sum(joining.at_ms == 0 for joining in plan.joins) for plan in plans} == {1, 2, 3}
+    assert {sum(joining.at_ms > 0 for joining in plan.joins) for plan in plans} == {0, 1, 2}
+    assert {joining.size for plan in plans for joining in plan.joins} == {1, 3}
+    assert {len(plan.leaves) for plan in plans} == {0, 1, 2}
+    founders = {plan.joins[0].group for plan in plans}
+    assert any(leaving.group in founders for plan in plans for leaving in plan.leaves), "also the first group leaves"
+    for plan in plans:
+        leavers = {leaving.group for leaving in plan.leaves}
+        assert any(joining.at_ms == 0 and joining.group not in leavers for joining in plan.joins), "somebody stays"
+
+
+def test_a_run_is_not_idle() -> None:
+    """Topics move under the clients' eyes, from groups whose nodes die to groups whose nodes do."""
+    traces = [run(seed, trace=True, kind=WORLD).trace for seed in range(20)]
+    lines = [line for trace in traces for line in trace]
+    for wanted in (
+        "at a step of the disk",
+        "all lights go out",
+        "joins with 3",
+        "asks",
+        "RingLeft(",
+        "is switched off",
+        "Give",
+        "Facts",
+        "Take",
+        "Drop",
+        "Adopt",
+        "Elsewhere(request=0",
+        "it is fenced",
+        "duplicate=True",
+    ):
+        assert any(wanted in line for line in lines), wanted
+    moved = [sum(" owns " in line for line in trace) for trace in traces]
+    assert sum(count > 3 for count in moved) > len(moved) // 2, "in most runs something is handed over"
+
+
+# The checkers of this world, which judge everybody else.
+
+
+def owners_of(*groups: str) -> OneOwner:
+    ledger = RingLedger(BrokerSettings())
+    for group in groups:
+        ledger.add_group(group, mark_of(group))
+        ledger.of[group].reference.ring = None
+    return OneOwner(ledger)
+
+
+def decide(owners: OneOwner, group: str, command: commands.Command, *arcs: Arc, refused: bool = False) -> None:
+    """A group decides a command, and comes to own some arcs by its own account."""
+    ledger = cast(RingLedger, owners.ledger)
+    ledger.of[group].reference.ring = Ownership(arcs)
+    owners.on_decided(group, Existing(command, None, Moved("no") if refused else None))
+
+
+def card(group: str) -> Card:
+    return Card(mark_of(group), (f"tcp://{group}1:7400",))
+
+
+def test_two_owners_are_noticed() -> None:
+    owners = owners_of("a", "b")
+    decide(owners, "a", Claim((WHOLE,)), WHOLE)
+    with pytest.raises(Violation, match="which a owns"):
+        decide(owners, "b", Claim(HALF), *HALF)
+
+
+def test_who_takes_what_was_not_given_to_it_is_noticed() -> None:
+    owners = owners_of("a", "b", "c")
+    decide(owners, "a", Claim((WHOLE,)), WHOLE)
+    for group in "bc":
+        decide(owners, group, Claim(()))
+    with pytest.raises(Violation, match="which is for nobody"):
+        decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+    decide(owners, "a", Give((WHOLE,), card("b")))
+    with pytest.raises(Violation, match="which is for b"):
+        decide(owners, "c", Take(mark_of("a"), 1), WHOLE)
+    with pytest.raises(Violation, match="nobody has taken it"):
+        decide(owners, "a", Drop(1))
+    decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+    decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+    decide(owners, "a", Drop(1))
+    assert owners.is_whole()
+
+
+def test_who_accepts_what_it_does_not_own_is_noticed() -> None:
+    owners = owners_of("a", "b")
+    decide(owners, "a", Claim((WHOLE,)), WHOLE)
+    decide(owners, "a", Subscribe("ann", 1, ("news",), "now"), WHOLE)
+    decide(owners, "a", Give((WHOLE,), card("b")))
+    decide(owners, "a", Subscribe("ann", 1, ("news",), "now"), refused=True)
+    for command in (Subscribe("ann", 1, ("news",), "now"), Open("ann", b"token", False)):
+        with pytest.raises(Violation, match="does not own"):
+            decide(owners, "a", command)
+
+
+def test_an_account_that_is_not_the_journals_is_noticed() -> None:
+    owners = owners_of("a")
+    decide(owners, "a", Claim((WHOLE,)), WHOLE)
+    with pytest.raises(Violation, match="it should own"):
+        decide(owners, "a", commands.Know(()), *HALF)
+
+
+def test_a_taker_without_all_that_was_given_is_noticed() -> None:
+    owners = owners_of("a", "b")
+    ledger = cast(RingLedger, owners.ledger)
+    decide(owners, "a", Claim((WHOLE,)), WHOLE)
+    decide(owners, "b", Claim(()))
+    ledger.of["a"].reference.make_topic("news", 7)
+    decide(owners, "a", Give((WHOLE,), card("b")))
+    with pytest.raises(Violation, match=r"takes \('topic', 'news'\) as None"):
+        decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+
+
+def test_an_older_session_is_noticed_where_a_newer_one_was() -> None:
+    fenced = FencedAtOwners(RingLedger(BrokerSettings()))
+
+    def exist(command: Any, result: Any = None) -> None:
+        fenced.on_existing(Existing(command, result, None))
+
+    exist(Open("ann", b"one", False), 1)
+    exist(Open("ann", b"two", False), 2)
+    exist(Subscribe("ann", 1, ("news",), "now"))
+    exist(Subscribe("ann", 2, ("news",), "now"))
+    with pytest.raises(Violation, match="in epoch 1 came after 2"):
+        exist(commands.Attach("ann", 1, ("news",), (Position("news", 0),)))
+    with pytest.raises(Violation, match="which nobody has given it"):
+        exist(Subscribe("ann", 3, ("sport",), "now"))
+    with pytest.raises(Violation, match="was given epoch 1 after 2"):
+        exist(Open("ann", b"three", False), 1)
+
+
+def test_the_reference_of_a_topic_is_that_of_its_holder() -> None:
+    ledger = RingLedger(BrokerSettings())
+    for group in "ab":
+        ledger.add_group(group, mark_of(group))
+        ledger.of[group].reference.make_topic("news", ord(group))
+    assert "news" not in ledger.reference.topics
+    for group in "aba":
+        ledger.hold(group, (WHOLE,))
+        assert ledger.reference.topics["news"] is ledger.of[group].reference.topics["news"]
+        assert ledger.holder_of("news") == group
+
+
+def test_the_world_notices_a_ring_that_is_not_at_rest() -> None:
+    world = make_ring_world(Random(2))
+    assert "has not come" in world.unsettled()
+    owner = world.ring_plan.joins[0].group
+    for joining in world.ring_plan.joins:
+        if joining.group not in world.watch.ring.of:
+            world.watch.on_group(joining.group, 1)
+        arcs = (WHOLE,) if joining.group == owner else ()
+        reference = cast(Machine, SimpleNamespace(ring=Ownership(arcs)))
+        world.watch.ring.of[joining.group].reference = reference
+    assert "owns" in world.unsettled() or "waits" in world.unsettled()
+
+
+def test_bugs_are_planted() -> None:
+    assert len([name for name, mutant in MUTANTS.items() if mutant.world == WORLD]) >= 8
+
+
+def test_the_command_chooses_the_world(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--world", "ring-cluster", "--seed", "1", "--trace"]) == 0
+    output = capsys.readouterr().out
+    assert "owns ffff-ffff" in output
+    assert "lives of the nodes" in output
+    assert main(["simulate", "--mutant", "everybody-founds", "--seeds", "2", "--jobs", "1"]) == 1
+    assert "every point has one owner at most" in capsys.readouterr().err
