@@ -220,6 +220,8 @@ LINE = (
     "if(dissemination = 'gossip', ', gossip', '')"
 )
 """What a line of a figure is called."""
+HAS_LOADS = "if(count(*) over (partition by dissemination, replicas, nodes, killed) > 1, 1, 0)"
+"""Whether there are several loads, and so a line to draw."""
 
 LOADS = Question(
     "service",
@@ -230,7 +232,7 @@ LOADS = Question(
         sum(disordered) as disordered, sum(delivered) * 100e0 / sum(owed) as reliability, avg(p50_ms) as p50_ms,
         max(p99_ms) as p99_ms, avg(convergence_ms) as convergence_ms, avg(convergence_ms) / 1e3 as convergence,
         avg(tail_ms) as tail_ms, sum(agreeing) as agreeing, sum(replicas_up) as replicas_up,
-        {LINE} as line
+        {LINE} as line, {HAS_LOADS} as has_loads
     from {{runs}} group by dissemination, replicas, nodes, groups, messages, killed
     order by dissemination desc, replicas, nodes, killed, messages
     """,
@@ -287,6 +289,7 @@ CONVERGENCE = Figure(
     y_label="seconds",
     lines=(Line("convergence", "{line}"),),
     by="line",
+    where={"has_loads": (1,), "dissemination": ("scribe",)},
 )
 
 SERVICE_SIMULATED = Experiment(
@@ -326,7 +329,8 @@ SERVICE_SIMULATED = Experiment(
                     sum(if(phase = 'load' and layer = 'finding', sent_count, 0)) as finding,
                     sum(if(phase = 'rest', sent_count * 1e3 / lasted_ms / nodes, 0e0)) as at_rest
                 from {{sent}} group by point, nodes, groups, replicas, dissemination, messages, killed)
-            select dissemination, replicas, nodes, groups, messages, killed, {LINE} as line, avg(total) as total,
+            select dissemination, replicas, nodes, groups, messages, killed, {LINE} as line, {HAS_LOADS} as has_loads,
+                avg(total) as total,
                 avg(carried) as carried, avg(paxos) as paxos, avg(chord) as chord, avg(scribe) as scribe,
                 avg(gossip) as gossip, avg(finding) as finding, avg(total * 1e0 / delivered) as for_each_delivery,
                 avg(at_rest) as at_rest
@@ -363,7 +367,7 @@ SERVICE_SIMULATED = Experiment(
             y_label="messages from node to node",
             lines=(Line("scribe", "{line}"),),
             by="line",
-            where={"dissemination": ("scribe",)},
+            where={"has_loads": (1,), "dissemination": ("scribe",)},
         ),
         Figure(
             "chord",
@@ -385,6 +389,7 @@ SERVICE_SIMULATED = Experiment(
             y_label="messages from node to node",
             lines=(Line("for_each_delivery", "{line}"),),
             by="line",
+            where={"has_loads": (1,), "dissemination": ("scribe",)},
         ),
         Figure(
             "topics",

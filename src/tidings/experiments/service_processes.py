@@ -247,6 +247,7 @@ SERVICE = Experiment(
             y_label="milliseconds",
             lines=(Line("p50_ms", "{line}"),),
             by="line",
+            where={"has_loads": (1,), "dissemination": ("scribe",)},
         ),
         Figure(
             "tail",
@@ -257,6 +258,7 @@ SERVICE = Experiment(
             y_label="milliseconds",
             lines=(Line("p99_ms", "{line}"),),
             by="line",
+            where={"has_loads": (1,), "dissemination": ("scribe",)},
         ),
     ),
     elsewhere=ELSEWHERE,
