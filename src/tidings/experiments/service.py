@@ -262,7 +262,7 @@ TOPICS_OF_GROUPS = Question(
     """
     select nodes, groups, max(topics) as topics, avg(topics_mean) as expected, avg(topics_most) as most,
         max(topics_most) as most_of_all, avg(without) as without, count(*) as loads
-    from {runs} group by nodes, groups order by nodes, groups
+    from {runs} group by nodes, groups order by groups, nodes
     """,
     (
         ("nodes", "{nodes}"),

@@ -52,6 +52,7 @@ LAYERS: dict[type, str] = {
 """What messages between the nodes of a ring are for: carrying what clients say and hear, bodies for several readers at
 once, and finding owners. Those between seats are counted by the layers of the overlay.
 """
+OVERLAY = ("chord", "scribe", "gossip", "hyparview", "heartbeat", "pubsub")
 
 
 class ServiceNode:
@@ -151,7 +152,7 @@ class Census:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.sizes: Counter[tuple[str, str]] = Counter()
-        self._overlay = {kind.__name__: _layer_of(kind) for kind in _kinds(Message)}
+        self._overlay = {kind.__name__: layer for kind in _kinds(Message) if (layer := _layer_of(kind)) in OVERLAY}
 
     def count(self, frames: Sequence[bytes]) -> None:
         kind = self._kind_of(frames)
