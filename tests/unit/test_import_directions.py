@@ -22,6 +22,8 @@ REPLICA = ("node.replica", "node.exchange", "node.head")
 """A replica and what it is made of."""
 MEMBER = ("node.group", "node.identity", "node.replicated", "node.state")
 """A member of a group and what it is made of, beside the replica."""
+RING = ("node.ring.engine", "node.ring.leading")
+"""A node of a ring, beside the member that it is."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
@@ -40,7 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
     "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", "node.ring", *REPLICA, *MEMBER),
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA, *MEMBER, *RING),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),
