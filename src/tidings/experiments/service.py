@@ -43,7 +43,7 @@ ELSEWHERE = (
     '| 7.4 | "all the replicas received the same information in the ordering of messages": "good correctness '
     'results", no numbers | *agree*: replicas that have applied as much as the foremost and own the same; '
     "*out of order*: topics whose subscribers saw different orders |\n"
-    "| 7.5 | far fewer messages than in its first phase, which flooded; convergence about equal | *scribe* and "
+    '| 7.5 | "much less" messages than in its first phase; convergence "more or less equal" | *scribe* and '
     "*gossip* in `service-simulated` |"
 )
 
