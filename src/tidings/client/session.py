@@ -58,8 +58,8 @@ CALLS_MAX = 100_000
 
 NOT_WELCOME = "The answer to Hello was something else than Welcome: is that a tidings broker?"
 
-BEAT_MS_MAX = 500
-"""How often a reader asks a group whether its streams are served, at least: a leader may be gone without a sign."""
+GROUP_BEATS = 4
+"""So many times as often a reader asks a group whether its streams are served: a leader may be gone without a sign."""
 
 COMING_AND_GOING = (Subscribe, Unsubscribe, Join, Leave)
 """Requests of which an old copy must not undo a newer one."""
@@ -318,7 +318,7 @@ class Session:
     def beat_ms(self) -> int:
         """How often a client that waits for messages asks whether its streams are still served."""
         beat_ms = self.settings.beat_ms
-        return min(beat_ms, BEAT_MS_MAX) if self.route.grouped else beat_ms
+        return max(1, beat_ms // GROUP_BEATS) if self.route.grouped else beat_ms
 
     # Requests.
 

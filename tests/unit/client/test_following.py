@@ -8,12 +8,15 @@ import pytest
 
 from tests.unit.client.peer import LIMITS, Script, batch
 from tidings.client.route import PATIENCE_MS, PAUSE_MS, REDIRECTS_MAX
-from tidings.client.session import BEAT_MS_MAX
+from tidings.client.session import GROUP_BEATS
 from tidings.errors import OutOfSequence, Unavailable
 from tidings.protocols.broker import messages as m
+from tidings.settings import ClientSettings
 
 A, B, C = MEMBERS = tuple(f"tcp://{name}:7400" for name in "abc")
 GROUP = ",".join(MEMBERS)
+
+BEAT_MS = ClientSettings().beat_ms // GROUP_BEATS
 
 
 def ask(script: Script) -> Any:
@@ -220,7 +223,7 @@ def test_streams_begin_anew_at_the_new_leader_where_they_stood(request_zero: boo
     if request_zero:
         script.answer(m.Elsewhere(0, C, MEMBERS))
     else:
-        script.wait(BEAT_MS_MAX)
+        script.wait(BEAT_MS)
         (beat,) = script.sent()
         assert isinstance(beat, m.Beat)
         script.wait(PATIENCE_MS)
@@ -254,7 +257,7 @@ def test_a_reader_of_a_group_that_is_gone_is_told() -> None:
         script.frames()
     assert isinstance(stream.error, Unavailable)
     limit_ms = script.session.settings.timeout_ms * script.session.settings.retries
-    assert 0 <= script.now_ms - began_ms - BEAT_MS_MAX - limit_ms <= 100
+    assert 0 <= script.now_ms - began_ms - BEAT_MS - limit_ms <= 100
 
 
 def test_a_reader_is_not_given_up_as_long_as_somebody_leads() -> None:

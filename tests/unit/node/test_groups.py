@@ -116,6 +116,19 @@ def test_a_member_that_leaves_hands_on_only_what_it_has_not_settled() -> None:
     assert shop.values("ann")[len(before) :] == [value.decode() for _, value in rows[3:]]
 
 
+def test_a_name_may_leave_in_another_session_than_the_one_that_joined() -> None:
+    """C7: a session takes a new epoch when copies of older requests may be under way; it is the same member."""
+    shop = Shop("ann", "bob")
+    shop.publish(*TWO_LANES)
+    rows = shop.got["bob"][0][2]
+    before = shop.values("ann")
+    epoch = shop.hello("bob", b"another token")
+    shop.say([codec.encode(messages.Leave(7, "bob", epoch, "workers", "jobs"))])
+    shop.commit()
+    assert isinstance(shop.listen(), messages.LeaveDone)
+    assert shop.values("ann")[len(before) :] == [value.decode() for _, value in rows]
+
+
 def test_a_silent_member_loses_its_lease_and_its_late_settlement_is_refused() -> None:
     """C9: noticed by its lease; what it settles afterwards counts no more."""
     shop = Shop("ann", "bob")

@@ -47,7 +47,7 @@ HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
 TOLD_MAX = 64
 """In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
-TOLD_MS_MAX = 500
+TOLD_MS_MAX = 1_500
 """How long other groups are waited for when a client comes or goes."""
 
 LOOKED_AT = frozenset(

@@ -309,7 +309,7 @@ class Broker:
                 message.client, message.epoch, message.group, message.topic, message.start, message.lanes
             )
         else:
-            self.machine.find_group(message.group, message.topic, message.client, message.epoch)
+            self.machine.find_group(message.group, message.topic, message.client)
             command = commands.Leave(message.client, message.epoch, message.group, message.topic)
         return [Persist(command, origin=Origin(peer, message))]
 

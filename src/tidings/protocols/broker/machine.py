@@ -347,13 +347,13 @@ class Machine:
 
     # Groups.
 
-    def find_group(self, name: str, topic: str, client: str, epoch: int) -> Group:
-        """The group that a client is a member of in this session, or why not."""
+    def find_group(self, name: str, topic: str, client: str, epoch: int | None = None) -> Group:
+        """The group that a client is a member of, in this session if one is named, or why not."""
         group = self.groups.get((name, topic))
         if group is None or client not in group.members:
             self.find_topic(topic)
             raise NotSubscribed(f"{client!r} is not a member of the group {name!r} on {topic!r}: subscribe first.")
-        if group.members[client] != epoch:
+        if epoch is not None and group.members[client] != epoch:
             raise Fenced(f"A newer session of {client!r} has joined the group {name!r}: let one process use that name.")
         return group
 
@@ -393,9 +393,8 @@ class Machine:
     def _on_leave(self, command: Leave, time_ms: int) -> None:
         self._check_owned(command.topic)
         self.check_session(command.client, command.epoch)
-        self._drop_member(
-            self.find_group(command.group, command.topic, command.client, command.epoch), command.client, time_ms
-        )
+        # Also in another session than the one that joined: the name is the member, and this is its newest session.
+        self._drop_member(self.find_group(command.group, command.topic, command.client), command.client, time_ms)
 
     def _drop_member(self, group: Group, client: str, time_ms: int) -> None:
         group.last_settled.pop(client, None)
