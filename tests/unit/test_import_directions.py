@@ -51,7 +51,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
     "exchange": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
-    "experiments": (*NOUNS, "client", "simulator", "peer", ""),
+    # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
+    "experiments": (*NOUNS, "client", "simulator", "peer", "ring", "protocols", ""),
     # The outermost layer; "" is the package itself, whose names are the public surface.
     "bench": (
         *NOUNS,

@@ -14,7 +14,7 @@ from tidings.cli.engines import engine_for, lake_folder
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
 from tidings.errors import InvalidRequest
-from tidings.experiments.catalogue import EXPERIMENTS
+from tidings.experiments.catalogue import EXPERIMENTS, WITH_PROCESSES
 
 if TYPE_CHECKING:
     from tidings.experiments.experiment import Choice, Experiment, Outcome
@@ -25,9 +25,10 @@ PROCESSES = "processes"
 HELP = (
     "Runs an experiment in the simulator: its runs are Spark tasks, and Spark SQL makes the figures of their rows.\n\n"
 )
-HELP += "".join(f"  {experiment.name:<12}{experiment.about}\n" for experiment in EXPERIMENTS.values())
-HELP += f"  {ALL:<12}all of them\n"
-HELP += f"  {PROCESSES:<12}no simulation: nodes as processes on this machine, over ZeroMQ, some of which are killed\n"
+HELP += "".join(f"  {experiment.name:<19}{experiment.about}\n" for experiment in EXPERIMENTS.values())
+HELP += f"  {ALL:<19}all of these\n"
+HELP += "".join(f"  {experiment.name:<19}{experiment.about}\n" for experiment in WITH_PROCESSES.values())
+HELP += f"  {PROCESSES:<19}no simulation: nodes of an overlay as processes, over ZeroMQ, some of which are killed\n"
 
 EXAMPLES = """\
   tidings experiment hyparview                                  # 1,000 nodes, 10 to 90 % of them fail
@@ -37,11 +38,13 @@ EXAMPLES = """\
   tidings experiment lookups --plot hops.svg
   tidings experiment reliability --seeds 100 --master spark://10.0.0.1:7077 --lake /mnt/lake --out report/
   tidings experiment processes --overlay chord --nodes 20 --messages 10 --kill 5
+  tidings experiment service --out report/                      # rings of 6, 12 and 18 processes: some minutes
+  tidings experiment service --small
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = (*EXPERIMENTS, ALL, PROCESSES)
+    names = (*EXPERIMENTS, ALL, *WITH_PROCESSES, PROCESSES)
     parser.add_argument("name", metavar="NAME", choices=names, help=f"the experiment: {', '.join(names)}")
     parser.add_argument(
         "--nodes",
@@ -70,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="cores to use here (default: all)"
     )
+    parser.add_argument("--small", action="store_true", help="service: only the smallest ring and few messages")
     processes.add_arguments(parser)
 
 
@@ -87,15 +91,20 @@ def run(arguments: argparse.Namespace) -> int:
         plot.check_target(arguments.plot)
     if arguments.out is not None:
         plot.check_matplotlib()
-    experiments = list(EXPERIMENTS.values()) if arguments.name == ALL else [EXPERIMENTS[arguments.name]]
+    known = EXPERIMENTS | WITH_PROCESSES
+    experiments = list(EXPERIMENTS.values()) if arguments.name == ALL else [known[arguments.name]]
     choice = Choice(
         nodes=tuple(arguments.nodes) if arguments.nodes else None,
         shares=tuple(arguments.share) if arguments.share else None,
         first_seed=arguments.seed,
         seeds=arguments.seeds,
+        messages=tuple(arguments.messages) if arguments.messages else None,
+        is_small=arguments.small,
     )
     broken = 0
-    with engine_for(_master(arguments), arguments.jobs) as engine:
+    # What measures this machine has to have it to itself.
+    is_here = arguments.name in WITH_PROCESSES
+    with engine_for(None if is_here else _master(arguments), 1 if is_here else arguments.jobs) as engine:
         for experiment in experiments:
             broken += len(_run_one(experiment, choice, engine, arguments).broken)
     return 1 if broken else 0
@@ -154,11 +163,17 @@ def _run_one(experiment: Experiment, choice: Choice, engine: Engine, arguments: 
 def _command(experiment: Experiment, arguments: argparse.Namespace) -> str:
     """The command that makes the same figures again."""
     words = ["tidings", "experiment", experiment.name, "--seed", str(arguments.seed)]
-    for name, values in (("--nodes", arguments.nodes), ("--share", arguments.share)):
+    for name, values in (
+        ("--nodes", arguments.nodes),
+        ("--share", arguments.share),
+        ("--messages", arguments.messages),
+    ):
         for value in values or ():
             words += [name, str(value)]
     if arguments.seeds is not None:
         words += ["--seeds", str(arguments.seeds)]
+    if arguments.small:
+        words.append("--small")
     return shlex.join(words)
 
 

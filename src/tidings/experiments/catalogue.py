@@ -8,9 +8,13 @@ from tidings.experiments.hyparview import HYPARVIEW
 from tidings.experiments.multicast import CHORD, LOAD, RELIABILITY
 from tidings.experiments.plumtree import PLUMTREE
 from tidings.experiments.ring import LOOKUPS_EXPERIMENT, TOPICS
+from tidings.experiments.service import SERVICE_SIMULATED
+from tidings.experiments.service_processes import SERVICE
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (LOAD, CHORD, TOPICS, RELIABILITY, HYPARVIEW, PLUMTREE, LOOKUPS_EXPERIMENT, GROUPS)
-}
-"""Agreement of replicas, the document's last one, waits for replica groups."""
+SIMULATED = (LOAD, CHORD, TOPICS, RELIABILITY, HYPARVIEW, PLUMTREE, LOOKUPS_EXPERIMENT, GROUPS, SERVICE_SIMULATED)
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in SIMULATED}
+"""Those whose runs are functions of their points, and may run anywhere."""
+
+WITH_PROCESSES: dict[str, Experiment] = {SERVICE.name: SERVICE}
+"""Those that measure this machine: their runs start processes here, one run after another."""

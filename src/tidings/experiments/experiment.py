@@ -24,6 +24,13 @@ class Choice(msgspec.Struct, frozen=True):
     shares: tuple[float, ...] | None = None
     first_seed: int = 1
     seeds: int | None = None
+    messages: tuple[int, ...] | None = None
+    """Of each node."""
+    is_small: bool = False
+    """Only enough to see that it works, where the usual takes minutes."""
+
+    def loads(self, usual: Iterable[int]) -> list[int]:
+        return list(self.messages or usual)
 
     def sizes(self, usual: Iterable[int]) -> list[int]:
         return list(self.nodes or usual)

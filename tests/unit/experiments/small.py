@@ -13,4 +13,5 @@ SMALL = {
     "plumtree": Choice(nodes=(60,), seeds=1),
     "lookups": Choice(nodes=(64,), seeds=1),
     "groups": Choice(nodes=(10, 40), seeds=1),
+    "service-simulated": Choice(nodes=(10,), seeds=1, messages=(2, 20)),
 }
