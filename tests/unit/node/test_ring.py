@@ -266,11 +266,13 @@ def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> No
     """Before it has said anything there: its hello is told to all groups."""
     ring = Rings(3, 1)
     one, two, three = ring.nodes.values()
-    topic = topic_in(two)
-    old = ring.hello(one, "ann", b"one")
-    assert isinstance(ring.put(one, "ann", old, topic, b"old"), messages.PutDone)
-    ring.hello(three, "ann", b"two")
-    late = ring.put(one, "ann", old, topic, b"late")
+    topic, elsewhere = topic_in(two), one.engine.ring
+    assert elsewhere is not None
+    name = next(name for number in range(100) if elsewhere.owns_home(name := f"ann{number}"))
+    old = ring.hello(one, name, b"one")
+    assert isinstance(ring.put(one, name, old, topic, b"old"), messages.PutDone)
+    ring.hello(three, name, b"two")
+    late = ring.put(one, name, old, topic, b"late")
     assert isinstance(late, messages.Failed) and late.number == Fenced.number
 
 

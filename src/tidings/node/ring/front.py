@@ -265,7 +265,7 @@ class Front:
         if not others or len(others) > TOLD_MAX:
             return False
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
-        told = messages.AskSubscriptions(0, hello.client, welcome.epoch)
+        told = messages.Beat(0, hello.client, welcome.epoch, ())
         self._ask(self._now_ms, visitor, question, others, told, user)
         return True
 
@@ -362,10 +362,10 @@ class Front:
                 self._doubt_paths(visitor)
                 self.give_up(visitor, request if request < OWN else 0)
                 return True
-            case messages.BeatDone(request, missing) if request >= OWN:
+            case messages.BeatDone(request, missing) if request >= OWN and request not in visitor.asking:
                 visitor.missing.update(dict.fromkeys(missing))
                 return True
-            case messages.BeatDone(request) if visitor.missing:
+            case messages.BeatDone(request) if request < OWN and visitor.missing:
                 missing, visitor.missing = tuple(visitor.missing), {}
                 for stream in missing:
                     visitor.streams.pop(stream, None)
