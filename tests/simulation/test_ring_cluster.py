@@ -50,6 +50,11 @@ def test_a_group_that_leaves_does_not_wait_for_an_heir_that_has_left_before_it()
     assert run(411, kind=WORLD).invariant is None
 
 
+def test_what_waits_at_a_door_is_waited_for() -> None:
+    """Seed 1743: a put that its publisher had given up waited for its owner, and came when all else was over."""
+    assert run(1743, kind=WORLD).invariant is None
+
+
 def test_a_seed_is_the_same_run_in_another_process() -> None:
     program = (
         "from tidings.simulator.run import run\nfor seed in range(6): print(run(seed, kind='ring-cluster').trace_hash)"

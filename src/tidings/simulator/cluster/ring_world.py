@@ -17,6 +17,7 @@ from tidings.simulator.cluster.node import Carry, NodeProcess
 from tidings.simulator.cluster.ring_watch import RingWatch
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.planting import PROGRESS
+from tidings.simulator.populated import SETTLING_MS
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.ring import Node
@@ -108,6 +109,8 @@ class RingWorld(ClusterWorld):
         carries: dict[type, Carry] = {Node: self._carry_along, Desk: self._carry_to_operator}
         super().__init__(random, plan, broker, journal, replica, client, self._make_node, carries, RingWatch)
         self.ring_plan = ring_plan
+        self._waited_ms = 0
+        """When something last waited at a door, or moved on the ring, of what the clients have left."""
         self._contacts: dict[str, tuple[str, ...]] = {}
         self._operators = [Operator(self, number, leaving) for number, leaving in enumerate(ring_plan.leaves)]
         self._leavers = {leaving.group for leaving in ring_plan.leaves}
@@ -166,6 +169,19 @@ class RingWorld(ClusterWorld):
         self.note("world", f"{joining.group} joins with {joining.size} by {self._contacts[joining.group]}")
         for node in nodes:
             node.start()
+
+    @property
+    def settled(self) -> bool:
+        """Also what waited at a door until its owner was known has arrived, and has had time to be dealt with."""
+        if not super().settled:
+            return False
+        if self.unsettled() or self._somebody_waits():
+            self._waited_ms = self.now_ms
+        return self.now_ms - self._waited_ms > SETTLING_MS
+
+    def _somebody_waits(self) -> bool:
+        fronts = (node.engine.front for node in self.nodes if isinstance(node.engine, RingEngine))
+        return any(visitor.held for front in fronts for visitor in front.visitors)
 
     def unsettled(self) -> str:
         """What still moves, or is not where it should be; "" when the ring is at rest."""
