@@ -111,6 +111,11 @@ def test_a_message_is_followed_over_the_ring(folder: Path) -> None:
     assert (topic["name"], topic["count"], topic["subscriptions"]) == ("news", 2, 0)
 
 
+def heed_ctrl_c() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would whatever is started by it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_stops_a_ring_that_stays(folder: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tidings", "ring", "up", "--groups", "1", "--replicas", "1", "--dir", str(folder)],
@@ -118,6 +123,7 @@ def test_ctrl_c_stops_a_ring_that_stays(folder: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT,
+        preexec_fn=heed_ctrl_c,
     )
     try:
         assert process.stdout is not None

@@ -143,6 +143,7 @@ def while_it_runs(place: Place, spark: Any, lake: Lake, plan: Plan) -> None:
         place.bus.put("news", "after the compaction")
         counted = lambda: sum(row["messages"] for row in rows_of(lake, "gold") if row["topic"] == "news")  # noqa: E731
         until(lambda: bool(failures) or counted() == 3, seconds=240)
+        assert not failures
         found = status(lake, place.bus)
         assert found.running
         assert {topic.name: topic.lag for topic in found.topics} == {"cats": 0, "dogs": 0, "news": 0}
