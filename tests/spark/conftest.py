@@ -29,9 +29,6 @@ CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.ui.showConsoleProgress": "false",
-    # To compile a query takes longer than to run it on the few rows of a test.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": f"-Xss16m {JAVA_OPTIONS}",
     # As the sessions of our commands have it.
     "spark.python.unix.domain.socket.enabled": "true",

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 LAYERS = ("bronze", "silver", "gold")
 POLL_S = 0.2
-PASSING = "Python worker failed to connect back"
-"""On a busy machine Spark gives up on a Python process that takes more than ten seconds to start. It may be quicker
-the next time, and a query that begins again repeats nothing."""
+PASSING = ("Python worker failed to connect back", "StackOverflowError")
+"""Failures that may not come again, and a query that begins again repeats nothing. On a busy machine Spark gives up on a
+Python process that takes more than ten seconds to start; and its driver runs out of stack, however large that is, when
+a job of its own is interrupted at the wrong moment."""
 REVIVALS_MAX = 10
 OURS: dict[str, type[TidingsError]] = {kind.__name__: kind for kind in (*NUMBERED.values(), DataLoss, StorageError)}
 
@@ -141,7 +142,8 @@ class Pipeline:
         if problem is None:
             return active
         self._count([layer])
-        if PASSING not in str(problem) or self._revivals[layer] == REVIVALS_MAX:
+        passes = any(text in str(problem) for text in PASSING)
+        if not passes or self._revivals[layer] == REVIVALS_MAX:
             raise explain(layer, str(problem)) from problem
         self._revivals[layer] += 1
         self._start(layer, self._triggers[layer])
