@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 LAYERS = ("bronze", "silver", "gold")
 POLL_S = 0.2
 PASSING = ("Python worker failed to connect back", "StackOverflowError")
-"""Failures that may not come again, and a query that begins again repeats nothing. On a busy machine Spark gives up on a
-Python process that takes more than ten seconds to start; and its driver runs out of stack, however large that is, when
-a job of its own is interrupted at the wrong moment."""
+"""Failures that may not come again, and a query that begins again repeats nothing. On a busy machine Spark gives up on
+a Python process that takes more than ten seconds to start; and its driver runs out of stack, however large that is,
+when a job of its own is interrupted at the wrong moment."""
 REVIVALS_MAX = 10
 OURS: dict[str, type[TidingsError]] = {kind.__name__: kind for kind in (*NUMBERED.values(), DataLoss, StorageError)}
 
