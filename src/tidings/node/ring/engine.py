@@ -291,7 +291,7 @@ class RingEngine(GroupEngine):
         header = frames[0] if frames else b""
         ring = self.ring
         if relay.group != self._identity.group or not self.serving or ring is None:
-            self._turn(now_ms, guest, codec.guess_request(header))
+            self._turn(guest, codec.guess_request(header))
             return
         try:
             request = codec.decode_request(header)
@@ -304,16 +304,12 @@ class RingEngine(GroupEngine):
         except TidingsError as error:
             self._refuse(guest, codec.guess_request(header), error)
             return
-        if is_everywhere(
-            request
-        ):  # Whoever asks everybody has to know that these were all: what we own now comes first.
-            self._send_node(guest.front, self.word())
         if here:
             self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
         else:
-            self._turn(now_ms, guest, request.request)
+            self._turn(guest, request.request)
 
-    def _turn(self, now_ms: int, guest: Guest, request: int) -> None:
+    def _turn(self, guest: Guest, request: int) -> None:
         turned = Turned(guest.visitor, request, self.word())
         if guest.front == self.address:
             self.front.on_turned(turned)
