@@ -1,16 +1,17 @@
 """Stored batches to Arrow and back, column by column.
 
 Small stored batches are put together until a RecordBatch is large enough to be worth its way into the JVM. A column
-that is the same for a whole batch (topic, publisher, times) is repeated by Arrow. Values that are all of one size are
-copied as one block; others, and keys, headers and ids, are touched one by one, as the objects that the wire's decoder
-made.
+that is the same in every row (the topic, mostly the publisher, and what no message has) is made once and used again;
+one that is the same for a whole batch (times) is repeated by Arrow. Values that are all of one size are copied as one
+block; others, and keys, headers and ids, are touched one by one, as the objects that the wire's decoder made.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 import msgspec
@@ -24,8 +25,8 @@ from tidings.wire.even import Even
 ROWS_WANTED = 16384
 BYTES_WANTED = 16 * 1024 * 1024
 """A RecordBatch is closed once it has this many rows, or about this many bytes."""
-FEW = 256
-"""So few values do not pay for an array of their own."""
+COLUMNS_KEPT = 8
+"""Columns with one value in all rows that are kept: those of one reader are five at most."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.binary())
@@ -57,7 +58,7 @@ class Piece(msgspec.Struct, frozen=True):
     size_bytes: int
     columns: Columns | Even
     values: pa.Array | list[bytes]
-    """As an array, made while what it is made of is still in the processor's cache; as a list if they are few."""
+    """An array where they are all of one size."""
 
 
 def _piece(batch: Batch | Stored) -> Piece:
@@ -68,9 +69,8 @@ def _piece(batch: Batch | Stored) -> Piece:
             return Piece(batch.topic, batch.start, even.count, stored_us, len(batch.body), even, _block(even))
         batch = batch.batch()
     stored_us = None if batch.stored_at is None else round(batch.stored_at * 1e6)
-    count, values = len(batch.values), batch.values
-    array = pa.array(values, pa.binary()) if count >= FEW else values
-    return Piece(batch.topic, batch.first_offset, count, stored_us, batch.size_bytes, batch.columns, array)
+    count = len(batch.values)
+    return Piece(batch.topic, batch.first_offset, count, stored_us, batch.size_bytes, batch.columns, batch.values)
 
 
 def _block(even: Even) -> pa.Array:
@@ -106,18 +106,22 @@ def _offsets(pieces: list[Piece], rows: int) -> pa.Array:
 
 def _values(pieces: list[Piece], rows: int) -> pa.Array:
     arrays: list[pa.Array] = []
-    few: list[bytes] = []
-    for piece in pieces:
-        if isinstance(piece.values, list):
-            few += piece.values
-            continue
-        if few:
-            arrays.append(pa.array(few, pa.binary()))
-            few = []
-        arrays.append(piece.values)
-    if few:
-        arrays.append(pa.array(few, pa.binary()))
+    for is_list, group in groupby((piece.values for piece in pieces), key=lambda values: isinstance(values, list)):
+        if is_list:
+            arrays.append(pa.array(list(chain.from_iterable(group)), pa.binary()))
+        else:
+            arrays.extend(group)
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _alike(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """A column with one value in all of its rows."""
+    return _longer_alike(value, kind, 1 << rows.bit_length()).slice(0, rows)
+
+
+@lru_cache(COLUMNS_KEPT)
+def _longer_alike(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _optional(name: str, kind: pa.DataType) -> Callable[[list[Piece], int], pa.Array]:
@@ -126,7 +130,7 @@ def _optional(name: str, kind: pa.DataType) -> Callable[[list[Piece], int], pa.A
     def build(pieces: list[Piece], rows: int) -> pa.Array:
         columns = [getattr(piece.columns, name) for piece in pieces]
         if all(column is None for column in columns):
-            return pa.nulls(rows, kind)
+            return _alike(None, kind, rows)
         filled: list[Any] = []
         for piece, column in zip(pieces, columns, strict=True):
             filled += column if column is not None else [None] * piece.count
@@ -150,11 +154,14 @@ def _repeated(values: list[Any], pieces: list[Piece], rows: int, kind: pa.DataTy
 
 
 def _topics(pieces: list[Piece], rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(pieces[0].topic), rows)
+    return _alike(pieces[0].topic, pa.string(), rows)
 
 
 def _publishers(pieces: list[Piece], rows: int) -> pa.Array:
-    return _repeated([piece.columns.publisher for piece in pieces], pieces, rows, pa.string())
+    names = [piece.columns.publisher for piece in pieces]
+    if all(name == names[0] for name in names):
+        return _alike(names[0], pa.string(), rows)
+    return _repeated(names, pieces, rows, pa.string())
 
 
 def _published(pieces: list[Piece], rows: int) -> pa.Array:

@@ -87,10 +87,8 @@ def stored(first: int, columns: Columns, start: int, end: int) -> Stored:
     return Stored("t", first, len(columns.values), 5_000, encode(columns), start, end)
 
 
-@pytest.mark.parametrize("few", [1, 1_000], ids=["as arrays", "as lists"])
-def test_stored_batches_come_out_as_unpacked_ones_do(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_batches_come_out_as_unpacked_ones_do() -> None:
     """D1: values of one size and of any, in one RecordBatch, cut to what is wanted."""
-    monkeypatch.setattr(arrow, "FEW", few)
     even = Columns(1, "ann", [b"%03d" % n for n in range(50)], published_us=7)
     empty = Columns(1, "ann", [b""] * 30, [b"%d" % n for n in range(30)], published_us=list(range(30)))
     uneven = Columns(1, "bob", [b"x" * n for n in range(40)], ids=[str(n) for n in range(40)])
@@ -114,6 +112,16 @@ def test_stored_batches_come_out_as_unpacked_ones_do(few: int, monkeypatch: pyte
     ]
     assert rows.column("offset").to_pylist() == list(range(10, 203))
     assert rows.column("stored_at").to_pylist() == [moment(5)] * 193
+
+
+def test_columns_made_once_are_used_for_the_right_rows() -> None:
+    """D1: few rows after many, another topic and publisher, and the first ones again."""
+    for topic, publisher, count in [("t", "ann", 40), ("t", "ann", 3), ("u", "bob", 40), ("t", "ann", 200)]:
+        [rows] = record_batches([Batch(topic, 0, Columns(1, publisher, [b"x"] * count))], SCHEMA)
+        rows.validate(full=True)
+        assert rows.column("topic").to_pylist() == [topic] * count
+        assert rows.column("publisher").to_pylist() == [publisher] * count
+        assert rows.column("id").to_pylist() == rows.column("headers").to_pylist() == [None] * count
 
 
 def test_each_batch_has_its_own_times() -> None:
