@@ -80,6 +80,12 @@ class ServerProcess:
         self._process = None
         return code
 
+    def last_words(self) -> str:
+        """All that it has said, and whether it had ended; it is killed if it had not."""
+        code = None if self._process is None else self._process.poll()
+        self.kill()
+        return f"{'still there' if code is None else f'ended with {code}'}: {''.join(self.log)}"
+
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
             return 0

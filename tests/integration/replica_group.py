@@ -28,14 +28,14 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def wait_for(what: str, look: Callable[[], T | None]) -> T:
-    """The first thing that `look` finds; a condition that is never met ends the test."""
+def wait_for(what: str, look: Callable[[], T | None], tell: Callable[[], str] = str) -> T:
+    """The first thing that `look` finds; a condition that is never met ends the test, with what `tell` says then."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited in vain for {what}\n{tell()}"
         time.sleep(0.02)
 
 
@@ -189,7 +189,12 @@ class ReplicaGroup:
                     return None
             return found[0]
 
-        return wait_for(f"{count} voters", look)
+        return wait_for(f"{count} voters", look, self._tell)
+
+    def _tell(self) -> str:
+        """What each member says, and what it said when it ended."""
+        said = [(node, node.members()) for node in self.nodes]
+        return "\n".join(f"{node.public}: {members or node.last_words()}" for node, members in said)
 
     # Members come and go.
 

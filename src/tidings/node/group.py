@@ -38,6 +38,7 @@ from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
+    Fetch,
     MembershipSettled,
     Propose,
     Read,
@@ -107,6 +108,8 @@ class GroupEngine(Engine):
     ) -> None:
         super().__init__(settings, journal)
         self._identity = identity
+        self._contacts = {member.number: member for member in identity.contacts}
+        """Whom we were told of at first. Files of others may be older than that, and numbers are given only once."""
         self._random = random if random is not None else Random(os.urandom(16))
         self.replica = ReplicaEngine(identity.number, replica_settings, self._make_state, journal, disk, self._random)
         self.serving = False
@@ -140,7 +143,7 @@ class GroupEngine(Engine):
     @property
     def members(self) -> dict[int, Member]:
         """Who belongs to the group, as far as is applied here; before anything is, whom we were told of."""
-        known = self._state.members or {member.number: member for member in self._identity.contacts}
+        known = self._state.members or self._contacts
         nodes = self.replica.history.newest.membership.nodes
         return {number: member for number, member in known.items() if number in nodes or not nodes}
 
@@ -349,10 +352,18 @@ class GroupEngine(Engine):
                 self._send_mate(node, message)
 
     def _send_mate(self, node: int, message: AnyMessage) -> None:
-        member = self._state.members.get(node) or self.members.get(node)
+        member = self._state.members.get(node) or self._contacts.get(node)
+        if member is None and isinstance(message, Fetch):
+            member = self._anybody()
         if member is not None:
-            identity = self._identity
-            self.outgoing.append((Mate(member.address), encode_message(message, identity.group, identity.number, node)))
+            group, number = self._identity.group, self._identity.number
+            self.outgoing.append((Mate(member.address), encode_message(message, group, number, member.number)))
+
+    def _anybody(self) -> Member | None:
+        """Somebody who may have what only a leader has told us of that came to the group later than we know it."""
+        others = {**self._contacts, **self._state.members}
+        others.pop(self._identity.number, None)
+        return self._random.choice(list(others.values())) if others else None
 
     def _check_serving(self) -> None:
         replica = self.replica
@@ -433,8 +444,9 @@ class GroupEngine(Engine):
         unwanted = [number for number in self._to_remove if number in membership.nodes]
         if change is None and unwanted:
             change = Remove(unwanted[0])
-        if change is None and membership.listeners:
-            change = Promote(membership.listeners[0])
+        if change is None:
+            near = (number for number in membership.listeners if self.replica.replica.is_caught_up(number))
+            change = next((Promote(number) for number in near), None)
         if change is not None:
             self.replica.handle(Requested(now_ms, ChangeMembership(change)))
         self._answer_operators()

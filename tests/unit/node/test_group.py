@@ -577,3 +577,65 @@ def test_a_node_that_joined_by_its_files_is_the_same_broker() -> None:
     group.pass_ms(1_000)
     assert values_of(group.nodes[4]) == expected
     assert group.nodes[4].engine.members == group.leader().engine.members
+
+
+def replace_disk(group: Members, at: int, number: int) -> None:
+    """The member at an address loses its disk, and comes back with a new one, under a new number."""
+    (lost,) = (old for old, node in group.nodes.items() if node.address == address_of(at))
+    del group.nodes[lost]
+    heir = f"disk {number}".encode()
+    group.to_strangers.clear()
+    group.wait(lambda: told_who_it_is(group, at, heir), "it is told who it is")
+    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
+    assert found.number == number
+    join(group, number, at, heir, found.members)
+
+
+def wait_for_voters(group: Members, *voters: int) -> None:
+    """Until every member knows that these decide, and nobody else any more."""
+    logs = [node.engine.replica.replica.log for node in group.nodes.values()]
+    group.wait(
+        lambda: all(sorted(each.voters) == list(voters) for log in logs for each in log.open_memberships()),
+        f"{voters} vote",
+    )
+
+
+def let_lead(group: Members, number: int) -> None:
+    """Leaders are cut off until it is this one's turn."""
+    while group.leader().identity.number != number:
+        group.change_leader()
+        group.cut = set()
+        group.pass_ms(300)
+
+
+def test_every_disk_is_lost_and_the_files_are_older_than_who_leads() -> None:
+    """P6: of those who are left, the files that the last one takes over know one, and that one does not lead."""
+    group = Members()
+    store(group, b"one")
+    replace_disk(group, 1, 4)
+    wait_for_voters(group, 2, 3, 4)
+    let_lead(group, 4)
+    replace_disk(group, 2, 5)
+    wait_for_voters(group, 3, 4, 5)
+    let_lead(group, 5)
+    replace_disk(group, 3, 6)
+    wait_for_voters(group, 4, 5, 6)
+    assert all(values_of(node) == [b"one"] for node in group.nodes.values())
+
+
+def test_whoever_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
+    """P6: while a new member was being started, another one has come and leads."""
+    group = Members()
+    store(group, b"one")
+    leader = group.leader()
+    meet(group, 4, b"disk 4")
+    group.say(leader, operators.AddMember(7, address_of(4)), peer="operator")
+    group.wait(lambda: told_who_it_is(group, 4, b"disk 4"), "it is told who it is")
+    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
+    let_lead(group, 1)
+    replace_disk(group, 3, 5)
+    wait_for_voters(group, 1, 2, 5)
+    let_lead(group, 5)
+    join(group, 4, 4, b"disk 4", found.members)
+    wait_for_voters(group, 1, 2, 4, 5)
+    assert values_of(group.nodes[4]) == [b"one"]

@@ -265,16 +265,16 @@ class Replica:
         if ballot is None or not ballot.leading or len(ballot.queue) >= self._settings.queue_max:
             self._turn_away(value)
             return
-        if isinstance(value, Promote) and not self._is_caught_up(value.node):
+        if isinstance(value, Promote) and not self.is_caught_up(value.node):
             self._turn_away(value)
             return
         ballot.queue.append(value)
         self._propose()
 
-    def _is_caught_up(self, node: int) -> bool:
-        """Whether a listener is near enough to vote: before that its vote would only stand in the way."""
-        assert self._ballot is not None
-        return self._ballot.decided_by.get(node, 0) + self.log.history.window >= self.log.decided
+    def is_caught_up(self, node: int) -> bool:
+        """Whether a listener of ours is near enough to vote: before that its vote would only stand in the way."""
+        ballot = self._ballot
+        return ballot is not None and ballot.decided_by.get(node, 0) + self.log.history.window >= self.log.decided
 
     def _turn_away(self, value: Value) -> None:
         if not isinstance(value, Noop):  # Nobody waits for a no-op.
