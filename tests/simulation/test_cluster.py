@@ -1,4 +1,4 @@
-"""Made-up worlds in which clients use a broker that is a replica group, while everything goes wrong (P7, P8).
+"""Made-up worlds in which clients use a broker that is a replica group, while everything goes wrong (P6, P7, P8).
 
 `tidings simulate --world cluster --seed S --trace` replays a seed that fails here; `make soak` runs 2,000 of them.
 `test_mutants` demands that each planted bug of this world is found.
@@ -49,7 +49,7 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert {plan.holding for plan in plans} == {True, False}
     assert any(plan.late > 0 for plan in plans)
     for kind in (
-        *("ends", "outages", "pauses", "partitions", "node_breaks", "clock_jumps"),
+        *("ends", "outages", "pauses", "partitions", "node_breaks", "clock_jumps", "losses"),
         *("client_ends", "client_pauses", "client_cuts", "breaks"),
     ):
         assert any(getattr(plan, kind) for plan in plans), kind
@@ -70,6 +70,8 @@ def test_a_run_is_not_idle() -> None:
         "at a step of the disk",
         "because a sync failed",
         "all lights go out",
+        "with its disk",
+        "is number 4",
         "stands still",
         "its clock is set",
         "is cut off",

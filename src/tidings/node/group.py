@@ -147,6 +147,16 @@ class GroupEngine(Engine):
         nodes = self.replica.history.newest.membership.nodes
         return {number: member for number, member in known.items() if number in nodes or not nodes}
 
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Who decides, as far as is applied here."""
+        return self.replica.history.newest.membership.voters
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a leader knows that those who vote now are enough, whoever voted before."""
+        return self._settled_slot >= self.replica.history.newest.first_slot
+
     def recover(self, now_ms: int = 0) -> int:
         founders = self._identity.founders
         founded = founding(tuple(each.number for each in founders), WINDOW) if founders else None
@@ -470,11 +480,10 @@ class GroupEngine(Engine):
         # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
         known = (*self.members.values(), *self._state.members.values())
         member = next((each for each in known if message.member in (str(each.number), each.address)), None)
-        voters = self.replica.history.newest.membership.voters
         if member is None:
             error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
             self._fail(peer, message.request, error)
-        elif voters == (member.number,):
+        elif self.voters == (member.number,):
             self._fail(peer, message.request, InvalidRequest("The last voter cannot be removed: stop it instead."))
         else:
             self._to_remove.setdefault(member.number, []).append((peer, message.request))
@@ -484,15 +493,14 @@ class GroupEngine(Engine):
 
     def _answer_operators(self) -> None:
         """Tells those who wanted a change that it has come to its end."""
-        newest = self.replica.history.newest
-        if self._settled_slot < newest.first_slot:
+        if not self.is_settled:
             return
-        voters = newest.membership.voters
         by_address = {member.address: member.number for member in self.members.values()}
-        for address in [each for each in self._to_add if by_address.get(each) in voters]:
+        for address in [each for each in self._to_add if by_address.get(each) in self.voters]:
             for peer, request in self._to_add.pop(address):
                 self._reply(peer, self._describe(request))
-        for number in [each for each in self._to_remove if each not in newest.membership.nodes]:
+        nodes = self.replica.history.newest.membership.nodes
+        for number in [each for each in self._to_remove if each not in nodes]:
             for peer, request in self._to_remove.pop(number):
                 self._reply(peer, self._describe(request))
 

@@ -28,12 +28,16 @@ class DiskProcess:
     def __init__(self, timeline: Timeline, name: str) -> None:
         self._timeline = timeline
         self.name = name
-        self.disk = SimulatedDisk(timeline.random)
-        self.disk.on_step = self._on_step
+        self.use_new_disk()
         self.life = 0
         self._steps_left: int | None = None
         self._steps_how: End = "kill"
         self._back_after_ms = 1
+
+    def use_new_disk(self) -> None:
+        """From here on it writes to an empty disk."""
+        self.disk = SimulatedDisk(self._timeline.random)
+        self.disk.on_step = self._on_step
 
     def start(self) -> None:
         """Recovers what the disk holds, unless the process is there."""

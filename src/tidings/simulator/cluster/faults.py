@@ -1,8 +1,8 @@
 """What goes wrong in a world of groups of nodes and their clients, as data, drawn from the seed.
 
 Which node a fault hits is a number that is counted through the nodes, or -1 for one that leads. Times count from the
-start of the run; from `calm_ms` on nothing goes wrong any more. Whatever ends comes back, so no group loses its
-majority for good.
+start of the run; from `calm_ms` on nothing goes wrong any more. Whatever ends comes back, and disks are lost one at a
+time, so no group loses its majority for good.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ class ClientCut(msgspec.Struct, frozen=True):
     to_client: bool
 
 
+class DiskLoss(msgspec.Struct, frozen=True):
+    """A node's machine is gone. Another one comes in its place, with an empty disk, once the group can bear it."""
+
+    at_ms: int
+    victim: int
+    back_after_ms: int
+
+
 class ClusterPlan(msgspec.Struct, frozen=True):
     """Everything that will go wrong in a run."""
 
@@ -70,8 +78,11 @@ class ClusterPlan(msgspec.Struct, frozen=True):
     client_pauses: tuple[Pause, ...]
     client_cuts: tuple[ClientCut, ...]
     breaks: tuple[Break, ...]
+    losses: tuple[DiskLoss, ...] = ()
 
 
+REPLACED_AFTER_MS = 2_500
+"""About how long it takes until a new disk counts: its old number is removed, the new one is added, and votes."""
 _LEAVES: tuple[Leave, ...] = ("kill", "kill", "close", "overlap", "overlap")
 _DIRECTIONS = ((True, False), (False, True), (True, True), (True, True))
 
@@ -124,3 +135,16 @@ def draw_plan(
         ),
         breaks=tuple(Break(at_ms, random.choice(clients)) for at_ms in times(3)),
     )
+
+
+def with_losses(plan: ClusterPlan) -> ClusterPlan:
+    """The plan, and in half of all worlds some disks that are lost, with the time that it takes to replace each.
+
+    They are drawn by a chance of their own: what else goes wrong in a world stays what it is.
+    """
+    random = Random(f"losses of {plan}")
+    count = random.choice((0, 0, 0, 1, 2, 4))
+    calm_ms = plan.calm_ms + count * REPLACED_AFTER_MS
+    times = sorted(random.randrange(calm_ms) for _ in range(count))
+    losses = (DiskLoss(at_ms, random.choice((-1, random.randrange(16))), random.randint(1, 800)) for at_ms in times)
+    return msgspec.structs.replace(plan, calm_ms=calm_ms, losses=tuple(losses))

@@ -15,6 +15,7 @@ from tidings.protocols.broker.broker import Broker
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
 from tidings.protocols.multipaxos.membership import Membership
+from tidings.protocols.multipaxos.messages import AnyMessage
 from tidings.protocols.multipaxos.values import Command
 from tidings.simulator.cluster.watch import AnswersAreCurrent, SameEverywhere
 from tidings.simulator.planting import FENCED, LOST, ONCE, PROGRESS, mutant, patched
@@ -130,4 +131,20 @@ def _client_stays() -> Iterator[None]:
 @_mutant("streams-stay", "a client that goes to another node does not open its streams there", PROGRESS)
 def _streams_stay() -> Iterator[None]:
     with patched(Streams, "reopen_all", lambda _: lambda self, tries: None):
+        yield
+
+
+# Members that come and go.
+
+
+@_mutant("forget-contacts", "a node asks only whom its files know, which may be older than whoever leads", PROGRESS)
+def _forget_contacts() -> Iterator[None]:
+    def make(send_mate: Any) -> Any:
+        def planted(self: GroupEngine, node: int, message: AnyMessage) -> None:
+            if node in (self._state.members or self._contacts):
+                send_mate(self, node, message)
+
+        return planted
+
+    with patched(GroupEngine, "_send_mate", make):
         yield

@@ -56,7 +56,7 @@ class ClusterNetwork:
     def send_to_node(self, sender: NodeProcess, address: str, frames: Sequence[Frame]) -> None:
         """From one node to another; what cannot be sent is dropped."""
         receiver = self._world.by_address.get(address)
-        if receiver is None or receiver.engine is None:
+        if receiver is None or not receiver.is_up:
             return
         until_ms = max(
             (held[0].until_ms for held in self._partitions if blocks(*held, sender.place, receiver.place)),
@@ -133,13 +133,13 @@ class ClusterNetwork:
         self._world.note(process.label, f"-> {node.name} {described(request, copied)}")
         self._world.watch.on_request(process, request)
         # What is sent while there is no process waits for the next one, and for no later one.
-        life = node.life if node.engine is not None else node.life + 1
+        life = node.life if node.is_up else node.life + 1
         at_ms = self._arrival_ms((connection.number, "node"), self._cut_until_ms(connection, to_node=True))
         if at_ms is None:
             return
 
         def arrive() -> None:
-            if node.engine is not None and node.life == life:
+            if node.is_up and node.life == life:
                 self._world.watch.on_arrived(process, request)
                 node.receive(connection.number, copied)
 

@@ -3,6 +3,8 @@
 It is driven as `node.loop` drives it: ticks, whatever has come, then a round in which what is wanted is gathered, sent
 and written. What comes in the same millisecond goes into the same round. While the process stands still everything
 waits in front of it, in its order.
+
+A node that has lost its disk begins as one that is new does (`node.member`): it asks who it is until somebody says so.
 """
 
 from __future__ import annotations
@@ -11,19 +13,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidings.errors import StorageDamaged, TidingsError
+from tidings.errors import ProtocolError, StorageDamaged, TidingsError
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
-from tidings.node.identity import Identity
+from tidings.node.identity import DISK_NAME, MEET_EVERY_MS, Identity, Newcomer, read_identity
 from tidings.node.replicated import BrokerState
 from tidings.node.state import State
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.messages import Elsewhere
+from tidings.protocols.multipaxos.joining import JoiningMessage
 from tidings.simulator.disk import PowerCut
 from tidings.simulator.faults import End
 from tidings.simulator.process import START_MS, DiskProcess
-from tidings.wire.codec import Frame
+from tidings.wire.codec import Frame, encode, guess_request
+from tidings.wire.replication import MARK, decode_message, encode_message
 
 if TYPE_CHECKING:
     from tidings.simulator.cluster.world import ClusterWorld
@@ -42,8 +47,12 @@ class NodeProcess(DiskProcess):
         self.place = place
         """Its number among all nodes of the world."""
         self.address = next(each.address for each in identity.founders if each.number == identity.number)
+        self._founders = identity.founders
         self.engine: GroupEngine | None = None
-        """None while there is no process."""
+        """None while there is no process, or one that does not know who it is."""
+        self.is_new = False
+        """Whether its disk is a new one, which nobody has given a number yet."""
+        self._newcomer: Newcomer | None = None
         self.is_off = False
         """Switched off for good: its group has left, and it is not to come back."""
         self._clock_offset_ms = START_MS
@@ -57,14 +66,21 @@ class NodeProcess(DiskProcess):
 
     # Its life.
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process that hears what it is told."""
+        return self.engine is not None or self._newcomer is not None
+
     def start(self) -> None:
         world = self._world
-        if self.engine is not None or self.is_off:
+        if self.is_up or self.is_off:
             return
         self.life += 1
         self._life_offset_ms = self._clock_offset_ms
         self._waiting.clear()
         self._round_planned = False
+        if self.is_new and not self._knows_itself():
+            return
         engine = world.make_engine(self, Journal.open(self.disk, world.journal_settings))
         self._watch(engine)
         try:
@@ -119,18 +135,18 @@ class NodeProcess(DiskProcess):
         machine.apply = watched  # type: ignore[method-assign]
 
     def on_died(self) -> None:
-        self.engine = None
+        self.engine = self._newcomer = None
         self._waiting.clear()
         self._paused_until_ms = 0
         self._world.network.on_node_died(self)
 
     def end(self, how: End) -> None:
-        engine = self.engine
-        if engine is None:
+        if not self.is_up:
             return
-        commit = engine.replica.commit
+        commit = self.engine.replica.commit if self.engine is not None else None
         if commit is not None:
-            self.cut_write(engine.journal, commit)
+            assert self.engine is not None
+            self.cut_write(self.engine.journal, commit)
         self.die(how, f"({how})")
 
     def switch_off(self) -> None:
@@ -138,6 +154,59 @@ class NodeProcess(DiskProcess):
         self._world.note(self.name, "is switched off")
         self.is_off = True
         self.end("kill")
+
+    # Its disk, and who it is.
+
+    def lose_disk(self, back_after_ms: int) -> None:
+        """The machine is gone; another one comes in its place."""
+        self._back_after_ms = back_after_ms
+        if self.is_up:
+            self.die("kill", "with its disk")
+        self.use_new_disk()
+        self.disk.replace(DISK_NAME, [self._world.random.randbytes(16)])
+        self.is_new = True
+
+    def _knows_itself(self) -> bool:
+        """Whether the disk says who this node is; if not, it asks the others."""
+        identity = read_identity(self.disk)
+        if identity is not None:
+            self._world.note(self.name, f"is number {identity.number}")
+            self.identity, self.is_new = identity, False
+            return True
+        founders = tuple(each.address for each in self._founders)
+        self._newcomer = Newcomer(self.disk, self.address, founders, ())
+        self._greet(self.life)
+        return False
+
+    def _greet(self, life: int) -> None:
+        if self._newcomer is not None and life == self.life:
+            for address, message in self._newcomer.greet():
+                self._say(address, message)
+            self._world.after(MEET_EVERY_MS, lambda: self._greet(life))
+
+    def _say(self, address: str, message: JoiningMessage) -> None:
+        self._world.network.send_to_node(self, address, encode_message(message))
+
+    def _hear(self, newcomer: Newcomer, peer: object, frames: Sequence[Frame]) -> None:
+        if frames[0] != MARK:
+            answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
+            self._world.carry(self, peer, [encode(answer)])
+            return
+        try:
+            answers = list(newcomer.hear(decode_message(frames).message))
+        except ProtocolError:
+            return
+        except PowerCut:
+            self.die_at_step("before it knows who it is")
+            return
+        except SyncFailed:
+            self.die("sync", "because a sync failed")
+            return
+        for address, message in answers:
+            self._say(address, message)
+        if newcomer.identity is not None:
+            self._newcomer = None
+            self.start()
 
     # What is planned for it.
 
@@ -172,6 +241,9 @@ class NodeProcess(DiskProcess):
 
     def receive(self, peer: object, frames: Sequence[Frame]) -> None:
         """Something has arrived."""
+        if self._newcomer is not None:
+            self._hear(self._newcomer, peer, frames)
+            return
         self._do(lambda engine: engine.receive(self.clock(), peer, frames))
 
     def _do(self, what: Callable[[GroupEngine], None]) -> None:

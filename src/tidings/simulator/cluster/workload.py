@@ -9,7 +9,7 @@ import msgspec
 from tidings.client import operations
 from tidings.client.operations import Operation
 from tidings.simulator.client import Client, ClientProcess
-from tidings.simulator.cluster.faults import draw_plan
+from tidings.simulator.cluster.faults import draw_plan, with_losses
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.paxos.world import draw_replica
 from tidings.simulator.publishers import insist
@@ -22,10 +22,13 @@ ASKER = "pia"
 def make_cluster_world(random: Random) -> ClusterWorld:
     """A world of one group, before anything has happened in it."""
     names = NAMES[: random.randint(2, 4)]
-    plan = draw_plan(random, [*names, ASKER], SILENCE_MS)
+    plan = with_losses(draw_plan(random, [*names, ASKER], SILENCE_MS))
     # A leader that is cut off believes in itself for long, and clients that stay with it ask it meanwhile.
     replica = msgspec.structs.replace(draw_replica(random), unanswered_beats_max=random.choice((4, 12, 25)))
-    world = ClusterWorld(random, plan, draw_broker(random), draw_journal(random), replica, draw_client(random))
+    broker, journal = draw_broker(random), draw_journal(random)
+    if len(plan.losses) > 1:  # Files that are seldom sealed know nobody who has come meanwhile.
+        journal = msgspec.structs.replace(journal, segment_bytes_max=1_000_000, segment_records_max=100_000)
+    world = ClusterWorld(random, plan, broker, journal, replica, draw_client(random))
     world.add_group("n", random.choice((3, 3, 3, 5)))
     populate(world, names)
     world.clients[ASKER] = Client(world, ASKER, [asking], None)

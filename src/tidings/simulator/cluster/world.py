@@ -18,7 +18,7 @@ from tidings.protocols.multipaxos.joining import Member
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.client import ClientProcess
-from tidings.simulator.cluster.faults import ClusterPlan
+from tidings.simulator.cluster.faults import ClusterPlan, DiskLoss
 from tidings.simulator.cluster.network import ClusterNetwork
 from tidings.simulator.cluster.node import Carry, Frames, MakeEngine, NodeProcess
 from tidings.simulator.cluster.watch import ClusterWatch
@@ -32,6 +32,8 @@ PATIENCE_MS = 60_000
 SAME_MS_MAX = 10_000
 """How long it may take then until every node has applied everything."""
 EVENTS_MAX = 400_000
+LOSS_RETRY_MS = 100
+"""How long a disk that is to be lost waits for a moment in which the group can bear it."""
 
 
 class ClusterWorld(PopulatedWorld):
@@ -211,6 +213,8 @@ class ClusterWorld(PopulatedWorld):
             faults.append((end.at_ms, lambda each=end: self.clients[each.client].on_end(each)))  # type: ignore[misc]
         for sleep in plan.client_pauses:
             faults.append((sleep.at_ms, lambda each=sleep: self.clients[each.client].on_pause(each)))  # type: ignore[misc]
+        for loss in plan.losses:
+            faults.append((loss.at_ms, lambda each=loss: self._on_loss(each)))  # type: ignore[misc]
         for at_ms, what in faults:
             self.at(at_ms, what)
         self.at(plan.calm_ms, self._on_calm)
@@ -222,6 +226,22 @@ class ClusterWorld(PopulatedWorld):
         self.note("world", "all lights go out")
         for node in self.nodes:
             node.on_end("power", None, self.random.randint(1, outage.back_after_ms))
+
+    def _on_loss(self, loss: DiskLoss) -> None:
+        node = self.pick(loss.victim)
+        if self._can_lose_a_disk(node.group):
+            node.lose_disk(loss.back_after_ms)
+        elif not self.calm:
+            self.after(LOSS_RETRY_MS, lambda: self._on_loss(loss))
+
+    def _can_lose_a_disk(self, group: str) -> bool:
+        """Whether every disk of a group counts, so that the rest of them are enough: what operators wait for, too."""
+        nodes = self.groups[group]
+        numbers = sorted(node.identity.number for node in nodes)
+        if self.calm or any(node.is_new for node in nodes):
+            return False
+        leaders = [node.engine for node in nodes if node.engine is not None and node.engine.serving]
+        return any(leader.is_settled and sorted(leader.voters) == numbers for leader in leaders)
 
     def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")
