@@ -28,7 +28,7 @@ _mutant = partial(mutant, world="cluster")
 # The node that leads, or thinks so.
 
 
-@_mutant("answer-unconfirmed", "a node answers without making sure that it still leads", CURRENT, first_seed=70)
+@_mutant("answer-unconfirmed", "a node answers without making sure that it still leads", CURRENT)
 def _answer_unconfirmed() -> Iterator[None]:
     def planted(self: GroupEngine, received: Received, effects: list[Effect]) -> None:
         self._run(effects)
@@ -38,12 +38,7 @@ def _answer_unconfirmed() -> Iterator[None]:
 
 
 @_mutant(
-    "serve-too-early",
-    "a new leader serves before it has applied what came before its time",
-    CURRENT,
-    FENCED,
-    ONCE,
-    first_seed=100,
+    "serve-too-early", "a new leader serves before it has applied what came before its time", CURRENT, FENCED, ONCE
 )
 def _serve_too_early() -> Iterator[None]:
     def make(check_serving: Any) -> Any:
