@@ -30,14 +30,14 @@ class DiskProcess:
         self.name = name
         self.use_new_disk()
         self.life = 0
-        self._steps_left: int | None = None
         self._steps_how: End = "kill"
         self._back_after_ms = 1
 
     def use_new_disk(self) -> None:
-        """From here on it writes to an empty disk."""
+        """From here on it writes to an empty disk; what was planned for the old one is gone with it."""
         self.disk = SimulatedDisk(self._timeline.random)
         self.disk.on_step = self._on_step
+        self._steps_left: int | None = None
 
     def start(self) -> None:
         """Recovers what the disk holds, unless the process is there."""

@@ -189,8 +189,9 @@ class NodeProcess(DiskProcess):
 
     def _hear(self, newcomer: Newcomer, peer: object, frames: Sequence[Frame]) -> None:
         if frames[0] != MARK:
-            answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
-            self._world.carry(self, peer, [encode(answer)])
+            if isinstance(peer, int):  # A client; whoever else speaks of other things waits for no answer.
+                answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
+                self._world.carry(self, peer, [encode(answer)])
             return
         try:
             answers = list(newcomer.hear(decode_message(frames).message))

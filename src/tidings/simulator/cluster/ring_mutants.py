@@ -97,7 +97,6 @@ def _homes_stay() -> Iterator[None]:
     FENCED,
     TWICE,
     ONCE,
-    first_seed=29,
 )
 def _adopt_older() -> Iterator[None]:
     def make_adopt(adopt: Any) -> Any:
@@ -135,7 +134,6 @@ def _adopt_older() -> Iterator[None]:
     CURRENT,
     PROGRESS,
     ONCE,
-    first_seed=70,
 )
 def _answer_for_the_rest() -> Iterator[None]:
     with patched(engine_module, "without", lambda _: lambda *_: ()):

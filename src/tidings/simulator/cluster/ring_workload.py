@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.protocols.ring.arcs import tag_of
 from tidings.simulator.client import Client, MemoryInbox, Role
-from tidings.simulator.cluster.faults import draw_plan
+from tidings.simulator.cluster.faults import draw_plan, with_losses
 from tidings.simulator.cluster.ring_world import Joining, Leaving, RingPlan, RingWorld
 from tidings.simulator.cluster.workload import ASKER, NAMES, asking
 from tidings.simulator.paxos.world import draw_replica
@@ -34,6 +34,7 @@ def make_ring_world(random: Random) -> RingWorld:
     plan = draw_plan(random, [*names, ASKER], SILENCE_MS, CALM_MS_RANGE)
     replica = msgspec.structs.replace(draw_replica(random), unanswered_beats_max=random.choice((4, 12, 25)))
     ring_plan = draw_ring_plan(random, plan.calm_ms)
+    plan = with_losses(plan)
     world = RingWorld(random, plan, ring_plan, draw_broker(random), draw_journal(random), replica, draw_client(random))
     families = random.sample(FAMILIES, random.randint(1, 3))
     for number, name in enumerate(names):

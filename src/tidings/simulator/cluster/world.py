@@ -238,7 +238,7 @@ class ClusterWorld(PopulatedWorld):
         """Whether every disk of a group counts, so that the rest of them are enough: what operators wait for, too."""
         nodes = self.groups[group]
         numbers = sorted(node.identity.number for node in nodes)
-        if self.calm or any(node.is_new for node in nodes):
+        if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
         leaders = [node.engine for node in nodes if node.engine is not None and node.engine.serving]
         return any(leader.is_settled and sorted(leader.voters) == numbers for leader in leaders)
