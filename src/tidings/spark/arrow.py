@@ -144,7 +144,8 @@ def _optional(name: str, kind: pa.DataType) -> Callable[[list[Piece], int], pa.A
 def _repeated(values: list[Any], pieces: list[Piece], rows: int, kind: pa.DataType) -> pa.Array:
     """One value for each piece, repeated for all of its rows."""
     if all(value == values[0] for value in values):
-        return pa.repeat(pa.scalar(values[0], kind), rows)
+        # Times are others in the next rows, and not worth keeping.
+        return pa.repeat(pa.scalar(values[0], kind), rows) if kind is TIMESTAMP else _alike(values[0], kind, rows)
     if kind is TIMESTAMP and None not in values:  # Each batch has times of its own: the usual case, and a quick one.
         moments = [value.to_bytes(8, sys.byteorder, signed=True) for value in values]
         filled = b"".join(moment * piece.count for moment, piece in zip(moments, pieces, strict=True))
@@ -158,10 +159,7 @@ def _topics(pieces: list[Piece], rows: int) -> pa.Array:
 
 
 def _publishers(pieces: list[Piece], rows: int) -> pa.Array:
-    names = [piece.columns.publisher for piece in pieces]
-    if all(name == names[0] for name in names):
-        return _alike(names[0], pa.string(), rows)
-    return _repeated(names, pieces, rows, pa.string())
+    return _repeated([piece.columns.publisher for piece in pieces], pieces, rows, pa.string())
 
 
 def _published(pieces: list[Piece], rows: int) -> pa.Array:

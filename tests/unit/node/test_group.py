@@ -403,14 +403,28 @@ def test_a_founder_that_missed_it_is_told_again_who_it_is() -> None:
 
 def add(group: Members, at: int, number: int) -> None:
     """A node asks to join, and an operator wants it in."""
-    disk = f"disk {number}".encode()
-    leader = group.leader()
-    meet(group, at, disk)
-    group.say(leader, operators.AddMember(7, address_of(at)), peer="operator")
-    group.wait(lambda: told_who_it_is(group, at, disk), "it is told who it is")
+    found = invite(group, at, number)
+    join(group, number, at, disk_of(number), found.members)
+
+
+def invite(group: Members, at: int, number: int) -> Found:
+    """The same, up to the word who it is."""
+    meet(group, at, disk_of(number))
+    group.say(group.leader(), operators.AddMember(7, address_of(at)), peer="operator")
+    return wait_for_word(group, at, number)
+
+
+def disk_of(number: int) -> bytes:
+    return f"disk {number}".encode()
+
+
+def wait_for_word(group: Members, at: int, number: int) -> Found:
+    """A node with a new disk asks until it is told who it is."""
+    group.to_strangers.clear()
+    group.wait(lambda: told_who_it_is(group, at, disk_of(number)), "it is told who it is")
     found = next(message for _, message in group.to_strangers if isinstance(message, Found))
     assert (found.number, found.founders) == (number, ())
-    join(group, number, at, disk, found.members)
+    return found
 
 
 def told_who_it_is(group: Members, at: int, disk: bytes) -> bool:
@@ -535,16 +549,11 @@ def test_a_member_that_has_lost_its_disk_is_replaced_by_its_new_one() -> None:
     store(group, b"one")
     leader = group.leader()
     lost = group.followers()[0].identity.number
-    del group.nodes[lost]
-    heir = b"another disk"
-    group.wait(lambda: told_who_it_is(group, lost, heir), "it is told who it is")
-    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
-    assert (found.number, found.founders) == (4, ())
-    join(group, 4, lost, heir, found.members)
+    replace_disk(group, lost, 4)
     newest = leader.engine.replica.history
     group.wait(lambda: 4 in newest.newest.membership.voters, "it votes")
     group.pass_ms(2 * CANDIDATE_SILENCE_MS_MAX)
-    assert changes(group) == [Remove(lost, heir), Add(4, address_of(lost), heir), Promote(4)]
+    assert changes(group) == [Remove(lost, disk_of(4)), Add(4, address_of(lost), disk_of(4)), Promote(4)]
     assert group.leader() is leader
     group.pass_ms(300)
     assert values_of(group.nodes[4]) == [b"one"]
@@ -583,12 +592,8 @@ def replace_disk(group: Members, at: int, number: int) -> None:
     """The member at an address loses its disk, and comes back with a new one, under a new number."""
     (lost,) = (old for old, node in group.nodes.items() if node.address == address_of(at))
     del group.nodes[lost]
-    heir = f"disk {number}".encode()
-    group.to_strangers.clear()
-    group.wait(lambda: told_who_it_is(group, at, heir), "it is told who it is")
-    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
-    assert found.number == number
-    join(group, number, at, heir, found.members)
+    found = wait_for_word(group, at, number)
+    join(group, number, at, disk_of(number), found.members)
 
 
 def wait_for_voters(group: Members, *voters: int) -> None:
@@ -627,15 +632,11 @@ def test_whoever_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
     """P6: while a new member was being started, another one has come and leads."""
     group = Members()
     store(group, b"one")
-    leader = group.leader()
-    meet(group, 4, b"disk 4")
-    group.say(leader, operators.AddMember(7, address_of(4)), peer="operator")
-    group.wait(lambda: told_who_it_is(group, 4, b"disk 4"), "it is told who it is")
-    found = next(message for _, message in group.to_strangers if isinstance(message, Found))
+    found = invite(group, 4, 4)
     let_lead(group, 1)
     replace_disk(group, 3, 5)
     wait_for_voters(group, 1, 2, 5)
     let_lead(group, 5)
-    join(group, 4, 4, b"disk 4", found.members)
+    join(group, 4, 4, disk_of(4), found.members)
     wait_for_voters(group, 1, 2, 4, 5)
     assert values_of(group.nodes[4]) == [b"one"]

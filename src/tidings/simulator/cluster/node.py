@@ -141,13 +141,11 @@ class NodeProcess(DiskProcess):
         self._world.network.on_node_died(self)
 
     def end(self, how: End) -> None:
-        if not self.is_up:
-            return
-        commit = self.engine.replica.commit if self.engine is not None else None
-        if commit is not None:
-            assert self.engine is not None
-            self.cut_write(self.engine.journal, commit)
-        self.die(how, f"({how})")
+        engine = self.engine
+        if engine is not None and engine.replica.commit is not None:
+            self.cut_write(engine.journal, engine.replica.commit)
+        if self.is_up:
+            self.die(how, f"({how})")
 
     def switch_off(self) -> None:
         """It ends for good."""
