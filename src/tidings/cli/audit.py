@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tidings.cli import quantities
+from tidings.cli.columns import aligned
 from tidings.cli.connection import embedded_folder
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless
-from tidings.cli.watching import plain_table
 from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -143,18 +143,19 @@ def _audit(arguments: argparse.Namespace) -> Report:
         return audit(spark, request)
 
 
-COUNTS = ("checked", "lost", "doubled", "reordered", "unknown", "changed", "repeated", "waiting", "unsure")
+COUNTS = ("checked", "lost", "doubled", "reordered", "unknown")
+RARE_COUNTS = ("changed", "repeated", "waiting", "unsure")
+"""Columns that are shown only where there is something in them, so that the table has room on a terminal."""
 
 
 def show(report: Report) -> None:
     """The report as a table, then the first offending rows."""
     console = Console(highlight=False)
-    table = plain_table(("what", "topic"), COUNTS)
-    for subject in report.subjects:
-        cells = [f"{getattr(subject, name):,}" for name in COUNTS]
-        table.add_row(Text(harmless(subject.name)), Text(harmless(subject.topic)), *cells)
-    if table.row_count:
-        console.print(table)
+    rare = (name for name in RARE_COUNTS if any(getattr(subject, name) for subject in report.subjects))
+    counts = (*COUNTS, *rare)
+    rows = [(subject.name, subject.topic, *(getattr(subject, name) for name in counts)) for subject in report.subjects]
+    if rows:
+        print(aligned(("what", "topic", *counts), rows))
     for subject in report.subjects:
         for fault in subject.faults:
             place = "" if fault.offset is None else f" offset {fault.offset}"

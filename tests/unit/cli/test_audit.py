@@ -54,6 +54,17 @@ def test_a_report_names_the_first_offending_row(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.endswith("all is well.\n")
 
 
+def test_a_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten columns are too wide for a terminal: the rare ones are shown only if there is something in them."""
+    name = "group " + 40 * "w"
+    show(report(Subject(name, "news", checked=10_000_000), Subject("alice", "news", checked=60, repeated=3)))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{'what':<46}  topic     checked  lost  doubled  reordered  unknown  repeated",
+        f"{name}  news   10,000,000     0        0          0        0         0",
+        f"{'alice':<46}  news           60     0        0          0        0         3",
+    ]
+
+
 def test_a_report_is_kept_in_the_lake(tmp_path: Path) -> None:
     assert last_audit(tmp_path) is None
     save(report(WRONG), last_of(tmp_path))
