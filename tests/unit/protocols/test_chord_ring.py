@@ -155,7 +155,20 @@ def test_the_node_before_a_joiner_gives_its_list() -> None:
 def test_a_joiner_that_died_and_came_back_is_not_its_own_successor() -> None:
     node = Node(A, (A, B, C, D))
     effects = node.hear(C, Hop(7, JOIN, identifier(B).to_bytes(32), B, 0, 1, False, b""))
-    assert sent(effects, Place) == [(B, Place((C, D)))]
+    assert sent(effects, Place) == [(B, Place((C, D, A)))]
+
+
+def test_a_joiner_finds_the_only_live_node_behind_a_dead_one() -> None:
+    """In a ring of three of which one is dead, whoever lost its place would be given the dead one alone, again and
+    again: the two would never be a ring.
+    """
+    before = Node(A, contacts=(C,))
+    before.hear(C, Place((B, C)))
+    [(_, place)] = sent(before.hear(B, Hop(7, JOIN, identifier(B).to_bytes(32), B, 0, 1, False, b"")), Place)
+    joiner = Node(B, contacts=(A,))
+    [(asked, ask)] = sent(joiner.hear(A, place), AskLinks)
+    joiner.silence(ask.query)
+    assert (asked, joiner.successors) == (C, (A,))
 
 
 def test_a_node_outside_of_the_ring_does_not_answer() -> None:

@@ -17,7 +17,7 @@ somebody above who still knows the other half names it (`consider`).
 
 Differs from the paper: a list from which a dead node was taken is shorter for a while, where the paper fills it up with
 a made-up identifier; and a list is cut where it would run past this node or backwards, because answers are old
-by the time they arrive.
+by the time they arrive. And whoever has a short list and gives it to a joiner puts itself at its end.
 """
 
 from __future__ import annotations
@@ -132,10 +132,14 @@ class Ring:
     def place_for(self, joiner: NodeId) -> list[Effect]:
         """Answers a joiner whose place is right behind this node.
 
-        A joiner that is still in our list has died and come back: it must not be told to be its own successor.
+        A joiner that is still in our list has died and come back: it must not be told to be its own successor. Where
+        the list is short we come last ourselves: in a small ring all others in it may be dead, and the joiner would
+        find nobody and come again for ever.
         """
         self.forget(joiner)
-        return [Send((joiner,), Place(self.successors))] if self.is_member else []
+        if not self.is_member:
+            return []
+        return [Send((joiner,), Place((*self.successors, self.node)[: self.settings.successors_max]))]
 
     # Stabilising.
 
