@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tidings.node.ring.seeking import LOST_MS, PULSE_MS, SILENCE_MS_MAX, Seeking
+from tidings.node.ring.seeking import (
+    ASK_AGAIN_MS,
+    ASK_ALL_AFTER,
+    LOST_MS,
+    PULSE_MS,
+    SILENCE_MS_MAX,
+    WANTED_MS_MAX,
+    Seeking,
+)
 from tidings.protocols.chord.identifiers import key_of
 from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.directory import Directory
@@ -16,13 +24,18 @@ POINT = key_of("news")
 class Desk:
     """A node that wants to know things, and what it has sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *words: Word) -> None:
         self.directory = Directory()
-        self.directory.learn(Word(CARD, (WHOLE,)))
+        for word in words or (Word(CARD, (WHOLE,)),):
+            self.directory.learn(word)
         self.sent: list[tuple[str, AskWord | Find | Word]] = []
         self.seeking = Seeking(
             self.directory, lambda to, message: self.sent.append((to, message)), lambda *_: False, lambda: ()
         )
+
+    def asked(self) -> set[bytes]:
+        """The groups that were asked what they own."""
+        return {message.group for _, message in self.sent if isinstance(message, AskWord)}
 
     def pass_until(self, now_ms: int, *in_use: bytes, own: bytes = b"") -> None:
         for at_ms in range(1_000, now_ms + 1, PULSE_MS // 3):
@@ -47,6 +60,25 @@ def test_what_others_are_told_is_asked_after_too() -> None:
     assert desk.sent == [(ASKER, Word(CARD, (WHOLE,)))]
     desk.pass_until(1_000 + 2 * LOST_MS)
     assert desk.directory.find(POINT) is None
+
+
+def test_all_groups_are_asked_for_a_point_to_which_nothing_leads() -> None:
+    """P12: one that left gave its arcs to the next group, then another came between them: Chord leads to that one."""
+    names = [b"group-%d" % number for number in range(10)]
+    desk = Desk(*(Word(Card(name, (LEADER,), LEADER, 1, 5), ()) for name in names))
+    desk.seeking.want(1_000, POINT)
+    desk.pass_until(1_000 + ASK_ALL_AFTER * ASK_AGAIN_MS - 1)
+    assert len(desk.asked()) == 1, "the one that should own it"
+    desk.pass_until(1_000 + (ASK_ALL_AFTER + len(names)) * ASK_AGAIN_MS)
+    assert desk.asked() == set(names)
+
+
+def test_for_others_a_node_does_not_ask_everybody() -> None:
+    """Else two nodes that have asked each other would never stop."""
+    desk = Desk(*(Word(Card(b"group-%d" % number, (LEADER,), LEADER, 1, 5), ()) for number in range(10)))
+    desk.seeking.on_find(1_000, ASKER, POINT)
+    desk.pass_until(1_000 + WANTED_MS_MAX)
+    assert len(desk.asked()) == 1
 
 
 def test_our_own_group_is_not_asked() -> None:

@@ -1,7 +1,9 @@
 """Who owns a point, and does that group's leader still live? Questions that are asked again until they are answered.
 
 A point whose owner is not known is looked for by Chord where this node is its group's seat, and asked of that seat
-otherwise; what a group says that has given the point away leads on. Groups to which clients' requests go are asked
+otherwise; what a group says that has given the point away leads on. That is not always enough: who leaves gives what
+it owns to the next group, and if another one has come in between meanwhile, Chord leads to that one, which knows
+nothing of it. So after a while all groups are asked, some at a time. Groups to which clients' requests go are asked
 every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one
 of them knows of another leader everybody who waits for the old one is sent there.
 """
@@ -18,6 +20,9 @@ ASK_AGAIN_MS = 150
 WANTED_MS_MAX = 5_000
 WANTED_MAX = 10_000
 ASKERS_MAX = 256
+ASK_ALL_AFTER = 4
+"""After so many questions in vain, groups are asked that nothing speaks for; so many at a time:"""
+ASK_ALL_COUNT = 3
 PULSE_MS = 150
 SILENCE_MS_MAX = 450
 """A leader that has been silent for so long is doubted, and its fellow members are asked."""
@@ -30,12 +35,15 @@ Send = Callable[[str, AskWord | Find | Word], None]
 
 
 class _Wanted:
-    __slots__ = ("asked_ms", "askers", "since_ms")
+    __slots__ = ("asked_ms", "askers", "is_ours", "since_ms", "tries")
 
     def __init__(self, now_ms: int) -> None:
         self.since_ms = now_ms
         self.asked_ms = now_ms - ASK_AGAIN_MS
         self.askers: dict[str, None] = {}
+        self.is_ours = False
+        """Whether this node wants it, and not only others."""
+        self.tries = 0
 
 
 class _Pulse:
@@ -72,17 +80,20 @@ class Seeking:
                 return
             wanted = self._wanted[point] = _Wanted(now_ms)
         wanted.since_ms = now_ms
-        if asker and len(wanted.askers) < ASKERS_MAX:
+        if not asker:
+            wanted.is_ours = True
+        elif len(wanted.askers) < ASKERS_MAX:
             wanted.askers[asker] = None
         if now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
-            wanted.asked_ms = now_ms
-            self._ask(now_ms, point)
+            self._ask(now_ms, point, wanted)
 
     def doubt(self, group: bytes) -> None:
         """What is known of a group seems to be wrong: all its members are asked, at the next tick."""
         self._doubted[group] = None
 
-    def _ask(self, now_ms: int, point: Key) -> None:
+    def _ask(self, now_ms: int, point: Key, wanted: _Wanted) -> None:
+        wanted.asked_ms = now_ms
+        wanted.tries += 1
         owner = self._directory.find(point)
         hint = owner or self._directory.hint(point)
         if hint is not None:  # It does not know its leader, or it has given the point away: that is worth a question.
@@ -90,6 +101,15 @@ class Seeking:
         if owner is None and not self._find(now_ms, point):
             for address in self._nearest():
                 self._send(address, Find(point))
+        # Only for ourselves: nodes that asked each other for what each of them was asked for would never stop.
+        if owner is None and wanted.is_ours and wanted.tries > ASK_ALL_AFTER:
+            self._ask_some(point, wanted.tries - ASK_ALL_AFTER - 1)
+
+    def _ask_some(self, point: Key, turn: int) -> None:
+        """Asks some groups what they own, others at each turn; those that stand behind the point come first."""
+        cards = list(self._directory.following(point))
+        for place in range(turn * ASK_ALL_COUNT, (turn + 1) * ASK_ALL_COUNT) if cards else ():
+            self.ask_group(cards[place % len(cards)])
 
     def ask_group(self, card: Card, everybody: bool = False) -> None:
         """Asks a group what it owns and who leads it."""
@@ -129,8 +149,7 @@ class Seeking:
             if now_ms - wanted.since_ms > WANTED_MS_MAX:
                 del self._wanted[point]
             elif now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
-                wanted.asked_ms = now_ms
-                self._ask(now_ms, point)
+                self._ask(now_ms, point, wanted)
         doubted, self._doubted = self._doubted, {}
         before, self._pulses = self._pulses, {}
         self._asked_about = {
