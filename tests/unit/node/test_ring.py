@@ -9,10 +9,13 @@ import pytest
 from tests.unit.node.rings import RingNode, Rings, topic_in
 from tidings.errors import Fenced
 from tidings.message import Columns
+from tidings.node.ring.engine import RingEngine
+from tidings.node.ring.leading import FAREWELL_MS
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.ring.arcs import WHOLE, common, joined
 from tidings.protocols.ring.handover_messages import Nothing
 from tidings.protocols.ring.messages import Back, Card, Gone, Relay, Turned, Word
+from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.ring import Node as ToNode
@@ -208,6 +211,42 @@ def test_an_operator_who_asks_again_is_answered_once() -> None:
     ring.wait(lambda: ring.answer(leaver, b"operator", 5) is not None, "the last request is answered")
     ring.pass_ms(500)
     assert [answer for who, answer, _ in leaver.heard if who == b"operator"] == [operators.RingLeft(5)]
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "planted"),
+    [
+        (RingEngine, "_on_farewell", lambda *_: None),
+        (Ownership, "settled", property(lambda _: 0)),
+    ],
+    ids=["nobody has heard that it left", "its giver may wait for it"],
+)
+def test_a_group_is_needed_until_others_know_that_it_has_left(
+    where: type, what: str, planted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P12: the operator is told, and may switch it off, when nobody can wait for it any more."""
+    ring = Rings(2, 1)
+    _, (leaver,) = ring.groups
+    with monkeypatch.context() as patched:
+        patched.setattr(where, what, planted)
+        ring.say(leaver, b"operator", operators.LeaveRing(1))
+        ring.wait(lambda: leaver.engine.ring is not None and leaver.engine.ring.has_left, "everything is given away")
+        ring.pass_ms(2 * FAREWELL_MS)
+        assert ring.answer(leaver, b"operator", 1) is None
+    ring.wait(lambda: ring.answer(leaver, b"operator", 1) is not None, "the operator is told")
+    assert ring.answer(leaver, b"operator", 1) == operators.RingLeft(1)
+
+
+def test_a_group_that_nobody_can_reach_does_not_keep_another_from_leaving() -> None:
+    """P12: it may be down for long. One that has heard tells the others."""
+    ring = Rings(3, 1)
+    (first,), (second,), (third,) = ring.groups
+    given = third.engine.ring.taken if third.engine.ring is not None else {}
+    for node in (first, second):
+        if node.engine.card().group not in given:
+            node.kill()
+            break
+    assert isinstance(ring.ask(third, operators.LeaveRing(1)), operators.RingLeft)
 
 
 def test_a_taker_learns_from_a_giver_that_owns_nothing_who_does() -> None:

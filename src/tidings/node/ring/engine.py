@@ -14,7 +14,7 @@ come again, and streams are opened again where the topics are then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -41,15 +41,17 @@ from tidings.protocols.events import Received as ClientRequest
 from tidings.protocols.ring.arcs import owns, point_of, without
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handover import ToGroup
-from tidings.protocols.ring.handover_messages import HandoverMessage, Nothing
+from tidings.protocols.ring.handover_messages import Given, HandoverMessage, Nothing
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
     Between,
     Bodies,
     Card,
+    Farewell,
     FetchBodies,
     Find,
+    Heard,
     Interest,
     NodeMessage,
     Relay,
@@ -67,6 +69,8 @@ from tidings.wire.ring import MARK, Guest, Node, decode_header, encode_message
 
 RING_TICK_MS = 50
 NEAREST_MAX = 3
+LEFT_MAX = 64
+"""Groups that left, of which one that leaves is told."""
 
 OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"leave-ring"})
 """Requests that are for this node and its group, by the tag that they begin with."""
@@ -160,6 +164,13 @@ class RingEngine(GroupEngine):
                     self._send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
+            case Farewell(word):
+                self._on_farewell(now_ms, sender, word)
+            case Heard(group, left):
+                for card in left:
+                    self.directory.learn_card(card)
+                if self.leading is not None:
+                    self.leading.on_heard(group)
             case Shown() | Bodies() | FetchBodies() | Interest():
                 self.contents.receive(now_ms, sender, message, frames[2:])
             case _:
@@ -175,10 +186,21 @@ class RingEngine(GroupEngine):
         elif not isinstance(message, Between):
             if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
                 self._learn(now_ms, sender, message.word)
+            elif isinstance(message, Given):  # It waits for us: that has to be known, should we leave.
+                self.directory.learn_card(message.giver)
             self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self._identity.group:
             leading.receive(now_ms, message)
             self._after_ring(now_ms)
+
+    def _on_farewell(self, now_ms: int, sender: str, word: Word) -> None:
+        """Only a leader's word counts as an answer, since it tells the other groups."""
+        self._learn(now_ms, sender, word)
+        if self.leading is None:
+            self._send_node(sender, self.word())
+        else:
+            left = tuple(card for card in self.directory.cards() if card.left and card.group != word.card.group)
+            self._send_node(sender, Heard(self._identity.group, left[-LEFT_MAX:]))
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:
         if word.card.group == self._identity.group and self.leading is not None:
@@ -208,7 +230,7 @@ class RingEngine(GroupEngine):
     def word(self) -> Word:
         """What our group owns, as far as is known here."""
         ring = self.ring
-        return Word(self.card(), () if ring is None else ring.arcs, () if ring is None else ring.gone)
+        return Word(self.card(), ()) if ring is None else Word(self.card(), ring.arcs, ring.gone, ring.settled)
 
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
@@ -261,6 +283,12 @@ class RingEngine(GroupEngine):
     def seek(self, now_ms: int, point: Key) -> None:
         """The owner of a point is wanted."""
         self._seeking.want(now_ms, point)
+
+    def send_farewells(self, cards: Iterable[Card]) -> None:
+        """Tells other groups that ours has left."""
+        farewell = Farewell(self.word())
+        for card in cards:
+            self._send_group(card, farewell)
 
     def doubt(self, group: bytes) -> None:
         """What is known of a group may be old: it is asked."""

@@ -29,6 +29,11 @@ WISH_AGAIN_MS = 800
 KNOW_EVERY_MS = 5_000
 CONTACTS_MAX = 64
 LEAVERS_MAX = 64
+FAREWELL_EVERY_MS = 300
+FAREWELLS_MAX = 64
+"""Groups that are told that ours has left; they tell the others."""
+FAREWELL_MS = 3_000
+"""After this long it is enough that one of them has heard it."""
 
 
 def after(point: Key) -> Key:
@@ -78,6 +83,10 @@ class Leading:
         self._has_asked = False
         self._leavers: dict[Any, int] = {}
         """Operators who want the group to leave and wait until it has, each with the number of its last request."""
+        self._left_at_ms: int | None = None
+        self._farewell_at_ms = 0
+        self._heard: dict[bytes, None] = {}
+        """Groups that have heard that ours has left."""
 
     def _read(self, place: Place) -> Buffer:
         return self._engine._read(place)
@@ -96,6 +105,8 @@ class Leading:
             yield ring.taking.giver
         if self._leavers and self.heir is not None:
             yield self.heir
+        if self._left_at_ms is not None:
+            yield from self._waiting()
 
     def find(self, now_ms: int, point: Key) -> bool:
         """Has Chord look for the owner of a point; False if there is no ring to look in yet."""
@@ -187,10 +198,39 @@ class Leading:
             else:
                 self.heir = taker.group
                 self.handover.leave(taker)
-        elif ring.has_left:
+        elif ring.has_left and self._is_let_go(now_ms):
             leavers, self._leavers = self._leavers, {}
             for peer, request in leavers.items():
                 engine._reply(peer, operators.RingLeft(request))
+
+    def _is_let_go(self, now_ms: int) -> bool:
+        """Whether nobody needs this group any more: once the operator knows that it has left, it is switched off.
+
+        Who gave us something has to know that it was taken, for nobody else can tell. And somebody has to know that we
+        have left, or else we would be waited for.
+        """
+        if self._left_at_ms is None:
+            self._left_at_ms = now_ms
+        directory, own = self._engine.directory, self._engine.card().group
+        others = [card for card in directory.cards() if card.group != own and not card.left][-FAREWELLS_MAX:]
+        deaf = [card for card in others if card.group not in self._heard]
+        if deaf and now_ms >= self._farewell_at_ms:
+            self._farewell_at_ms = now_ms + FAREWELL_EVERY_MS
+            self._engine.send_farewells(deaf)
+        is_known = not deaf or (self._heard and now_ms - self._left_at_ms >= FAREWELL_MS)
+        return bool(is_known) and not any(self._waiting())
+
+    def _waiting(self) -> Iterator[bytes]:
+        """The groups that gave us something, and may not know that we have it."""
+        ring = self.machine.ring
+        assert ring is not None
+        waits = self._engine.directory.waits_for_taker
+        return (giver for giver, number in ring.taken.items() if waits(giver, number))
+
+    def on_heard(self, group: bytes) -> None:
+        """A group knows that ours has left."""
+        if self._left_at_ms is not None:
+            self._heard[group] = None
 
     def _remember(self, now_ms: int, card: Card) -> Iterator[Effect]:
         """Writes down which groups there are, so that this one finds its ring again after all nodes were down."""

@@ -34,7 +34,7 @@ very likely comes to everybody (as updates do in SWIM, Das et al. 2002, section 
 class Entry:
     """What is known of one group."""
 
-    __slots__ = ("arcs", "arcs_slot", "card", "gone", "learned")
+    __slots__ = ("arcs", "arcs_slot", "card", "gone", "learned", "settled")
 
     def __init__(self, card: Card) -> None:
         self.card = card
@@ -44,6 +44,7 @@ class Entry:
         self.gone: tuple[Gone, ...] = ()
         self.learned = 0
         """When the latest word of the group came, as the number of learned words."""
+        self.settled = 0
 
 
 class Directory:
@@ -85,7 +86,10 @@ class Directory:
         for gone in word.gone:
             changed = self.learn_card(gone.card) or changed
         entry = self._entries.get(word.card.group)
-        if entry is None or word.card.slot <= entry.arcs_slot:
+        if entry is None:
+            return changed
+        entry.settled = max(entry.settled, word.settled)  # It only grows, so the order does not matter.
+        if word.card.slot <= entry.arcs_slot:
             return changed
         self._count += 1
         entry.learned = self._count
@@ -162,6 +166,13 @@ class Directory:
         """What a group owns by its own latest word; another one may have claimed some of it since."""
         entry = self._entries.get(group)
         return () if entry is None or entry.card.left else entry.arcs
+
+    def waits_for_taker(self, group: bytes, gift: int) -> bool:
+        """Whether a group may not know yet that a gift of its has been taken. One that left knows, and so does one of
+        which nothing is known any more, for it would have said that it waits.
+        """
+        entry = self._entries.get(group)
+        return entry is not None and not entry.card.left and entry.settled < gift
 
     def pieces_of(self, group: bytes) -> Arcs:
         """The points of which this group is believed to be the owner; those of all groups together have none twice."""

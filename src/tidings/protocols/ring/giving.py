@@ -113,7 +113,7 @@ class Giver:
             elif arcs := common(ring.arcs, pull.arcs):
                 piece, bodies = self._growing_piece(card, arcs, pull)
             else:
-                return [ToGroup(pull.taker, Nothing(pull.number, Word(card, ring.arcs, ring.gone)))]
+                return [ToGroup(pull.taker, Nothing(pull.number, Word(card, ring.arcs, ring.gone, ring.settled)))]
         except Unavailable:
             return []  # The storage server is away; the taker will ask again.
         return [ToGroup(pull.taker, piece, bodies)]

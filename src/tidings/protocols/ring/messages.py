@@ -62,6 +62,8 @@ class Word(Message, frozen=True):
     card: Card
     arcs: Arcs
     gone: tuple[Gone, ...] = ()
+    settled: int = 0
+    """Its gifts up to this number have been taken, and it knows that; 0 where the word comes from somebody else."""
 
 
 # Requests of clients on their way between the node at whose door they came and the leader that owns their topics. The
@@ -107,6 +109,22 @@ class Find(Message, frozen=True):
     """Who owns a point? Answered by the word of a group that owns it or knows more; perhaps by none."""
 
     point: Key
+
+
+# Leaving.
+
+
+class Farewell(Message, frozen=True):
+    """We have left the ring, and will be switched off once somebody knows."""
+
+    word: Word
+
+
+class Heard(Message, frozen=True):
+    """A group has heard that yours has left; and these, which you may be waiting for, have left before."""
+
+    group: bytes
+    left: tuple[Card, ...]
 
 
 # Between groups.
@@ -164,4 +182,6 @@ class Interest(Message, frozen=True):
     topics: tuple[str, ...]
 
 
-NodeMessage = Word | Relay | Back | Turned | AskWord | Find | Between | Shown | Bodies | FetchBodies | Interest
+NodeMessage = (
+    Word | Relay | Back | Turned | AskWord | Find | Farewell | Heard | Between | Shown | Bodies | FetchBodies | Interest
+)

@@ -91,6 +91,11 @@ class Ownership:
         """Whether everything that was ever owned here is another group's, and nothing is on its way."""
         return bool(self.gifts) and not self.arcs and self.giving is None and self.taking is None
 
+    @property
+    def settled(self) -> int:
+        """Up to which of our gifts all have been taken, as far as is known here."""
+        return self.gifts if self.giving is None else self.gifts - 1
+
     def owns_topic(self, name: str) -> bool:
         """Whether a topic is served here."""
         known = self._judged.get(name)
