@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import pytest
 
 import tidings
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.conftest import House
-from tidings.client import connect_worker
+from tests.integration.conftest import House, StoredHouse
+from tidings.client import connect_worker, near
 from tidings.client.bus import Bus
 from tidings.errors import InvalidRequest, NoSuchTopic, OutOfSequence, Unavailable
 from tidings.protocols.broker import bulk
@@ -40,6 +41,70 @@ def test_any_range_can_be_read(house: House) -> None:
         assert batch.first_offset == expected
         expected = batch.next_offset
     assert expected == 9_000
+
+
+def stored(bus: tidings.Bus, *arguments: Any) -> list[bytes]:
+    return [value for batch in bus.read_stored(*arguments) for value in batch.batch().values]
+
+
+def test_a_reader_in_bulk_takes_the_batches_out_of_the_files(
+    build: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: where it can, without being sent them; a storage server's files are not the broker's to point to."""
+    house = build(segment_bytes_max=1024 * 1024)
+    bus = house.connect("alice")
+    values = [b"%d" % number * 20 for number in range(30_000)]
+    bus.put_many("numbers", values)
+    read: list[int] = []
+    take = os.pread
+
+    def counted(descriptor: int, size: int, position: int) -> bytes:
+        read.append(size)
+        return take(descriptor, size, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(near.os, "pread", counted)
+        for start, end in ((0, 30_000), (4_095, 4_097), (29_999, 30_000), (123, 17_777)):
+            assert stored(bus, "numbers", start, end) == values[start:end]
+    in_files = not isinstance(house, StoredHouse)
+    assert (sum(read) > sum(map(len, values))) == in_files
+    house.restart()
+    assert stored(house.connect("bob"), "numbers") == values
+
+
+@pytest.mark.parametrize("fault", ["gone", "another", "short", "forbidden", "no file"])
+def test_files_that_cannot_be_read_here_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """D1: as in a container that does not see the folder, or sees another one under its name. Nothing is lost."""
+    other = tmp_path / "other"
+    other.write_bytes(bytes(10_000_000))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    find, take = os.open, os.pread
+    asked: list[str] = []
+
+    def opened(path: str, flags: int) -> int:
+        asked.append(path)
+        match fault:
+            case "gone":
+                raise FileNotFoundError(path)
+            case "forbidden":
+                raise PermissionError(path)
+            case "another":
+                return find(other, flags)
+            case "no file":
+                return find(pipe, flags)
+        return find(path, flags)
+
+    def taken(descriptor: int, size: int, position: int) -> bytes:
+        return take(descriptor, size - 1 if fault == "short" else size, position)
+
+    with BrokerProcess(tmp_path / "data") as broker, tidings.connect(broker.address, "alice") as bus:
+        values = [b"%d" % number * 20 for number in range(30_000)]
+        bus.put_many("numbers", values)
+        monkeypatch.setattr(near.os, "open", opened)
+        monkeypatch.setattr(near.os, "pread", taken)
+        assert stored(bus, "numbers") == values
+    assert len(asked) == 1, "once is enough to see that it cannot"
 
 
 def test_a_range_is_read_while_others_write_and_after_a_restart(house: House) -> None:

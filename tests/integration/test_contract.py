@@ -371,3 +371,13 @@ def test_large_and_small_messages_mix(house: House) -> None:
     for value in values:
         bus.put("news", value)
     assert [message.value for message in subscription.messages(timeout=0.3)] == values * 2
+
+
+def test_ranges_are_read_wherever_they_lie(house: House) -> None:
+    """D1: both ways, one of which goes through the journal's files where they are at hand."""
+    bus = house.connect("alice")
+    values = [b"%d" % number * 20 for number in range(10_000)]
+    bus.put_many("numbers", values)
+    for reader in (house.connect("bob"), house.connect("eve")):
+        assert [value for batch in reader.read("numbers") for value in batch.values] == values
+        assert [value for each in reader.read_stored("numbers", 7) for value in each.batch().values] == values[7:]

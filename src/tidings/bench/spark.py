@@ -11,7 +11,7 @@ from tidings.errors import InvalidRequest
 from tidings.spark import INSTALL
 from tidings.spark.session import check_java
 
-WARM_UP_READS = 3
+WARM_UP_READS = 6
 """The JVM compiles what it does often; the first reads of either side take up to three times as long as later ones."""
 
 

@@ -16,6 +16,7 @@ from tidings.client.group import GroupSubscription
 from tidings.client.heartbeat import Heartbeat
 from tidings.client.inbox import Inbox
 from tidings.client.link import Link
+from tidings.client.near import NearFiles
 from tidings.client.operations import Core, Operation, topics_of
 from tidings.client.parcels import Single
 from tidings.client.publisher import Publisher
@@ -431,7 +432,7 @@ class Bus:
 
     def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Stored]:
         """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
-        reader = RangeReader(self._core, topic, start, end, BULK_BYTES)
+        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, NearFiles())
         self.perform(reader.begin())
         return self._steps(reader, reader.step_stored)
 

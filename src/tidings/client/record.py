@@ -31,6 +31,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidings.boot import boot_id
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.message import Batch, Share
 from tidings.protocols.broker.messages import LaneKind
@@ -47,7 +48,6 @@ BEGUN, HANDED, RETURNED, STANDS, ENDED = range(5)
 handed out again; everything below an offset needs no delivery any more; the session was closed."""
 
 _FRAME = struct.Struct(">II")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -210,8 +210,7 @@ class Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._number += 1
         self._size_bytes = self._rows = 0
-        boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
-        self._append(Entry(BEGUN, self._client, topic=boot, epoch=self._epoch(), handed_us=self._now_us()), MAGIC)
+        self._append(Entry(BEGUN, self._client, topic=boot_id(), epoch=self._epoch(), handed_us=self._now_us()), MAGIC)
 
     def _append(self, entry: Entry, prefix: bytes = b"") -> None:
         body = msgspec.msgpack.encode(entry)

@@ -28,7 +28,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidings.errors import StorageError, Unavailable
 
@@ -54,6 +54,14 @@ class DiskFull(StorageError):
 
 class SyncFailed(StorageError):
     """The disk did not keep what it was given; the process must end, and recovery finds out what is there."""
+
+
+class Whereabouts(NamedTuple):
+    """Where other processes of this machine find a file, and by which number on its device they know it again."""
+
+    path: str
+    device: int
+    inode: int
 
 
 class Disk(Protocol):
@@ -97,6 +105,9 @@ class Disk(Protocol):
 
     def map(self, name: str) -> memoryview:
         """All bytes that a file has now, without reading them; valid as long as any slice of it is held."""
+
+    def whereabouts(self, name: str) -> Whereabouts | None:
+        """Where the file is; None if other processes cannot read it, or not on this machine."""
 
     def tend(self) -> None:
         """To be called now and then by the thread that writes, when it has nothing to write."""
@@ -147,9 +158,9 @@ class RealDisk:
     remote = False
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()
         try:
-            make_folder(self._folder.absolute())
+            make_folder(self._folder)
             self._lock = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StorageError(
@@ -169,6 +180,7 @@ class RealDisk:
         self._sizes: dict[str, int] = {}
         self._allocated: dict[str, int] = {}
         """How large the files are that have room made ahead."""
+        self._found: dict[str, Whereabouts] = {}
         # A process that was killed may have left entries that only the page cache knows.
         self._sync_directory()
 
@@ -281,6 +293,16 @@ class RealDisk:
         with open(self._folder / name, "rb") as file:
             return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
+    def whereabouts(self, name: str) -> Whereabouts | None:
+        found = self._found.get(name)
+        if found is None:
+            try:
+                stat = os.stat(self._folder / name)
+            except OSError:
+                return None
+            found = self._found[name] = Whereabouts(str(self._folder / name), stat.st_dev, stat.st_ino)
+        return found
+
     def tend(self) -> None:
         pass
 
@@ -297,6 +319,7 @@ class RealDisk:
         self._readers.drop(name)
         self._sizes.pop(name, None)
         self._allocated.pop(name, None)
+        self._found.pop(name, None)
 
     def _sync_directory(self) -> None:
         try:

@@ -22,7 +22,7 @@ import msgspec
 
 from tidings.errors import StorageError
 from tidings.journal import segment as files
-from tidings.journal.disk import Buffer, Disk, DiskFull
+from tidings.journal.disk import Buffer, Disk, DiskFull, Whereabouts
 from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
 from tidings.journal.recovery import Recovery, Span, check, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
@@ -268,14 +268,26 @@ class Journal:
         assert address + size <= self._end_address
         if address >= self._base_address:
             return self._disk.read_at(self._name, address - self._base_address, size)
-        number = bisect_right(self._sealed, address, key=lambda segment: segment.base_address) - 1
-        if number < 0:
-            raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
-        segment = self._sealed[number]
+        segment = self._sealed_at(address)
         position = address - segment.base_address
         if self.remote:
             return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
         return self._map(segment.first_slot)[position : position + size]
+
+    def _sealed_at(self, address: int) -> Segment:
+        number = bisect_right(self._sealed, address, key=lambda segment: segment.base_address) - 1
+        if number < 0:
+            raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
+        return self._sealed[number]
+
+    def whereabouts(self, address: int) -> tuple[Whereabouts, int] | None:
+        """The file that has an address, and its position there; None if other processes cannot read it."""
+        name, base_address = self._name, self._base_address
+        if address < base_address:
+            segment = self._sealed_at(address)
+            name, base_address = files.journal_name(segment.first_slot), segment.base_address
+        found = self._disk.whereabouts(name)
+        return None if found is None else (found, address - base_address)
 
     def record_at(self, address: int) -> tuple[Record, memoryview] | None:
         """A finished record that begins at an address, and its bodies; None if it is gone or damaged."""

@@ -15,13 +15,18 @@ import contextlib
 from collections.abc import Sequence
 from itertools import starmap
 
+import msgspec
+
+from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
+from tidings.journal.disk import Whereabouts
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
 from tidings.message import Columns, Contents, select
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
+from tidings.protocols.broker.bulk import NearBody, NearFile, ReadDone
 from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
@@ -219,7 +224,10 @@ class Engine:
                         self._stage(effect)
                     case Send():
                         self.outgoing.append((effect.peer, [codec.encode(effect.message)]))
-                    case Forward(peer, message, places):
+                    case Forward(peer, message, places, boot):
+                        if boot and boot == boot_id():
+                            assert isinstance(message, ReadDone)
+                            message, places = self._pointed(message, places)
                         frames: list[Frame] = [codec.encode(message)]
                         for place in places:
                             body = bodies.get(place)
@@ -243,6 +251,22 @@ class Engine:
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
+
+    def _pointed(self, done: ReadDone, places: tuple[Place, ...]) -> tuple[ReadDone, tuple[Place, ...]]:
+        """An answer that says where its bodies lie, for a reader that has the same files; and which have to be sent."""
+        files: dict[Whereabouts, int] = {}
+        near: list[NearBody | None] = []
+        sent: list[Place] = []
+        for place in places:
+            found = self.journal.whereabouts(place.address) if place.kept is None else None
+            if found is None:
+                near.append(None)
+                sent.append(place)
+            else:
+                file, position = found
+                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes))
+        pointed = msgspec.structs.replace(done, files=tuple(NearFile(*file) for file in files), near=tuple(near))
+        return pointed, tuple(sent)
 
     def _run_other(self, effect: Effect) -> None:
         """An effect that only some engines know."""

@@ -27,6 +27,8 @@ class Forward(Effect, frozen=True):
     peer: Peer
     message: msgspec.Struct
     places: tuple[Any, ...]
+    boot: str = ""
+    """The boot of the machine on which somebody can read the journal's files, and only has to be told where."""
 
 
 class Persist(Effect, frozen=True):

@@ -151,6 +151,9 @@ class SimulatedDisk:
     def map(self, name: str) -> memoryview:
         return memoryview(bytes(self._files[name].content))
 
+    def whereabouts(self, name: str) -> None:
+        return None
+
     def tend(self) -> None:
         pass
 

@@ -14,7 +14,11 @@ from tidings.wire.codec import Frame
 
 EVEN_COUNT_MIN = 16
 """Smaller batches are unpacked at once."""
+_HEADS_BYTES_MAX = 64
+"""More than there can be before the first value of a batch whose publisher has a short name."""
 
+_FIX_TEXT = 0xA0
+"""The first byte of a short text in msgpack, to which its size is added."""
 _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 _VALUE_HEADS = {0xC4: 2, 0xC5: 3, 0xC6: 5}
 """The first byte of a byte string in msgpack, and how many bytes there are before its content."""
@@ -75,7 +79,7 @@ _decoder = msgspec.msgpack.Decoder(_Outline)
 
 def read_even(body: Frame) -> Even | None:
     """The batch in a body frame; None if its values are not of one size, and for what is not right."""
-    if len(body) < EVEN_COUNT_MIN * 2:
+    if len(body) < EVEN_COUNT_MIN * 2 or _begins_unevenly(body):
         return None
     try:
         outline = _decoder.decode(body)
@@ -99,6 +103,20 @@ def read_even(body: Frame) -> Even | None:
         outline.ids,
         outline.published_us,
     )
+
+
+def _begins_unevenly(body: Frame) -> bool:
+    """Whether the first few values are seen to be of different sizes: such a batch need not be gone through."""
+    name = body[2]  # Behind the head of the batch and its format, which take a byte each.
+    if len(body) < _HEADS_BYTES_MAX or not _FIX_TEXT <= name < _FIX_TEXT + 32:
+        return False
+    array = 3 + name - _FIX_TEXT
+    first = array + (3 if body[array] == _ARRAY_16 else 5)
+    head_bytes = _VALUE_HEADS.get(body[first], 0)
+    head = body[first : first + head_bytes]
+    distance = head_bytes + int.from_bytes(head[1:])
+    following = range(first + distance, first + EVEN_COUNT_MIN * distance, distance or 1)
+    return any(body[at : at + head_bytes] != head for at in following)
 
 
 def _measure(array: memoryview) -> tuple[int, int, int, memoryview] | None:

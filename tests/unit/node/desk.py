@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tidings.journal.disk import DiskFull
+from tidings.journal.disk import DiskFull, RealDisk
 from tidings.journal.journal import Journal
 from tidings.message import Columns
 from tidings.node.engine import Engine
@@ -18,8 +18,13 @@ from tidings.wire import codec
 class Desk:
     """Drives an engine by hand. Times are given, commits end at once unless they are held."""
 
-    def __init__(self, broker: BrokerSettings | None = None, journal: JournalSettings | None = None) -> None:
-        self.disk = SimulatedDisk(random.Random(1))
+    def __init__(
+        self,
+        broker: BrokerSettings | None = None,
+        journal: JournalSettings | None = None,
+        disk: SimulatedDisk | RealDisk | None = None,
+    ) -> None:
+        self.disk = disk or SimulatedDisk(random.Random(1))
         self.settings = broker or BrokerSettings()
         self.journal_settings = journal or JournalSettings()
         self.now_ms = 1_000

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from tests.unit.node.desk import Desk
+from tidings.boot import boot_id
+from tidings.client.near import NearFiles
 from tidings.errors import InvalidRequest, InvalidTopic, NoSuchTopic, StorageDamaged
+from tidings.journal.disk import RealDisk
 from tidings.message import Columns
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.bulk import AskOffset, OffsetFound, Read, ReadDone, StoredBatch
@@ -136,3 +142,60 @@ def test_a_folder_from_before_times_were_kept_opens() -> None:
     old[0] = 99
     with pytest.raises(StorageDamaged, match="use a newer tidings"):
         Machine(BrokerSettings()).restore(msgspec.msgpack.encode(old), [])
+
+
+# Readers on the same machine.
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Desk]:
+    """A broker on a real disk: several segments, and in the last one a batch of which one message is a duplicate."""
+    desk = Desk(journal=SMALL, disk=RealDisk(tmp_path))
+    desk.hello("alice")
+    for number in range(60):
+        desk.put("alice", "news", 1 + number, b"%d" % number * 20)
+    desk.put("alice", "news", 61, b"60", ids=["sixty"])
+    desk.put("alice", "news", 62, b"61", b"60 again", b"62", ids=[None, "sixty", None])
+    yield desk
+    desk.disk.close()
+
+
+def near(desk: Desk, first: int, end: int, boot: str) -> tuple[ReadDone, list[bytes]]:
+    desk.say([codec.encode(Read(5, "news", first, end, 1_000, 1_000_000, boot))])
+    [(_, frames)] = desk.engine.outgoing
+    desk.engine.outgoing = []
+    done = codec.decode_answer(frames[0])
+    assert isinstance(done, ReadDone), done
+    return done, [bytes(frame) for frame in frames[1:]]
+
+
+def test_a_reader_on_the_same_machine_is_told_where_the_batches_lie(local: Desk) -> None:
+    """D1: and reads the same there as it would have been sent."""
+    told, sent = near(local, 0, 63, boot_id())
+    assert len(told.files) > 2 and {Path(file.path).suffix for file in told.files} == {".journal"}
+    assert [each is None for each in told.near] == [False] * 61 + [True], "a batch with a duplicate is cut, and sent"
+    usual, bodies = near(local, 0, 63, "")
+    assert (told.batches, usual.near, len(sent)) == (usual.batches, (), 1)
+    files = NearFiles()
+    assert files.bodies(told, sent) == bodies
+    files.close()
+
+
+def test_after_a_restart_the_files_are_the_same(local: Desk, tmp_path: Path) -> None:
+    before = near(local, 0, 63, boot_id())
+    local.disk.close()
+    local.disk = RealDisk(tmp_path)
+    local.restart()
+    assert near(local, 0, 63, boot_id()) == before
+
+
+@pytest.mark.parametrize("boot", ["", "another machine"])
+def test_whoever_is_elsewhere_is_sent_everything(local: Desk, boot: str) -> None:
+    told, sent = near(local, 0, 63, boot)
+    assert (told.files, told.near, len(sent)) == ((), (), 62)
+
+
+def test_files_that_only_the_broker_can_read_are_not_pointed_to(desk: Desk) -> None:
+    """A disk in memory here; a storage server's is the same."""
+    told, sent = near(desk, 0, 12, boot_id())
+    assert (told.files, told.near, len(sent)) == ((), (None,) * 4, 4)

@@ -46,4 +46,12 @@ def test_what_is_not_of_one_size_is_left_to_be_unpacked() -> None:
     assert read_even(encode(Columns(1, "ann", [b"x" * 9, b"x" * 11, *whole[2:]]))) is None
     assert read_even(encode(Columns(1, "ann", whole[: EVEN_COUNT_MIN - 1]))) is None
     assert read_even(encode(Columns(2, "ann", whole))) is None
+    assert read_even(encode(Columns(1, "ann", [*whole, b"x" * 9, b"x" * 11]))) is None
+    assert read_even(encode(Columns(1, "a" * 40, whole))) is not None
+    assert read_even(encode(Columns(1, "a" * 40, [b"x" * 9, b"x" * 11, *whole[2:]]))) is None
     assert read_even(encode(Columns(1, "ann", whole, keys=[b"k"]))) is None
+
+
+@given(st.binary(min_size=30, max_size=200), st.integers(0, 31))
+def test_what_is_no_batch_is_none(rest: bytes, name_bytes: int) -> None:
+    assert read_even(bytes((0x97, 1, 0xA0 + name_bytes)) + rest) is None

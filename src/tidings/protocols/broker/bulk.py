@@ -26,6 +26,9 @@ class Read(Request, frozen=True, tag="read"):
     end_offset: int
     messages: int
     size_bytes: int
+    boot: str = ""
+    """The boot of the reader's machine, if it can read files there: a broker on the same one may then point to bodies.
+    """
 
 
 class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -34,6 +37,22 @@ class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
     first_offset: int
     count: int
     stored_ms: int
+
+
+class NearFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the broker's journal, and its number on its device, by which a reader knows that it is the same."""
+
+    path: str
+    device: int
+    inode: int
+
+
+class NearBody(msgspec.Struct, frozen=True, array_like=True):
+    """Where a body lies: in which of the files, and at which of its bytes."""
+
+    file: int
+    position: int
+    size_bytes: int
 
 
 class ReadDone(Answer, frozen=True, tag="range"):
@@ -45,6 +64,11 @@ class ReadDone(Answer, frozen=True, tag="range"):
     low_offset: int
     next_offset: int
     batches: tuple[StoredBatch, ...]
+    files: tuple[NearFile, ...] = ()
+    near: tuple[NearBody | None, ...] = ()
+    """For a reader on the same machine, if it asked for that: where each batch lies. Only bodies without such a place
+    come as frames.
+    """
 
 
 class AskOffset(Request, frozen=True, tag="offset"):

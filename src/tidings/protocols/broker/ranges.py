@@ -36,7 +36,7 @@ def read(machine: Machine, peer: Peer, message: Read) -> Forward:
             places.append(topic.place(entry))
             entry += 1
     done = ReadDone(message.request, topic.first_offset, topic.next_offset, tuple(batches))
-    return Forward(peer, done, tuple(places))
+    return Forward(peer, done, tuple(places), message.boot)
 
 
 def _check_range(topic: Topic, message: Read) -> None:
