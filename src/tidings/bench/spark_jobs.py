@@ -15,7 +15,9 @@ CHUNK_RECORDS = 500_000
 
 def spark_start(desk: Any, folder: str) -> str:
     """Starts a session on all cores; Spark's version."""
-    session = open_session("tidings bench", f"local[{os.cpu_count() or 1}]", {"spark.sql.warehouse.dir": folder})
+    # Workers of Spark that are not needed any more complain about it, at the end of every session.
+    master, log = f"local[{os.cpu_count() or 1}]", Path(folder).with_suffix(".log")
+    session = open_session("tidings bench", master, {"spark.sql.warehouse.dir": folder}, log)
     from tidings.bench.spark_ready import ReadySource
 
     session.dataSource.register(ReadySource)

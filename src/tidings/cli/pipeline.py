@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from tidings.cli import connection, quantities, watching
 from tidings.cli.connection import open_bus
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless, print_json
-from tidings.errors import InvalidRequest, TidingsError
+from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,30 +187,11 @@ def _session(lake: Lake, master: str | None) -> Iterator[SparkSession]:
     """Spark for the time of a run. What it has to say that is not an error of ours goes into a file of the lake."""
     from tidings.spark.session import open_session
 
-    log = lake.folder / LOG
-    with _stderr_to(log):
-        try:
-            spark = open_session("tidings pipeline", master)
-        except RuntimeError as error:  # PySpark's way to say that Java did not start.
-            raise TidingsError(f"Spark did not start ({error}): {log} may say more.") from error
+    spark = open_session("tidings pipeline", master, log=lake.folder / LOG)
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Processes that are started inside write their errors there, for as long as they live."""
-    sys.stderr.flush()
-    before = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 @contextlib.contextmanager

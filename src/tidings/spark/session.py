@@ -12,12 +12,13 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, TidingsError
 from tidings.spark import INSTALL, register
 from tidings.spark.reach import check_reachable
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 JAVA = "Spark needs Java 17 or newer, and there is none: install it (Debian and Ubuntu: openjdk-17-jre-headless)."
 CONNECT = 'Spark Connect (sc://) needs packages of its own: pip install "pyspark[connect]".'
 LOOPBACK = "127.0.0.1"
+LAST_LINES = 3
 ATTEMPTS = 4
 """How often a task is tried; in local mode Spark tries once unless it is told."""
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -86,15 +88,21 @@ def spark_session(
     With `sc://` the session is a Spark Connect server's, which has its settings already. InvalidRequest says so when
     PySpark or Java is missing.
     """
-    session = open_session(name, master, settings)
-    try:
-        yield session
-    finally:
-        session.stop()
+    with tempfile.TemporaryDirectory(prefix="tidings-spark-") as folder:
+        session = open_session(name, master, settings, Path(folder) / "spark.log")
+        try:
+            yield session
+        finally:
+            session.stop()
 
 
-def open_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session for the rest of the process; `spark_session` is the same with an end."""
+def open_session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
+) -> SparkSession:
+    """A session for the rest of the process; `spark_session` is the same with an end.
+
+    What is wrong comes as an exception. What Spark's processes say beside that goes into `log`, if one is given.
+    """
     master = check_ready(master)
     from pyspark.sql import SparkSession
 
@@ -106,16 +114,41 @@ def open_session(name: str, master: str | None = None, settings: Mapping[str, st
         builder = builder.master(master)
         for key, value in (_defaults(master) | dict(settings or {})).items():
             builder = builder.config(key, value)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _stderr_to(log):
         warnings.simplefilter("ignore")  # Those of Spark's own modules.
         try:
             session = builder.getOrCreate()
         except ImportError as error:
             raise InvalidRequest(f"{CONNECT} ({error})" if master.startswith("sc://") else str(error)) from error
+        except RuntimeError as error:  # PySpark's way to say that Java did not start.
+            raise TidingsError(f"Spark did not start ({error}): {_last_words(log)}") from error
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("OFF")  # Errors come as exceptions; a query that is stopped would complain.
     register(session)
     return session
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """Processes that are started inside write their errors there, for as long as they live."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _last_words(log: Path | None) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log is not None else []
+    # Java's own words are followed by those of the scripts that started it.
+    return "; ".join(lines[-LAST_LINES:]) or "it did not say why."
 
 
 def _defaults(master: str) -> dict[str, str]:

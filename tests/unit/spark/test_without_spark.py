@@ -137,3 +137,20 @@ def test_a_fresh_environment_without_extras(tmp_path: Path) -> None:
         text=True,
     )
     assert (done.returncode, done.stderr) == (1, f"{INSTALL}\n")
+
+
+@pytest.mark.timeout(300)
+def test_a_java_that_does_not_start(tmp_path: Path) -> None:
+    """One sentence, with what Java said last; nothing of what Spark says on its way."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'Picked up nothing' >&2\necho 'Error: there is no memory' >&2\nexit 1\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "tidings", "simulate", "--sweep", "--seeds", "1", "--master", "local[1]"],
+        env=os.environ | {"JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"Spark did not start \(.*\): .*Error: there is no memory.*\n", done.stderr), done.stderr
