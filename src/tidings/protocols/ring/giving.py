@@ -120,6 +120,9 @@ class Giver:
 
     def on_ready(self, now_ms: int, ring: Ownership, ready: Ready) -> list[Effect]:
         """Gives what is left of what somebody has loaded."""
+        known = self._find_card(ready.taker.group)
+        if known is not None and known.left and known.slot >= ready.taker.slot:
+            return []  # An old word of a group that has left since: nobody would ever take it.
         arcs = common(ring.arcs, ready.arcs)
         if ring.giving is not None or not arcs or self._patience.is_waiting(now_ms):
             return []

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.protocols.ring.two_groups import World
+from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.ring import transfer
+from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.facts import Edges, Fact, Known, Retired
 from tidings.protocols.ring.gift import Gift
-from tidings.protocols.ring.giving import Parcel
+from tidings.protocols.ring.giving import Giver, Parcel
+from tidings.protocols.ring.handover import LIMITS
+from tidings.protocols.ring.handover_messages import Ready
+from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Giving, Ownership
+from tidings.settings import BrokerSettings
 
 SEEDS = 100
 SEEDS_TO_FIND = 60
@@ -108,3 +115,14 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
 def _run_seeds() -> None:
     for seed in range(SEEDS_TO_FIND):
         World(seed).run()
+
+
+@pytest.mark.parametrize(("slot", "is_given"), [(4, False), (5, False), (6, True)])
+def test_nothing_is_given_to_a_group_that_has_left(slot: int, is_given: bool) -> None:
+    """P12: its word may have been long on its way. One that has come back since speaks from a later slot."""
+    taker = Card(b"taker", ("tcp://127.0.0.1:1",), slot=5, left=True)
+    machine = Machine(BrokerSettings())
+    machine.ring = Ownership((WHOLE,))
+    giver = Giver(machine, lambda _: b"", lambda _: taker, LIMITS)
+    ready = Ready(msgspec.structs.replace(taker, slot=slot, left=False), b"giver", (WHOLE,))
+    assert bool(giver.on_ready(0, machine.ring, ready)) == is_given
