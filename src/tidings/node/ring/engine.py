@@ -70,7 +70,7 @@ from tidings.wire.ring import MARK, Guest, Node, decode_header, encode_message
 RING_TICK_MS = 50
 NEAREST_MAX = 3
 LEFT_MAX = 64
-"""Groups that left, of which one that leaves is told."""
+"""Groups that left, of which another one is told."""
 
 OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"leave-ring"})
 """Requests that are for this node and its group, by the tag that they begin with."""
@@ -164,11 +164,11 @@ class RingEngine(GroupEngine):
                     self._send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
-            case Farewell(word):
+            case Farewell(word, left):
+                self._learn_left(left)
                 self._on_farewell(now_ms, sender, word)
             case Heard(group, left):
-                for card in left:
-                    self.directory.learn_card(card)
+                self._learn_left(left)
                 if self.leading is not None:
                     self.leading.on_heard(group)
             case Shown() | Bodies() | FetchBodies() | Interest():
@@ -194,13 +194,24 @@ class RingEngine(GroupEngine):
             self._after_ring(now_ms)
 
     def _on_farewell(self, now_ms: int, sender: str, word: Word) -> None:
-        """Only a leader's word counts as an answer, since it tells the other groups."""
+        """It is answered once it is in our journal, since whoever leads next has to know it too."""
         self._learn(now_ms, sender, word)
+        ring = self.ring
         if self.leading is None:
             self._send_node(sender, self.word())
+        elif ring is not None and ring.knows_left(word.card.group):
+            self._send_node(sender, Heard(self._identity.group, self._left()))
         else:
-            left = tuple(card for card in self.directory.cards() if card.left and card.group != word.card.group)
-            self._send_node(sender, Heard(self._identity.group, left[-LEFT_MAX:]))
+            self.leading.remember_soon()
+
+    def _left(self) -> tuple[Card, ...]:
+        """The groups of which is known that they have left."""
+        return tuple(card for card in self.directory.cards() if card.left)[-LEFT_MAX:]
+
+    def _learn_left(self, cards: Iterable[Card]) -> None:
+        for card in cards:
+            if card.left and card.group != self._identity.group:
+                self.directory.learn_card(card)
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:
         if word.card.group == self._identity.group and self.leading is not None:
@@ -286,7 +297,7 @@ class RingEngine(GroupEngine):
 
     def send_farewells(self, cards: Iterable[Card]) -> None:
         """Tells other groups that ours has left."""
-        farewell = Farewell(self.word())
+        farewell = Farewell(self.word(), self._left())
         for card in cards:
             self._send_group(card, farewell)
 

@@ -17,6 +17,7 @@ from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import WHOLE, Arc
 from tidings.protocols.ring.handover import Handover
 from tidings.protocols.ring.messages import Between, Card
+from tidings.protocols.ring.ownership import newest
 from tidings.protocols.ring.seat import Seat
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ ASK_MS = 200
 """How long an owner has to say what it owns, before something of it is wished for."""
 WISH_AGAIN_MS = 800
 KNOW_EVERY_MS = 5_000
-CONTACTS_MAX = 64
 LEAVERS_MAX = 64
 FAREWELL_EVERY_MS = 300
 FAREWELLS_MAX = 64
@@ -232,15 +232,24 @@ class Leading:
         if self._left_at_ms is not None:
             self._heard[group] = None
 
+    def remember_soon(self) -> None:
+        """What is known of groups is to be written down now."""
+        self._known_at_ms = 0
+
     def _remember(self, now_ms: int, card: Card) -> Iterator[Effect]:
-        """Writes down which groups there are, so that this one finds its ring again after all nodes were down."""
+        """Writes down which groups there are, so that this one finds its ring again after all nodes were down, and
+        which have left, so that it waits for none of them.
+        """
         ring = self.machine.ring
         assert ring is not None
         if now_ms - self._known_at_ms < KNOW_EVERY_MS:
             return
         self._known_at_ms = now_ms
-        known = {each.group: each.members for each in ring.contacts}
-        cards = [each for each in self._engine.directory.cards() if each.group != card.group and not each.left]
-        newest = tuple(cards[-CONTACTS_MAX:])
-        if {each.group: each.members for each in newest} != known:
-            yield Persist(Know(newest))
+        cards = newest(each for each in self._engine.directory.cards() if each.group != card.group)
+        if _gist(cards) != _gist(ring.contacts):
+            yield Persist(Know(cards))
+
+
+def _gist(cards: tuple[Card, ...]) -> dict[bytes, tuple[object, ...]]:
+    """What is worth writing down: not who leads at the moment."""
+    return {card.group: (card.members, card.left) for card in cards}

@@ -115,13 +115,14 @@ class Find(Message, frozen=True):
 
 
 class Farewell(Message, frozen=True):
-    """We have left the ring, and will be switched off once somebody knows."""
+    """We have left the ring, and will be switched off once somebody knows; and these have left before."""
 
     word: Word
+    left: tuple[Card, ...]
 
 
 class Heard(Message, frozen=True):
-    """A group has heard that yours has left; and these, which you may be waiting for, have left before."""
+    """A group knows for good that yours has left; and these, which you may be waiting for, have left before."""
 
     group: bytes
     left: tuple[Card, ...]

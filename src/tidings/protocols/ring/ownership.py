@@ -23,10 +23,23 @@ from tidings.protocols.ring.messages import Card, Gone
 
 GIVEN_MAX = 64
 CONTACTS_MAX = 64
+"""Groups that are remembered, and as many that have left."""
 TAKEN_MAX = 4_096
 """Groups of which it is remembered what was taken from them: as many as a ring may have."""
 JUDGED_MAX = 65_536
 """Names of which it is remembered whether they are owned, so that a put does not have to hash its topic."""
+
+
+def newest(cards: Iterable[Card]) -> tuple[Card, ...]:
+    """Of cards in the order in which they were heard of as many as are remembered, those of groups that left behind.
+
+    >>> [card.group for card in newest([Card(b"a", ()), Card(b"b", (), left=True), Card(b"c", ())])]
+    [b'a', b'c', b'b']
+    """
+    known = list(cards)
+    here = [card for card in known if not card.left]
+    left = [card for card in known if card.left]
+    return (*here[-CONTACTS_MAX:], *left[-CONTACTS_MAX:])
 
 
 class Giving(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +85,7 @@ class Ownership:
         self.given: tuple[Gone, ...] = ()
         """Arcs that were given away, the newest last: hints where to ask."""
         self.contacts: tuple[Card, ...] = ()
-        """Groups of the ring, so that one that starts again finds it."""
+        """Groups of the ring, so that one that starts again finds it, and those that left, so it waits for none."""
         self.gifts = 0
         """How many times something was given."""
         self.taken: dict[bytes, int] = {}
@@ -159,8 +172,12 @@ class Ownership:
         return taking.arcs
 
     def know(self, cards: Iterable[Card]) -> None:
-        """These groups are in the ring."""
-        self.contacts = tuple(cards)[-CONTACTS_MAX:]
+        """These groups are in the ring, or have been."""
+        self.contacts = newest(cards)
+
+    def knows_left(self, group: bytes) -> bool:
+        """Whether it is written down that a group has left."""
+        return any(card.left and card.group == group for card in self.contacts)
 
     def _become(self, arcs: Arcs) -> None:
         self.arcs = arcs

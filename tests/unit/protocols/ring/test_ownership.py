@@ -50,7 +50,7 @@ from tidings.protocols.events import Received
 from tidings.protocols.ring.arcs import WHOLE, Arc, home_of, point_of, without
 from tidings.protocols.ring.facts import END, START, Edges, Mark
 from tidings.protocols.ring.messages import Card
-from tidings.protocols.ring.ownership import GIVEN_MAX, Ownership
+from tidings.protocols.ring.ownership import CONTACTS_MAX, GIVEN_MAX, Ownership
 from tidings.settings import BrokerSettings
 
 TAKER = Card(b"west", ("tcp://127.0.0.1:7501",))
@@ -428,6 +428,18 @@ def restored(story: Story) -> Machine:
     machine = Machine(story.machine.settings)
     machine.restore(snapshot, [index])
     return machine
+
+
+def test_groups_that_left_are_remembered_beside_the_others() -> None:
+    """P12: they do not push out those that are there."""
+    story = working()
+    cards = [Card(b"%d" % number, (), left=number % 2 == 1) for number in range(6 * CONTACTS_MAX)]
+    story.apply(Know(tuple(cards)))
+    kept = [int(card.group) for card in story.ring.contacts]
+    last = range(4 * CONTACTS_MAX, 6 * CONTACTS_MAX)
+    assert kept == [*last[::2], *last[1::2]]
+    assert story.ring.knows_left(b"%d" % last[-1]) and not story.ring.knows_left(b"%d" % last[-2])
+    assert not story.ring.knows_left(b"1")
 
 
 def test_a_snapshot_has_everything_of_a_ring() -> None:
