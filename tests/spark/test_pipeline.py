@@ -279,5 +279,7 @@ def test_the_command_is_killed(place: Place, tmp_path: Path) -> None:
 @needs_java
 @pytest.mark.soak
 def test_the_command_is_killed_everywhere(place: Place, tmp_path: Path) -> None:
+    """D3: around the first commit of each table in a run; and when parts are written, of which the first has none."""
     tables = ("bronze", "silver", "publishers", "gold")
-    kill_commands(place, tmp_path, [f"{moment}:{table}:1" for table in tables for moment in ("before", "after")])
+    firsts = [f"{moment}:{table}:1" for table in tables for moment in ("before", "after")]
+    kill_commands(place, tmp_path, ["before:bronze:2", *firsts])

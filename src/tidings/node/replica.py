@@ -165,15 +165,16 @@ class ReplicaEngine:
         head, whole, replayed, count, damaged = self._rebuild()
         node = self.replica.node
         owner = next((record.node for record in replayed if isinstance(record, Named)), head.node if head else None)
-        if owner is None:
-            named: list[Record] = [Named(node)]
-            if founded is not None:
-                named.append(Installed(founded))
-                self._stand_at(founded)
-            self._stage(Persist(tuple(named)))
-            replayed += named
-        elif owner != node:
+        if owner not in (None, node):
             raise InvalidRequest(f"This folder belongs to node {owner}, not to {node}: give each node a folder.")
+        begun: list[Record] = [] if owner == node else [Named(node)]
+        # A power cut in the very first commit may have left the node's name alone.
+        if founded is not None and head is None and all(isinstance(record, Named) for record in replayed):
+            begun.append(Installed(founded))
+            self._stand_at(founded)
+        if begun:
+            self._stage(Persist(tuple(begun)))
+            replayed += begun
         self.replica.restore(whole, replayed, damaged)
         self._apply_through(self.replica.log.decided)
         self.replica.log.forget_below(self.applied)

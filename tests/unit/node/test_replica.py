@@ -200,6 +200,22 @@ def test_founding_is_forgotten_once_there_is_anything() -> None:
     assert engine.replica.log.history.at(1).voters == (1, 2, 3)
 
 
+def test_a_founding_of_which_a_power_cut_left_the_name_alone_is_made_whole() -> None:
+    """P6: name and founding are one commit of two records, and the first of them may survive without the second."""
+    disk = make_disk()
+    commit(open_engine(disk, 1, blank=True))
+    for _ in range(2):
+        disk.crash()
+        engine = open_engine(disk, 1, (1,))
+        commit(engine)
+        engine.handle(TimerFired(0, ElectionDue()))
+        commit(engine)
+        propose(engine, 1)
+        commit(engine)
+        assert engine.replica.log.history.at(1).voters == (1,)
+    assert row(engine) == bodies(1, 1)
+
+
 @pytest.mark.parametrize(("voters", "window"), [((), 4), ((1, 1), 4), ((0, 1), 4), ((1,), 0)])
 def test_a_group_needs_different_voters_and_a_window(voters: tuple[int, ...], window: int) -> None:
     with pytest.raises(InvalidRequest, match="different numbers from 1 on"):
