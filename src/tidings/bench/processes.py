@@ -19,6 +19,7 @@ from typing import Any, Self
 import msgspec
 
 import tidings
+from tidings.bench.neighbours import processor_seconds
 from tidings.errors import TidingsError
 
 READY_SECONDS_MAX = 120.0
@@ -140,8 +141,7 @@ class ServerProcess:
 
     def processor_seconds(self) -> float:
         """How long it has been busy since it started."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_seconds(self.pid)
 
 
 class BrokerProcess(ServerProcess):

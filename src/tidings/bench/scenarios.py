@@ -358,18 +358,18 @@ def run(names: Sequence[str], plan: Plan, folder: Path, notice: Notice) -> Resul
     before = neighbours.spent()
     limits = machine_limits(plan, folder, notice)
     notice("machine", "")
-    results.limits = _noted(limits, before)
+    results.limits = _noted(limits, before, 0.0)
     for name in names:
         before = neighbours.spent()
         with stage(name, plan, folder, notice) as on:
             figures = (SCENARIOS | ON_REQUEST)[name].run(on)
             results.raw[name] = on.raw
         # Only now, when the processes of the scenario have ended, is it known what they spent.
-        results.figures += _noted(figures, before)
+        results.figures += _noted(figures, before, on.unseen)
         notice(name, "")
     return results
 
 
-def _noted(figures: list[Figure], before: neighbours.Spent | None) -> list[Figure]:
-    others = neighbours.others_share(before, neighbours.spent())
+def _noted(figures: list[Figure], before: neighbours.Spent | None, unseen: float) -> list[Figure]:
+    others = neighbours.others_share(before, neighbours.spent(), unseen)
     return [msgspec.structs.replace(figure, others=others) for figure in figures]

@@ -71,7 +71,7 @@ def run(on: Stage) -> list[Figure]:
                 to_topic="small" if name.endswith("to a topic") else None,
             )
             times.append(seconds)
-    driver.ask("spark_stop")
+    on.unseen = driver.ask("spark_stop")
     on.raw |= {"rows_per_second": rates, "micro_batch_seconds": batches}
     return [
         Figure(

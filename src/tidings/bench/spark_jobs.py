@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from tidings.bench.neighbours import children, processor_seconds
 from tidings.spark.session import open_session
 
 CHUNK_RECORDS = 500_000
@@ -21,6 +22,8 @@ def spark_start(desk: Any, folder: str) -> str:
     from tidings.bench.spark_ready import ReadySource
 
     session.dataSource.register(ReadySource)
+    server: Any = session.sparkContext._accumulatorServer
+    server.handle_error = lambda *_: None  # It prints a trace when the other side is gone.
     desk.spark = session
     return str(session.version)
 
@@ -33,13 +36,18 @@ def publish_records(desk: Any, topic: str, count: int) -> None:
         desk.connected.put_many(topic, records(first, min(CHUNK_RECORDS, count - first)))
 
 
-def spark_stop(desk: Any) -> None:
-    """Ends the session, and waits for its process, so that what it has spent is known."""
+def spark_stop(desk: Any) -> float:
+    """Ends the session, and waits for its process, so that what it has spent is known.
+
+    The answer is what its Python workers have spent: PySpark's daemons, whose children they are, do not wait for them.
+    """
     gateway = desk.spark.sparkContext._gateway
+    unseen = sum(processor_seconds(worker) for daemon in children(gateway.proc.pid) for worker in children(daemon))
     desk.spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
+    return unseen
 
 
 def _batch(desk: Any, address: str, topic: str, rows: int | None = None) -> Any:

@@ -43,7 +43,7 @@ def run(on: Stage) -> list[Figure]:
             measured.append(driver.ask("spark_read", **source, rows=rows) / rows)
     on.step(f"a stream of {many:,} rows, {few:,} a batch")
     batches = driver.ask("spark_stream", **source, folder=str(on.folder / "stream"), each=few)
-    driver.ask("spark_stop")
+    on.unseen = driver.ask("spark_stop")
     per_row = [seconds / rows for rows, seconds in batches]
     on.raw |= {"table_seconds_per_row": {str(rows): each for rows, each in costs.items()}, "stream": per_row}
     first, last = ends(per_row)

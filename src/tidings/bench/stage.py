@@ -28,6 +28,8 @@ class Stage:
         self.folder = folder
         self.raw: dict[str, Any] = {}
         """Numbers for the JSON report beside the figures."""
+        self.unseen = 0.0
+        """Processor seconds of processes that it started and that nobody could wait for."""
         self._notice = notice
         self._stack = stack
 

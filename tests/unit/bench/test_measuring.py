@@ -144,6 +144,8 @@ def test_our_own_work_is_not_that_of_others() -> None:
     assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=9.0)) == 0.0
     assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=9.5)) == 0.0
     assert others_share(before, Spent(programs=14.0, stolen=2.0, total=110.0, own=9.0)) == pytest.approx(0.2)
+    assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=8.0)) == pytest.approx(0.1)
+    assert others_share(before, Spent(programs=14.0, stolen=0.0, total=110.0, own=8.0), unseen=1.0) == 0.0
     assert others_share(before, before) == 0.0
     assert others_share(None, before) == 0.0
 
