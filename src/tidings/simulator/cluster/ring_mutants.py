@@ -9,7 +9,6 @@ from typing import Any
 from tidings.node.ring import engine as engine_module
 from tidings.node.ring.engine import RingEngine
 from tidings.node.ring.leading import Leading
-from tidings.node.ring.seeking import Seeking
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt, Claim, Drop
 from tidings.protocols.effects import Effect, Persist
@@ -65,21 +64,6 @@ def _drop_untaken() -> Iterator[None]:
         return planted
 
     with patched(Giver, "tick", make):
-        yield
-
-
-# Who is switched off, and who is found.
-
-
-@_mutant("leave-at-once", "a group says that it has left while another waits for it", PROGRESS, first_seed=799)
-def _leave_at_once() -> Iterator[None]:
-    with patched(Leading, "_is_let_go", lambda _: lambda *_: True):
-        yield
-
-
-@_mutant("ask-only-chord", "a group that Chord does not lead to is not asked what it owns", PROGRESS, first_seed=1388)
-def _ask_only_chord() -> Iterator[None]:
-    with patched(Seeking, "_ask_some", lambda _: lambda *_: None):
         yield
 
 

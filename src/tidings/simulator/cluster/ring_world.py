@@ -67,15 +67,17 @@ class Operator:
         self.done = False
 
     def ask(self) -> None:
+        world = self._world
         if self.done:
             return
-        world = self._world
+        world.after(ASK_AGAIN_MS, self.ask)
+        if world.somebody_would_be_lost():
+            return
         self._asked += 1
         world.note("operator", f"asks {self._leaving.group} to leave")
         frames = [codec.encode(operators.LeaveRing(self._asked))]
         for node in world.groups.get(self._leaving.group, ()):
             world.after(1, lambda node=node: node.receive(self._desk, frames))  # type: ignore[misc]
-        world.after(ASK_AGAIN_MS, self.ask)
 
     def on_answer(self, node: NodeProcess, answer: object) -> None:
         if not isinstance(answer, messages.Elsewhere):
@@ -126,6 +128,17 @@ class RingWorld(ClusterWorld):
         some = self.random.sample(here, self.random.randint(0, min(2, len(here))))
         self._contacts[joining.group] = () if joining == founder else tuple(dict.fromkeys((*some, *first)))
         return self.add_group(joining.group, joining.size)
+
+    def somebody_would_be_lost(self) -> bool:
+        """Whether a group that has not come yet knows only groups that leave: these have to wait for it, or else it
+        would never find the ring, and an operator would have to name it another node.
+        """
+        for group, contacts in self._contacts.items():
+            ring = self.watch.ring.of[group].reference.ring if group in self.watch.ring.of else None
+            has_come = ring is not None and (ring.arcs or ring.taken)
+            if contacts and not has_come and all(self.by_address[each].group in self._leavers for each in contacts):
+                return True
+        return False
 
     def _make_node(self, node: NodeProcess, journal: Journal) -> RingEngine:
         return RingEngine(
