@@ -3,7 +3,8 @@
 Small stored batches are put together until a RecordBatch is large enough to be worth its way into the JVM. A column
 that is the same in every row (the topic, mostly the publisher, and what no message has) is made once and used again;
 one that is the same for a whole batch (times) is repeated by Arrow. Values that are all of one size are copied as one
-block; others, and keys, headers and ids, are touched one by one, as the objects that the wire's decoder made.
+block, those of up to 255 bytes without their heads (see `varied`); others, and keys, headers and ids, are touched one
+by one, as the objects that the wire's decoder made.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ import pyarrow.compute as pc
 
 from tidings.client.ranges import Stored
 from tidings.message import Batch, Columns, Headers
+from tidings.spark.varied import HEAD_BYTES, VALUE_BYTES_MAX, Spaced, Varied, read_varied
 from tidings.wire.even import Even
 
 ROWS_WANTED = 16384
 BYTES_WANTED = 16 * 1024 * 1024
 """A RecordBatch is closed once it has this many rows, or about this many bytes."""
+VARIED_SKIPPED = 15
+"""So many batches are unpacked at once after one whose values could not be found otherwise."""
 COLUMNS_KEPT = 8
 """Columns with one value in all rows that are kept: those of one reader are five at most."""
 
@@ -56,21 +60,41 @@ class Piece(msgspec.Struct, frozen=True):
     count: int
     stored_us: int | None
     size_bytes: int
-    columns: Columns | Even
-    values: pa.Array | list[bytes]
-    """An array where they are all of one size."""
+    columns: Columns | Even | Varied
+    values: pa.Array | Spaced | list[bytes]
+    """An array where they are all of one size, or have their heads with them."""
 
 
-def _piece(batch: Batch | Stored) -> Piece:
-    if isinstance(batch, Stored):
-        even = batch.even()
-        if even is not None:
+class Unpacking:
+    """Makes pieces of batches. What did not work with one of them is not tried with the next few."""
+
+    def __init__(self) -> None:
+        self._skipped = 0
+
+    def piece(self, batch: Batch | Stored) -> Piece:
+        """What is wanted of a batch, with as few objects as can be."""
+        if isinstance(batch, Stored):
             stored_us = batch.stored_ms * 1000 or None
-            return Piece(batch.topic, batch.start, even.count, stored_us, len(batch.body), even, _block(even))
-        batch = batch.batch()
-    stored_us = None if batch.stored_at is None else round(batch.stored_at * 1e6)
-    count = len(batch.values)
-    return Piece(batch.topic, batch.first_offset, count, stored_us, batch.size_bytes, batch.columns, batch.values)
+            even = batch.even()
+            if even is not None:
+                return Piece(batch.topic, batch.start, even.count, stored_us, len(batch.body), even, _block(even))
+            varied = self._varied(batch)
+            if varied is not None:
+                return Piece(batch.topic, batch.start, varied.count, stored_us, len(batch.body), varied, varied.values)
+            batch = batch.batch()
+        stored_us = None if batch.stored_at is None else round(batch.stored_at * 1e6)
+        count = len(batch.values)
+        return Piece(batch.topic, batch.first_offset, count, stored_us, batch.size_bytes, batch.columns, batch.values)
+
+    def _varied(self, batch: Stored) -> Varied | None:
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        varied = read_varied(batch.body)
+        if varied is None or varied.count != batch.count:
+            self._skipped = VARIED_SKIPPED
+            return None
+        return varied.part(batch.start - batch.first_offset, batch.end - batch.first_offset)
 
 
 def _block(even: Even) -> pa.Array:
@@ -84,7 +108,7 @@ def record_batches(batches: Iterable[Batch | Stored], schema: pa.Schema) -> Iter
     builders = [BUILDERS[name] for name in schema.names]
     pieces: list[Piece] = []
     rows = size_bytes = 0
-    for piece in map(_piece, batches):
+    for piece in map(Unpacking().piece, batches):
         gap = bool(pieces) and piece.first_offset != pieces[-1].first_offset + pieces[-1].count
         if gap or rows >= ROWS_WANTED or size_bytes >= BYTES_WANTED:
             yield pa.RecordBatch.from_arrays([build(pieces, rows) for build in builders], schema=schema)
@@ -106,9 +130,13 @@ def _offsets(pieces: list[Piece], rows: int) -> pa.Array:
 
 def _values(pieces: list[Piece], rows: int) -> pa.Array:
     arrays: list[pa.Array] = []
-    for is_list, group in groupby((piece.values for piece in pieces), key=lambda values: isinstance(values, list)):
-        if is_list:
+    kinds: Iterator[tuple[type, Iterator[Any]]] = groupby((piece.values for piece in pieces), key=type)
+    for kind, group in kinds:
+        if kind is list:
             arrays.append(pa.array(list(chain.from_iterable(group)), pa.binary()))
+        elif kind is Spaced:
+            spaced = pa.concat_arrays([values.array for values in group])
+            arrays.append(pc.binary_slice(spaced, HEAD_BYTES, HEAD_BYTES + VALUE_BYTES_MAX))
         else:
             arrays.extend(group)
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
