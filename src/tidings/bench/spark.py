@@ -12,7 +12,9 @@ from tidings.spark import INSTALL
 from tidings.spark.session import check_java
 
 WARM_UP_READS = 6
-"""The JVM compiles what it does often; the first reads of either side take up to three times as long as later ones."""
+"""The JVM compiles what it does often; the first reads of either side take up to three times as long as later ones, and
+on a busy machine it goes on compiling for several more.
+"""
 
 
 def steps(plan: Plan) -> int:
