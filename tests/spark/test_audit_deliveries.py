@@ -209,14 +209,12 @@ def test_only_a_marked_repetition_is_excused(place: Place, scribe: Scribe) -> No
 
 
 def test_a_power_cut_leaves_a_doubt_and_a_crash_does_not(
-    place: Place, scribe: Scribe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D4: records that a restart of the machine may have cut short do not prove that a message was lost."""
-    boot = tmp_path / "boot_id"
-    monkeypatch.setattr("tidings.client.record._BOOT", boot)
     for name, boots in (("killed", ("one", "one")), ("cut off", ("one", "two"))):
         for epoch, (number, handing) in enumerate(zip(boots, (all_of(30), all_of(35, COUNT)), strict=True)):
-            boot.write_text(number)
+            monkeypatch.setattr("tidings.client.record.boot_id", lambda number=number: number)
             scribe.session(Subscriber(name), handing, epoch, 0 if epoch == 0 else 35, None if epoch == 0 else COUNT)
     subjects = found(place, scribe.folder)
     assert (figures(subjects["killed"]), subjects["killed"].unsure) == ({"lost": 5}, 0)

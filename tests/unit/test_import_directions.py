@@ -27,6 +27,8 @@ RING = ("node.ring.engine", "node.ring.leading")
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
+    # Which machine this is: for who writes it down, and for two who ask whether they are on the same.
+    "boot": (),
     "message": ("errors",),
     "settings": ("errors",),
     "protocols": NOUNS,
@@ -35,10 +37,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "transport": ("errors", "settings", "wire"),
     # A storage server keeps the files of a journal; a broker may use one as its disk.
     "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
-    "node": (*NOUNS, "transport", "journal", "wire", "protocols", "storage.remote"),
+    "node": (*NOUNS, "boot", "transport", "journal", "wire", "protocols", "storage.remote"),
     # A node of an overlay: it runs the stacks over ZeroMQ, and knows no journal.
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
-    "client": (*NOUNS, "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
+    "client": (*NOUNS, "boot", "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
     "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.

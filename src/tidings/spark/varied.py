@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidings.client.link import Frame
 from tidings.message import Headers
-from tidings.wire.codec import Frame
 
 try:
     import numpy as np
