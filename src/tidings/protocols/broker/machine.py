@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_left
 from typing import assert_never
 
-from tidings.errors import Fenced, InvalidRequest, LimitReached, NoSuchTopic, NotSubscribed
+from tidings.errors import Fenced, InvalidRequest, LimitReached, Moved, NoSuchTopic, NotSubscribed
 from tidings.protocols.broker import snapshots
 from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.clients import Client
@@ -131,9 +131,13 @@ class Machine:
         return self.ring is None or self.ring.owns_topic(topic)
 
     def check_session(self, name: str, epoch: int) -> Client:
-        """The client of a current session, or Fenced."""
+        """The client of a current session, or Fenced. Moved if it has been forgotten here with what was given away
+        while its request was on its way: it brings its epoch when it comes again.
+        """
         client = self.clients.get(name)
         if client is None:
+            if self.ring is not None and not self.ring.owns_home(name):
+                raise Moved(f"The name {name!r} is not known here any more: ask again.")
             raise Fenced(f"There is no session of {name!r}: connect again.")
         if client.epoch != epoch:
             raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")

@@ -430,6 +430,21 @@ def restored(story: Story) -> Machine:
     return machine
 
 
+@pytest.mark.parametrize(
+    ("ring", "error"),
+    [(None, Fenced), (Ownership((WHOLE,)), Fenced), (Ownership(), Moved)],
+    ids=["alone", "home", "not home"],
+)
+def test_a_client_that_is_not_known_is_shut_out_only_where_its_epochs_are_given(
+    ring: Ownership | None, error: type[Exception]
+) -> None:
+    """P12: elsewhere it was forgotten with what was given away, while a request of its was on its way."""
+    machine = Machine(BrokerSettings())
+    machine.ring = ring
+    with pytest.raises(error):
+        machine.check_session("ann", 1)
+
+
 def test_groups_that_left_are_remembered_beside_the_others() -> None:
     """P12: they do not push out those that are there."""
     story = working()
