@@ -80,15 +80,14 @@ def processor_seconds(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, and that have not ended.
+    """The processes that a process has started, and that have not ended; none where the system does not say.
 
     >>> os.getpid() in children(os.getppid())
     True
     """
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # It has ended meanwhile.
-                if int(_stat_of(int(entry.name))[1]) == pid:
-                    found.append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if int(_stat_of(int(entry.name))[1]) == pid:
+                found.append(int(entry.name))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,8 @@ def test_texts_are_found_with_all_that_comes_with_them() -> None:
         assert found.count == COUNT
         check(stored(columns))
         check(stored(columns, 3, 250))
+        sent = stored(columns)  # As it comes over a socket.
+        check(msgspec.structs.replace(sent, body=memoryview(sent.body)))
 
 
 @pytest.mark.parametrize(
