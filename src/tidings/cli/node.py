@@ -8,8 +8,14 @@ import sys
 from pathlib import Path
 
 from tidings import settings
-from tidings.cli.serve import RING_NAME, add_broker_arguments, addresses, broker_settings, free_port, write_whole
-from tidings.errors import InvalidRequest
+from tidings.cli.serve import (
+    add_broker_arguments,
+    add_trust_argument,
+    addresses,
+    broker_settings,
+    free_port,
+    write_whole,
+)
 
 HELP = r"""\ With --data, runs a node of a ring of replica groups: a durable bus for every client, at whichever node it
 connects. A group is founded by the nodes of its --group; the first group is the ring, and others join it by the
@@ -66,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ready-file", metavar="PATH", type=Path, help="write the address there once the node answers")
     parser.add_argument("--verbose", action="store_true", help="say who comes and goes")
+    add_trust_argument(parser)
     durable = parser.add_argument_group("the broker of a node with --data")
     add_broker_arguments(durable)
 
@@ -115,8 +122,6 @@ def run_durable(arguments: argparse.Namespace) -> int:
     from tidings.node.ring.process import serve_node
 
     data: Path = arguments.data
-    if (data / "member").exists() and not (data / RING_NAME).exists():
-        raise InvalidRequest(f"{data} belongs to a member of a group without a ring: start it with `tidings serve`.")
     node = settings.load(settings.NodeSettings, {"bind": free_port(arguments.bind), "keys": arguments.keys})
     group = settings.load(
         settings.GroupSettings,
@@ -139,8 +144,6 @@ def run_durable(arguments: argparse.Namespace) -> int:
         if ready_file is not None:
             write_whole(ready_file, address + "\n")
 
-    data.mkdir(parents=True, exist_ok=True)
-    (data / RING_NAME).touch()
     try:
         serve_node(
             data,
@@ -151,6 +154,7 @@ def run_durable(arguments: argparse.Namespace) -> int:
             settings.load(settings.ReplicaSettings),
             ring,
             on_ready,
+            arguments.trust_copy,
         )
     finally:
         if ready_file is not None:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from tidings.gateways.sockets import SocketDoor
 
 HTTP_PORT = 7480
-RING_NAME = "ring"
-"""The file that marks the folder of a node of a ring."""
-
 HELP = """\
 Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. What it has acknowledged
 is on disk and there again after any end. Flags come before TIDINGS_* variables, these before tidings.toml.
@@ -62,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--advertise", metavar="ADDRESS", help="the address at which other members reach this one (default: --bind)"
     )
+    add_trust_argument(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     add_broker_arguments(parser)
     parser.add_argument(
@@ -100,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
 
+    from tidings.journal import folder
     from tidings.node import loop
     from tidings.transport import curve
 
@@ -107,9 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
     group = settings.load(
         settings.GroupSettings, {"group": arguments.group, "join": arguments.join, "advertise": arguments.advertise}
     )
-    if arguments.data is not None and (arguments.data / RING_NAME).exists():
-        raise InvalidRequest(f"{arguments.data} belongs to a node of a ring: start it with `tidings node --data`.")
-    replicated = bool(group.group or group.join) or is_member(arguments.data)
+    role = folder.role_of(arguments.data) if arguments.data is not None else None
+    replicated = bool(group.group or group.join) or role == folder.MEMBER
+    if role not in (None, folder.MEMBER if replicated else folder.BROKER):
+        raise folder.wrong_role(arguments.data, role)
     if replicated and (arguments.data is None or sockets.sockets_port is not None):
         raise InvalidRequest("A member of a group keeps its own folder and has no --sockets: give --data, leave those.")
     ready_file: Path | None = arguments.ready_file
@@ -142,10 +142,20 @@ def run(arguments: argparse.Namespace) -> int:
             from tidings.node.member import serve_member
 
             replica = settings.load(settings.ReplicaSettings)
-            serve_member(arguments.data, broker, journal, node, group, replica, on_ready)
+            serve_member(
+                arguments.data, broker, journal, node, group, replica, on_ready, trusts_copy=arguments.trust_copy
+            )
         else:
             loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
     return 0
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust-copy",
+        action="store_true",
+        help="let a copied folder vote in its member's place: only if that member has not run since it was copied",
+    )
 
 
 def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
@@ -209,11 +219,6 @@ def addresses(text: str) -> list[str]:
     ['tcp://a:1', 'tcp://b:2']
     """
     return [each.strip() for each in text.split(",")]
-
-
-def is_member(data: Path | None) -> bool:
-    """Whether a folder belongs to a member of a group, which it stays without being told again."""
-    return data is not None and (data / "member").exists()
 
 
 def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:

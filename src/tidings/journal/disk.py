@@ -1,14 +1,14 @@
 """The few things that the journal asks of a disk, and the real disk that does them.
 
 Everything goes through this small interface so that the simulator's disk, which tears and forgets, can
-take its place. A disk is one folder of files without subfolders, owned by one process at a time: a lock
-that the kernel drops when the process dies, however it dies, keeps a second one out.
+take its place. A disk is one folder of files without subfolders, owned by one process at a time, in one role (`folder`).
 
 What each call promises: `create`, `replace`, `remove`, `truncate` and `seal` are on disk when they return,
 directory entry included; `append` is only written, and on disk after the next `sync` of that file. Room may
-be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end.
+be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end. `durable_size` says
+how much of the newest segment had certainly been synced, also after a crash (`mark`).
 `replace` is atomic: after a crash the file is the old one or the new one. A call that ends in `DiskFull`
-has changed nothing. After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
+has changed nothing; some room is kept for small writes (`reserve`). After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
 what it could not write and will not say so twice, so the process must end and recover.
 
 A disk may be `remote`: another process has the folder (`tidings.storage`). Then every call crosses over to it, so that
@@ -21,7 +21,6 @@ one thread which may be another; `remove` by either, for files that the other on
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import threading
@@ -30,12 +29,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tidings.errors import StorageError, Unavailable
+from tidings.errors import StorageError
+from tidings.journal.folder import BROKER, FOLDER_NAME, INVENTORY_NAME, LOCK_NAME, TEMPORARY_SUFFIX, Folder
+from tidings.journal.mark import MARK_NAME, DurableMark
+from tidings.journal.reserve import RESERVE_BYTES, RESERVE_NAME, SMALL_WRITE_BYTES_MAX, Reserve
 
 Buffer = bytes | memoryview
 
-LOCK_NAME = "lock"
-TEMPORARY_SUFFIX = ".tmp"
+HOUSEKEEPING = frozenset({LOCK_NAME, FOLDER_NAME, MARK_NAME, RESERVE_NAME, FOLDER_NAME + TEMPORARY_SUFFIX})
+"""Files of the folder itself, which are nobody else's business."""
 DESCRIPTORS_MAX = 4
 ALLOCATED_BYTES = 1024 * 1024
 """Room made ahead of a file's end. A sync then has no new size to write down, and takes a quarter less time."""
@@ -69,6 +71,12 @@ class Disk(Protocol):
 
     remote: bool
     """Whether the folder is in the hands of another process."""
+    salt: int
+    """A number of the folder's own, from which its files' checksums begin."""
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether only what frees room may still be written."""
 
     def names(self) -> list[str]:
         """The files that are there, sorted."""
@@ -87,6 +95,15 @@ class Disk(Protocol):
 
     def sync(self, name: str) -> None:
         """Brings all that was appended to a file onto the disk, or raises SyncFailed."""
+
+    def durable_size(self, name: str) -> int:
+        """So many bytes of a segment had certainly been synced; 0 if nothing is known of it."""
+
+    def settle(self) -> None:
+        """Brings what is known to be durable onto the disk too; all the rest is there already."""
+
+    def restock(self) -> None:
+        """Tries to take back the room that is kept for what frees room, if it had to be given."""
 
     def seal(self, name: str) -> None:
         """Nothing more will be appended to a file: it ends where its last byte is."""
@@ -157,23 +174,17 @@ class RealDisk:
 
     remote = False
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, role: str = BROKER, reserve_bytes: int = RESERVE_BYTES) -> None:
         self._folder = Path(folder).absolute()
+        self.home = Folder(self._folder, role)
+        self.salt = self.home.salt
+        self._directory = self.home.directory
         try:
-            make_folder(self._folder)
-            self._lock = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            self._mark = DurableMark(self._folder, self.salt)
         except OSError as error:
-            raise StorageError(
-                f"The folder {folder} cannot be used ({error.strerror}): choose another or change its permissions."
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise Unavailable(
-                f"The folder {folder} is in use by another broker: stop it first, or connect to it."
-            ) from error
-        self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self.home.close()
+            raise _failed(MARK_NAME, error) from error
+        self._reserve = Reserve(self._folder, reserve_bytes)
         # Writers and readers are two threads: with a table each, neither closes under the other.
         self._writers = _Descriptors(self._folder, os.O_WRONLY)
         self._readers = _Descriptors(self._folder, os.O_RDONLY)
@@ -183,6 +194,14 @@ class RealDisk:
         self._found: dict[str, Whereabouts] = {}
         # A process that was killed may have left entries that only the page cache knows.
         self._sync_directory()
+
+    @property
+    def short_of_room(self) -> bool:
+        return self._reserve.short
+
+    def restock(self) -> None:
+        if self._reserve.short:
+            self._reserve.restock()
 
     def names(self) -> list[str]:
         return _names(self._folder)
@@ -204,7 +223,7 @@ class RealDisk:
         if size_before is None:
             size_before = os.fstat(descriptor).st_size
         size_after = size_before + sum(map(len, buffers))
-        if size_after > self._allocated.get(name, 0):
+        if size_after > self._allocated.get(name, 0) and not self._reserve.short:
             self._make_room(name, descriptor, size_before, size_after)
         try:
             _write_all(descriptor, buffers, size_before, size_after)
@@ -212,6 +231,9 @@ class RealDisk:
             if error.errno in FULL_ERRORS:
                 # Synced, so that a power cut cannot bring back records whose writer was told "not stored".
                 self.truncate(name, size_before)
+                if size_after - size_before <= SMALL_WRITE_BYTES_MAX and self._reserve.release():
+                    self.append(name, buffers)
+                    return
             raise _full_or_failed(name, error) from error
         self._sizes[name] = size_after
 
@@ -236,8 +258,20 @@ class RealDisk:
     def sync(self, name: str) -> None:
         try:
             os.fdatasync(self._writers.of(name))
+            slot = _segment_slot(name)
+            if slot is not None:
+                self._mark.set(slot, self.size(name))
         except OSError as error:
             raise _failed(name, error) from error
+
+    def durable_size(self, name: str) -> int:
+        return self._mark.size if self._mark.size and self._mark.slot == _segment_slot(name) else 0
+
+    def settle(self) -> None:
+        try:
+            self._mark.sync()
+        except OSError as error:
+            raise _failed(MARK_NAME, error) from error
 
     def seal(self, name: str) -> None:
         if name in self._allocated:
@@ -247,6 +281,7 @@ class RealDisk:
         descriptor = self._writers.of(name)
         self._allocated.pop(name, None)
         try:
+            self._lower_mark(name, size)
             os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         except OSError as error:
@@ -265,17 +300,24 @@ class RealDisk:
             os.rename(temporary, self._folder / name)
         except OSError as error:
             temporary.unlink(missing_ok=True)
+            if error.errno in FULL_ERRORS and self._reserve.release():
+                self.replace(name, buffers)
+                return
             raise _full_or_failed(name, error) from error
         self._forget(name)
         self._sync_directory()
+        if name == INVENTORY_NAME:
+            self.home.mark_begun()
 
     def rename(self, name: str, new_name: str) -> None:
+        self._lower_mark(new_name, 0)
         self._forget(name)
         os.rename(self._folder / name, self._folder / new_name)
         self._forget(new_name)
         self._sync_directory()
 
     def remove(self, name: str) -> None:
+        self._lower_mark(name, 0)
         self._forget(name)
         os.unlink(self._folder / name)
         self._sync_directory()
@@ -311,8 +353,14 @@ class RealDisk:
             os.truncate(self._folder / name, self._sizes[name])
         self._writers.close()
         self._readers.close()
-        os.close(self._directory)
-        os.close(self._lock)  # Drops the lock: the last thing, when nothing of ours is open any more.
+        self._mark.close()
+        self._reserve.close()
+        self.home.close()  # Drops the locks: the last thing, when nothing of ours is open any more.
+
+    def _lower_mark(self, name: str, size: int) -> None:
+        slot = _segment_slot(name)
+        if slot is not None:
+            self._mark.lower(slot, size)
 
     def _forget(self, name: str) -> None:
         self._writers.drop(name)
@@ -357,20 +405,12 @@ class ReadFolder:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name != LOCK_NAME)
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name not in HOUSEKEEPING)
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents; each new entry is synced into the folder that holds it."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+def _segment_slot(name: str) -> int | None:
+    """The slot that names a segment; None if the name is another file's."""
+    return int(name[:20]) if name.endswith(".journal") and name[:20].isdecimal() else None
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int, end: int) -> None:

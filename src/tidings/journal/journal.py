@@ -4,8 +4,8 @@ The owner's loop calls `begin` with all that is ready, hands the commit to a thr
 (one write and one sync, however many records), and calls `finish` when that has returned. Only then do
 the records exist. At most one commit is under way; meanwhile the loop may go on reading. `write` uses
 nothing but the commit and the disk, and the loop changes nothing that a commit refers to, so there are no
-locks. After `DiskFull` the loop calls `undo`, and it is as if `begin` had never been called; `write` has
-put the disk back already. After any other error the process must end.
+locks. After `DiskFull` the loop calls `undo`, and it is as if `begin` had never been called, but that a segment may
+have been sealed; `write` has put the disk back already. After any other error the process must end.
 
 When the current segment is `full` the owner makes an index of it and a snapshot of its own state and
 calls `roll_next` before `begin`; that commit seals the segment and goes into a new one. The steps are in
@@ -14,22 +14,37 @@ calls `roll_next` before `begin`; that commit seals the segment and goes into a 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
 import msgspec
 
-from tidings.errors import StorageError
+from tidings.errors import StorageDamaged, StorageError
 from tidings.journal import segment as files
 from tidings.journal.disk import Buffer, Disk, DiskFull, Whereabouts
+from tidings.journal.folder import INVENTORY_NAME
+from tidings.journal.notes import write_note
 from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
-from tidings.journal.recovery import Recovery, Span, check, replay, survey
+from tidings.journal.recovery import Inventory, Recovery, Span, check, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
 REMOTE_COMMIT_FACTOR = 8
 """How much larger commits to a storage server may be: each is a call, and costs one however small it is."""
+
+RESTORE = "Restore the folder from a copy."
+"""What to do about damage, for a broker whose folder is the only one there is."""
+
+
+@contextlib.contextmanager
+def advising(remedy: str) -> Iterator[None]:
+    """Adds to an error of the journal what its owner can do about it."""
+    try:
+        yield
+    except StorageDamaged as error:
+        raise StorageDamaged(f"{error} {remedy}") from error
 
 
 class Roll(msgspec.Struct, frozen=True):
@@ -40,6 +55,10 @@ class Roll(msgspec.Struct, frozen=True):
     index: bytes
     snapshot: bytes
     older_snapshot: str | None
+    removable_address: int
+    """Segments that end at or before it go when this is on disk."""
+    oldest_slot: int
+    """The oldest segment that stays."""
 
 
 class Commit(msgspec.Struct):
@@ -52,6 +71,8 @@ class Commit(msgspec.Struct):
     durable_address: int
     end_address: int
     last_time_ms: int
+    sealed: bool = False
+    """Whether the roll is on disk, whatever came of the records."""
 
 
 class Journal:
@@ -168,13 +189,20 @@ class Journal:
         self._durable_address = self._end_address
         self._ready = True
 
-    def roll_next(self, index: bytes, snapshot: bytes) -> None:
-        """Makes the next commit seal the current segment: its index, and the state before `next_slot`."""
+    def roll_next(self, index: bytes, snapshot: bytes, removable_address: int = 0) -> None:
+        """Makes the next commit seal the current segment: its index, and the state before `next_slot`.
+
+        Segments that end at or before `removable_address` are removed when it has been written.
+        """
         assert self._ready
         assert self._commit is None, "a commit is under way"
         assert self._next_slot > self._first_slot, "a segment without records cannot be sealed"
         sealed = Segment(self._first_slot, self._base_address, self._end_address, self._last_time_ms)
-        self._roll = Roll(sealed, self._next_slot, index, snapshot, self._snapshot_name)
+        kept = (each.first_slot for each in (*self._sealed, sealed) if each.end_address > removable_address)
+        oldest_slot = next(kept, self._next_slot)
+        self._roll = Roll(
+            sealed, self._next_slot, index, snapshot, self._snapshot_name, removable_address, oldest_slot
+        )
 
     def begin(self, appends: list[Append]) -> Commit:
         """Gives slots and addresses to what is to be appended."""
@@ -221,18 +249,33 @@ class Journal:
         for append, record in zip(commit.appends, commit.records, strict=True):
             encode(append, record, durable_address, buffers)
         roll, disk = commit.roll, self._disk
-        try:
-            if roll is not None:
+        if roll is not None:
+            try:
                 self._seal(roll, commit.name)
-            if buffers:
-                write = disk.commit if self._syncs else disk.append
-                write(commit.name, buffers)
-        except DiskFull:
-            if roll is not None:
+            except DiskFull:
                 self._unseal(roll, commit.name)
-            raise
-        if roll is not None and roll.older_snapshot is not None:
-            disk.remove(roll.older_snapshot)
+                raise
+            commit.sealed = True
+            if roll.older_snapshot is not None:
+                disk.remove(roll.older_snapshot)
+        if buffers:
+            write = disk.commit if self._syncs else disk.append
+            write(commit.name, buffers)
+
+    def settle(self) -> None:
+        """Leaves a mark that everything finished is on disk; in the thread that writes, with no commit under way."""
+        if not self._syncs and not self.remote:  # A storage server does so itself, when it stops.
+            self._disk.sync(self._name)
+        self._disk.settle()
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether only what frees room may still be written."""
+        return self._disk.short_of_room
+
+    def restock(self) -> None:
+        """Looks whether there is room again."""
+        self._disk.restock()
 
     def tend(self) -> None:
         """Looks after a remote disk while there is nothing to write; in the thread that writes."""
@@ -242,12 +285,7 @@ class Journal:
         """Takes in a commit that has been written: its records exist from now on."""
         assert self._commit is commit
         self._commit = None
-        roll = commit.roll
-        if roll is not None:
-            self._roll = None
-            self._sealed.append(roll.sealed)
-            self._snapshot_name = files.snapshot_name(roll.next_slot)
-            self._begin_segment(roll.next_slot, roll.sealed.end_address)
+        self._finish_roll(commit)
         self._next_slot += len(commit.records)
         self._end_address = commit.end_address
         self._last_time_ms = commit.last_time_ms
@@ -255,10 +293,21 @@ class Journal:
         self._remember(commit)
 
     def undo(self, commit: Commit) -> None:
-        """Forgets a commit whose write ended in DiskFull. A roll is forgotten too: call `roll_next` again."""
+        """Forgets a commit whose write ended in DiskFull. So is a roll that is not on disk: call `roll_next` again."""
         assert self._commit is commit
         self._commit = None
+        self._finish_roll(commit)
         self._roll = None
+
+    def _finish_roll(self, commit: Commit) -> None:
+        roll = commit.roll
+        if roll is not None and commit.sealed:
+            self._roll = None
+            self._sealed.append(roll.sealed)
+            self._snapshot_name = files.snapshot_name(roll.next_slot)
+            self._begin_segment(roll.next_slot, roll.sealed.end_address)
+            self._end_address = self._durable_address = roll.sealed.end_address + SEGMENT_HEADER_SIZE
+            self._remove_through(roll.removable_address)
 
     def read(self, address: int, size: int) -> Buffer:
         """The bytes at an address: a body of a finished record, or any part of one."""
@@ -305,8 +354,8 @@ class Journal:
         """Where a sealed segment is damaged; reads all of it."""
         return list(check(self._disk.map(files.journal_name(segment.first_slot)), segment.base_address))
 
-    def remove_through(self, end_address: int) -> int:
-        """Removes every sealed segment that ends at or before an address; gives back how many."""
+    def _remove_through(self, end_address: int) -> None:
+        """Removes every sealed segment that ends at or before an address; the inventory says so already."""
         count = 0
         while count < len(self._sealed) and self._sealed[count].end_address <= end_address:
             slot = self._sealed[count].first_slot
@@ -316,7 +365,6 @@ class Journal:
             self._disk.remove(files.index_name(slot))
             count += 1
         del self._sealed[:count]
-        return count
 
     def close(self) -> None:
         """Lets go of the disk. Everything finished is there already."""
@@ -332,7 +380,7 @@ class Journal:
         self._last_time_ms = 0
 
     def _seal(self, roll: Roll, name: str) -> None:
-        """Steps 1 to 3 of `recovery`, in the commit thread."""
+        """Steps 0 to 4 of `recovery`, in the commit thread."""
         disk, sealed = self._disk, roll.sealed
         if not self._syncs:
             disk.sync(files.journal_name(sealed.first_slot))
@@ -345,6 +393,7 @@ class Journal:
         )
         disk.create(name)
         disk.commit(name, [files.encode_header(roll.next_slot, sealed.end_address)])
+        write_note(disk, INVENTORY_NAME, Inventory(roll.oldest_slot, roll.next_slot))
 
     def _unseal(self, roll: Roll, name: str) -> None:
         """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""

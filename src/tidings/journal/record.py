@@ -24,12 +24,13 @@ before the sync has ended may keep any part of them: nothing, the beginning, or 
 early one. So the first invalid record, at address `p` of the last segment, is either that torn tail or
 damage to something that had been synced, and must not be cut off in the second case. `durable_address`
 tells them apart: whatever was written after a sync that covered `p` says so. If a valid record with
-`durable_address > p` is found anywhere behind `p`, then `p` had been on disk and is damaged; if there is
-none, then nothing behind `p` was ever answered for, and all of it is cut off.
+`durable_address > p` is found anywhere behind `p`, or the durable mark is beyond `p` (see `mark`), then `p`
+had been on disk and is damaged; if not, then nothing behind `p` was ever answered for, and all of it is
+cut off, with a line in the log.
 
-What this cannot see: damage inside the very last commit, behind which nothing was written, looks like a
-torn tail. With durability "os" nothing is synced between the start and the next new segment, so
-there everything since then counts as tail.
+What this cannot see: a power cut may leave an older mark, so that damage inside the very last commit before
+it looks like a torn tail. With durability "os" the mark moves when a segment is sealed, in an idle moment and at
+a clean stop; everything since then counts as tail.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def peek(view: memoryview, address: int) -> tuple[Record, int] | None:
     magic, _, kind, _, _, command_size, bodies_size, slot, number, node, time_ms, _ = _unpack_header(view)
     end = HEADER_SIZE + command_size
     if magic != MAGIC:
-        raise StorageDamaged(f"There is no record at address {address}. Restore the folder from a copy.")
+        raise StorageDamaged(f"There is no record at address {address}.")
     if end > len(view):
         return None
     return Record(slot, kind, time_ms, number, node, bytes(view[HEADER_SIZE:end]), address + end, bodies_size), end
@@ -169,8 +170,7 @@ def scan(view: memoryview, position: int, base_address: int, slot: int, name: st
     while (record := decode(view, position, base_address)) is not None:
         if record.slot != slot:
             raise StorageDamaged(
-                f"{name} is damaged at position {position}: slot {record.slot} is there instead of {slot}. "
-                "Restore the folder from a copy."
+                f"{name} is damaged at position {position}: slot {record.slot} is there instead of {slot}."
             )
         yield record
         position = record.end_address - base_address

@@ -6,21 +6,24 @@ A new segment comes to be in this order, each step on disk before the next begin
     1. its index
     2. the snapshot of the state before the next slot
     3. the new segment, empty; its header
-    4. its first records
-    5. the older snapshot goes
+    4. the inventory: this is the newest segment now, and that is the oldest
+    5. the older snapshot goes; then segments that retention has let go, oldest first, each before its index
+    6. its first records
 
 So the newest snapshot says where the last segment begins. If that segment is missing, or has neither a
-readable header nor a record, the crash came between 2 and 4 and it is made now. An index without its
-snapshot (a crash between 1 and 2) is as good as none: the segment was not sealed, it is replayed, and the
-index is written again later. Whatever else does not fit together is StorageDamaged.
+readable header nor a record, the crash came between 2 and 4 and it is made now; but not if the inventory
+names it, for then it was there. An index without its snapshot (a crash between 1 and 2) is as good as none:
+the segment was not sealed, it is replayed, and the index is written again later. What is older than the
+inventory's oldest segment was to be removed, and goes now. Whatever else does not fit together is
+StorageDamaged, and nothing is changed: a file that is missing is never taken for one that never was.
 
 Sealed segments are not read: their headers and sizes must agree with their indexes and with each other,
-and that is all. The first of them may be missing, because retention removes them, oldest first, the
-segment before its index. Replay is therefore bounded by the size of one segment.
+and that is all. Replay is therefore bounded by the size of one segment.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,9 +31,20 @@ import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
-from tidings.journal.disk import TEMPORARY_SUFFIX, Disk
+from tidings.journal.disk import Disk
+from tidings.journal.folder import INVENTORY_NAME, TEMPORARY_SUFFIX
+from tidings.journal.notes import read_note, write_note
 from tidings.journal.record import Record, decode, next_valid, scan, synced_behind
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
+
+_log = logging.getLogger("tidings.journal")
+
+
+class Inventory(msgspec.Struct, frozen=True, array_like=True):
+    """Which segments there must be, by their first slots: from the oldest to the newest, without a gap."""
+
+    oldest: int
+    newest: int
 
 
 class Span(NamedTuple):
@@ -68,16 +82,47 @@ def survey(disk: Disk) -> Found:
     snapshot = _newest_snapshot(disk, names)
     first_slot = snapshot.next_slot if snapshot else 0
     base_address = snapshot.segment.end_address if snapshot else 0
-    if slots and slots[-1] > first_slot:
-        name = files.snapshot_name(slots[-1])
-        raise StorageDamaged(f"{name} is missing. Restore the folder from a copy.")
-    sealed_slots = [slot for slot in slots if slot != first_slot]
+    inventory = read_note(disk, INVENTORY_NAME, Inventory)
+    newest = max(slots[-1] if slots else 0, inventory.newest if inventory else 0)
+    if newest > first_slot:
+        raise _missing(files.snapshot_name(newest))
+    if inventory is None:
+        if _has_begun(disk, slots, snapshot):
+            raise _missing(INVENTORY_NAME)
+    elif inventory.newest not in slots:
+        raise _missing(files.journal_name(inventory.newest))
+    oldest = inventory.oldest if inventory is not None else min(slots, default=0)
+    sealed_slots = [slot for slot in slots if oldest <= slot != first_slot]
     if snapshot and not slots:
-        raise StorageDamaged(f"{files.journal_name(first_slot)} is missing. Restore the folder from a copy.")
+        raise _missing(files.journal_name(first_slot))
+    if oldest not in (first_slot, *sealed_slots):
+        raise _missing(files.journal_name(oldest))
     sealed, indexes = _sealed_segments(disk, sealed_slots, snapshot)
     _make_last_segment(disk, first_slot, base_address)
-    _remove_leftovers(disk, names, first_slot, slots[0] if slots else 0)
+    if inventory != Inventory(oldest, first_slot):
+        write_note(disk, INVENTORY_NAME, Inventory(oldest, first_slot))
+    _remove_leftovers(disk, disk.names(), first_slot, oldest)
     return Found(snapshot, sealed, indexes, first_slot, base_address)
+
+
+def holds_records(disk: Disk) -> bool:
+    """Whether there is any record in the journal, as far as can be seen without recovering it."""
+    names = disk.names()
+    slots = files.slots_of(names, files.JOURNAL_SUFFIX)
+    if files.slots_of(names, files.SNAPSHOT_SUFFIX) or any(slots):
+        return True
+    return bool(slots) and next_valid(disk.map(files.journal_name(0)), 0, 0) is not None
+
+
+def _has_begun(disk: Disk, slots: list[int], snapshot: Envelope | None) -> bool:
+    """Whether a journal without an inventory must have had one: it has a record, and is not of the first release."""
+    if slots and files.is_first_release(disk.map(files.journal_name(slots[-1]))):
+        return False
+    return snapshot is not None or holds_records(disk)
+
+
+def _missing(name: str) -> StorageDamaged:
+    return StorageDamaged(f"The file {name} is missing.")
 
 
 def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] | None = None) -> Iterator[Record]:
@@ -87,24 +132,32 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
     """
     name = files.journal_name(first_slot)
     view = disk.map(name)
+    durable = disk.durable_size(name)
     end, slot = SEGMENT_HEADER_SIZE, first_slot
     while True:
         for record in scan(view, end, base_address, slot, name):
             end, slot = record.end_address - base_address, record.slot + 1
             yield record
-        if end == len(view) or not synced_behind(view, end, base_address):
+        if end >= durable and (end == len(view) or not synced_behind(view, end, base_address)):
             break
         following = next_valid(view, end, base_address)
         if damaged is None or following is None:
-            raise StorageDamaged(
-                f"{name} is damaged at position {end}: the record there fails its checksum, and it had been "
-                "synced. Restore the folder from a copy."
-            )
+            what = "the file ends there" if end == len(view) else "the record there fails its checksum"
+            raise StorageDamaged(f"{name} is damaged at position {end}: {what}, and it had been synced.")
         damaged.append(Span(base_address + end, base_address + following))
         behind = decode(view, following, base_address)
         assert behind is not None
         end, slot = following, behind.slot
     if end < len(view):
+        torn_bytes = len(bytes(view[end:]).rstrip(b"\0"))
+        if torn_bytes:  # All else is room that was made ahead.
+            _log.warning(
+                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and nothing "
+                "from there on had been synced.",
+                torn_bytes,
+                name,
+                end,
+            )
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, end)
     # A killed process may have left records that only the page cache knows; from here on they count as durable.
@@ -132,7 +185,7 @@ def _newest_snapshot(disk: Disk, names: list[str]) -> Envelope | None:
     name = files.snapshot_name(slots[-1])
     snapshot = files.decode_snapshot(disk.map(name), name)
     if snapshot.next_slot != slots[-1]:
-        raise StorageDamaged(f"{name} belongs to slot {snapshot.next_slot}. Restore the folder from a copy.")
+        raise StorageDamaged(f"{name} belongs to slot {snapshot.next_slot}.")
     return snapshot
 
 
@@ -148,7 +201,7 @@ def _sealed_segments(disk: Disk, slots: list[int], snapshot: Envelope | None) ->
     for slot, next_slot in zip(slots, following, strict=True):
         name, index_name = files.journal_name(slot), files.index_name(slot)
         if index_name not in present:
-            raise StorageDamaged(f"{index_name} is missing. Restore the folder from a copy.")
+            raise StorageDamaged(f"{index_name} is missing.")
         index = files.decode_index(disk.map(index_name), index_name)
         header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name)
         segment = index.segment
@@ -160,12 +213,12 @@ def _sealed_segments(disk: Disk, slots: list[int], snapshot: Envelope | None) ->
             )
         if index.next_slot != next_slot or (sealed and sealed[-1].end_address != segment.base_address):
             missing = files.journal_name(index.next_slot)
-            raise StorageDamaged(f"{missing} is missing behind {name}. Restore the folder from a copy.")
+            raise StorageDamaged(f"{missing} is missing behind {name}.")
         sealed.append(segment)
         indexes.append(index.payload)
     if sealed[-1] != snapshot.segment:
         name = files.snapshot_name(snapshot.next_slot)
-        raise StorageDamaged(f"{name} does not fit the segment before it. Restore the folder from a copy.")
+        raise StorageDamaged(f"{name} does not fit the segment before it.")
     return sealed, indexes
 
 
@@ -179,19 +232,21 @@ def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
         header = files.decode_header(view, name)
         if header == (first_slot, base_address):
             return
-        if header is not None or synced_behind(view, 0, base_address):
-            raise StorageDamaged(f"{name} is damaged at position 0: its header. Restore the folder from a copy.")
+        had_records = disk.durable_size(name) > SEGMENT_HEADER_SIZE or synced_behind(view, 0, base_address)
+        if header is not None or had_records:
+            raise StorageDamaged(f"{name} is damaged at position 0: its header.")
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, 0)
     disk.commit(name, [files.encode_header(first_slot, base_address)])
 
 
 def _remove_leftovers(disk: Disk, names: list[str], snapshot_slot: int, oldest_slot: int) -> None:
-    """Removes unfinished files, superseded snapshots, and indexes whose segments retention has removed."""
+    """Removes unfinished files, superseded snapshots, and segments that retention has let go."""
     leftovers = [name for name in names if name.endswith(TEMPORARY_SUFFIX)]
     older = (slot for slot in files.slots_of(names, files.SNAPSHOT_SUFFIX) if slot < snapshot_slot)
     leftovers += map(files.snapshot_name, older)
-    orphans = (slot for slot in files.slots_of(names, files.INDEX_SUFFIX) if slot < oldest_slot)
-    leftovers += map(files.index_name, orphans)
+    for suffix in (files.JOURNAL_SUFFIX, files.INDEX_SUFFIX):
+        gone = (slot for slot in files.slots_of(names, suffix) if slot < oldest_slot)
+        leftovers += [f"{slot:020d}{suffix}" for slot in gone]
     for name in leftovers:
         disk.remove(name)

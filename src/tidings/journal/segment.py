@@ -117,6 +117,11 @@ def decode_header(data: memoryview, name: str) -> SegmentHeader | None:
     return SegmentHeader(first_slot, base_address)
 
 
+def is_first_release(data: memoryview) -> bool:
+    """Whether a segment was begun by the first release."""
+    return False
+
+
 def encode_index(envelope: Envelope) -> list[Buffer]:
     """The bytes of an index file."""
     return _encode_envelope(_INDEX_MAGIC, envelope)
@@ -148,4 +153,4 @@ def _decode_envelope(magic_wanted: bytes, data: memoryview, name: str) -> Envelo
         if magic == magic_wanted and crc32(data[_PREFIX.size :]) == checksum:
             next_slot, *segment = _ENVELOPE.unpack_from(data, _PREFIX.size)
             return Envelope(next_slot, Segment(*segment), bytes(data[_ENVELOPE_SIZE:]))
-    raise StorageDamaged(f"{name} is damaged: it fails its checksum. Restore the folder from a copy.")
+    raise StorageDamaged(f"{name} is damaged: it fails its checksum.")

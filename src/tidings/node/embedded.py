@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidings.errors import StorageError, Unavailable
 from tidings.journal.disk import DiskFull, RealDisk
+from tidings.journal.folder import BROKER
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
@@ -25,7 +26,7 @@ class EmbeddedNode:
 
     def __init__(self, folder: Path, broker: BrokerSettings, journal: JournalSettings) -> None:
         self.folder = folder
-        self._disk = RealDisk(folder)
+        self._disk = RealDisk(folder, BROKER)
         self._engine = Engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
@@ -84,7 +85,11 @@ class EmbeddedNode:
             engine.finish_commit(now_ms)
 
     def close(self) -> None:
-        self._disk.close()
+        try:
+            if self._failed is None:
+                self._engine.journal.settle()
+        finally:
+            self._disk.close()
 
 
 class EmbeddedLink:

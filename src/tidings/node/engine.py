@@ -12,6 +12,7 @@ that is the group commit.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from itertools import starmap
 
@@ -20,7 +21,7 @@ import msgspec
 from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.disk import Whereabouts
-from tidings.journal.journal import Commit, Journal
+from tidings.journal.journal import RESTORE, Commit, Journal, advising
 from tidings.journal.record import Append
 from tidings.message import Columns, Contents, select
 from tidings.node.unpacked import Unpacked
@@ -40,9 +41,14 @@ from tidings.wire.contents import read_contents
 COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
 
+FULL_SENTENCE = (
+    "tidings: the disk is full: puts are refused until there is room again, everything else goes on. Free some space."
+)
 RETENTION_EVERY_MS = 5_000
 TICK_MS = 100
 """How often the engine looks at the time: a lost lease is noticed this late at most."""
+
+_log = logging.getLogger("tidings.node")
 
 
 class Engine:
@@ -61,7 +67,8 @@ class Engine:
         self._staged: list[Persist] = []
         self._committing: list[Persist] = []
         self._commit: Commit | None = None
-        self._removable_address: int | None = None
+        self._roll_due = False
+        self._short_of_room = False
         self._retention_at_ms = 0
         self._now_ms = 0
         self._unpacked = Unpacked()
@@ -70,6 +77,10 @@ class Engine:
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""
+        with advising(RESTORE):
+            return self._recover()
+
+    def _recover(self) -> int:
         recovery = self.journal.recover()
         machine = self.broker.machine
         if recovery.snapshot is not None:
@@ -133,6 +144,23 @@ class Engine:
             segments = self._segments()
             self._run(self.broker.retain(now_ms, segments))
             self._carry(segments)
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        """On a full disk: says so, once; and seals the segment, if that lets older ones go."""
+        journal = self.journal
+        journal.restock()
+        if journal.short_of_room != self._short_of_room:
+            self._short_of_room = journal.short_of_room
+            _log.warning(FULL_SENTENCE if self._short_of_room else "tidings: there is room on the disk again.")
+        if self._short_of_room and not journal.is_fresh:
+            segments, end_address = journal.segments, journal.end_address
+            oldest_end = segments[0].end_address if segments else 0
+            if lowest_address(self.broker.machine, end_address) >= oldest_end:
+                self._roll()
+
+    def _roll(self) -> None:
+        self._roll_due = True
 
     def _segments(self) -> list[Segment]:
         return [Segment(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
@@ -154,7 +182,7 @@ class Engine:
 
     @property
     def has_staged(self) -> bool:
-        return bool(self._staged)
+        return bool(self._staged) or self._roll_due
 
     @property
     def committing(self) -> bool:
@@ -162,10 +190,12 @@ class Engine:
 
     def begin_commit(self, now_ms: int) -> Commit:
         """What has been staged first, for `journal.write`; one commit at a time."""
-        assert self._staged and self._commit is None
-        if self.journal.full:
-            self.journal.roll_next(*self.broker.machine.seal())
-            self._removable_address = lowest_address(self.broker.machine, self.journal.end_address)
+        assert self.has_staged and self._commit is None
+        journal = self.journal
+        if journal.full or (self._roll_due and not journal.is_fresh):
+            removable_address = lowest_address(self.broker.machine, journal.end_address)
+            journal.roll_next(*self.broker.machine.seal(), removable_address)
+        self._roll_due = False
         self._committing = self._take_staged()
         appends = [Append(COMMAND, encode_command(each.command), each.bodies, now_ms) for each in self._committing]
         self._commit = self.journal.begin(appends)
@@ -189,31 +219,53 @@ class Engine:
         assert self._commit is not None
         commit, committed = self._commit, self._committing
         self.journal.finish(commit)
-        if self._removable_address is not None:
-            self.broker.machine.mark_sealed()
-            self.journal.remove_through(self._removable_address)
-        self._commit, self._committing, self._removable_address = None, [], None
+        self._end_commit(commit)
         handle = self.broker.handle
         for persist, record in zip(committed, commit.records, strict=True):
             self._run(handle(Persisted(now_ms, persist.command, record.time_ms, record.body_address, persist.origin)))
         self._run(self.broker.serve_streams(now_ms))
 
+    def _end_commit(self, commit: Commit) -> None:
+        if commit.sealed:
+            self.broker.machine.mark_sealed()
+        self._commit, self._committing = None, []
+
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
-        """The disk had no room: nothing of the commit was stored, and everybody is told."""
+        """The disk had no room: nothing of the commit was stored, and whoever put something is told.
+
+        What has no bodies is small and may free room, so it is tried again by itself, in the room that is kept for it.
+        """
         assert self._commit is not None
         commit, refused = self._commit, self._committing
         self.journal.undo(commit)
-        self._commit, self._committing, self._removable_address = None, [], None
+        self._end_commit(commit)
+        small = [each for each in refused if not each.bodies]
+        if len(small) < len(refused):
+            self._staged[:0] = small
+            self.staged_bytes += sum(map(staged_bytes_of, small))
+            refused = [each for each in refused if each.bodies]
         told = Overloaded(f"The broker's disk is full ({error}): free some space, then try again.")
         for persist in refused:
-            if persist.origin is not None:
-                self._run(self.broker.handle(Refused(now_ms, persist.command, persist.origin, told)))
+            self._refuse_full(persist, now_ms, told)
+
+    def _refuse_full(self, persist: Persist, now_ms: int, told: Overloaded) -> None:
+        if persist.origin is not None:
+            self._run(self.broker.handle(Refused(now_ms, persist.command, persist.origin, told)))
 
     # What goes out.
 
     def _stage(self, effect: Persist) -> None:
-        self._staged.append(effect)
-        self.staged_bytes += staged_bytes_of(effect)
+        if self._has_room(effect):
+            self._staged.append(effect)
+            self.staged_bytes += staged_bytes_of(effect)
+
+    def _has_room(self, effect: Persist) -> bool:
+        """Whether there is room for more than what frees some; if not, whoever asked is told."""
+        if effect.bodies and self.journal.short_of_room:
+            told = Overloaded("The broker's disk is full: free some space, then try again.")
+            self._refuse_full(effect, self._now_ms, told)
+            return False
+        return True
 
     def _run(self, effects: list[Effect]) -> None:
         bodies: dict[Place, Frame] = {}

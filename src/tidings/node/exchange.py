@@ -18,8 +18,10 @@ import msgspec
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
 from tidings.journal.disk import LocalDisk
+from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.journal import Journal
-from tidings.journal.recovery import Span, check
+from tidings.journal.notes import read_note, write_note
+from tidings.journal.recovery import Inventory, Span, check
 from tidings.node.head import Head, Piece, decode_head, decode_piece, encode
 from tidings.node.places import Places
 from tidings.protocols.multipaxos.messages import FetchFile, File, Offer
@@ -168,7 +170,7 @@ class Exchange:
         last_name = files.journal_name(envelope.next_slot)
         header = files.encode_header(envelope.next_slot, envelope.segment.end_address)
         disk.replace(last_name + INCOMING_SUFFIX, [header])
-        disk.replace(LIST_NAME, [msgspec.msgpack.encode([*listed, last_name])])
+        write_note(disk, LIST_NAME, [*listed, last_name])
         self._life += 1  # Files of the same names are others now.
         self._forget()
         self.finish()
@@ -186,13 +188,15 @@ class Exchange:
         """Brings an exchange to its end that has been decided on; before the journal is opened."""
         disk, names = self._disk, self._disk.names()
         if LIST_NAME in names:
-            listed: list[str] = msgspec.msgpack.decode(bytes(disk.map(LIST_NAME)), type=list[str])
+            listed = read_note(disk, LIST_NAME, list[str]) or []
             for name in listed:
                 if name + INCOMING_SUFFIX in names:
                     disk.rename(name + INCOMING_SUFFIX, name)
             for name in names:
                 if _is_ours(name) and name not in listed:
                     disk.remove(name)
+            slots = files.slots_of(listed, files.JOURNAL_SUFFIX)
+            write_note(disk, INVENTORY_NAME, Inventory(slots[0], slots[-1]))
             disk.remove(LIST_NAME)
         self._remove_incoming()
 

@@ -148,6 +148,11 @@ class GroupEngine(Engine):
         return {number: member for number, member in known.items() if number in nodes or not nodes}
 
     @property
+    def number(self) -> int:
+        """Which member this is."""
+        return self._identity.number
+
+    @property
     def voters(self) -> tuple[int, ...]:
         """Who decides, as far as is applied here."""
         return self.replica.history.newest.membership.voters
@@ -223,8 +228,12 @@ class GroupEngine(Engine):
     # What is to be agreed on.
 
     def _stage(self, effect: Persist) -> None:
-        self._wanted.append(effect)
-        self.staged_bytes += staged_bytes_of(effect)
+        if self._has_room(effect):
+            self._wanted.append(effect)
+            self.staged_bytes += staged_bytes_of(effect)
+
+    def _roll(self) -> None:
+        self.replica.roll()
 
     def _stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
         self.replica.stage_local(encode_command(command), bodies)
@@ -302,6 +311,7 @@ class GroupEngine(Engine):
             elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
                 self._retention_at_ms = now_ms
                 self._carry(self._segments())
+                self._look_for_room()
         if now_ms >= self._check_at_ms:
             self._check_at_ms = now_ms + CHECK_EVERY_MS
             self.replica.check_next()

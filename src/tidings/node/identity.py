@@ -1,7 +1,8 @@
 """Who a member of a group is, and how a node that is new becomes one.
 
-A file beside the journal (`member`) says it for good: the group, the number, the mark of this disk. A folder without
-one belongs to a node that is new; see `protocols.multipaxos.joining` for what it says and hears.
+A note beside the journal (`member`) says it for good: the group, the number, the mark of this disk. A folder without
+one belongs to a node that is new; see `protocols.multipaxos.joining` for what it says and hears. The journal is begun
+before the note is written, so a member without a journal has lost it, and must not vote under its old number.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tidings.errors import InvalidRequest
+from tidings.errors import StorageDamaged
 from tidings.journal.disk import LocalDisk
+from tidings.journal.folder import INVENTORY_NAME
+from tidings.journal.notes import decode_note, encode_note, read_note, write_note
+from tidings.journal.recovery import holds_records, survey
 from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
 from tidings.protocols.multipaxos.membership import MEMBERS_MAX
 
@@ -36,13 +40,22 @@ class Identity(msgspec.Struct, frozen=True):
 
 def read_identity(disk: LocalDisk) -> Identity | None:
     """Who this folder belongs to; None if to nobody yet."""
-    if MEMBER_NAME not in disk.names():
-        if any(name.endswith(".journal") for name in disk.names()):
-            raise InvalidRequest(
-                "This folder holds the journal of a broker that stands alone: give a member of a group one of its own."
-            )
+    identity = read_note(disk, MEMBER_NAME, Identity)
+    if identity is None:
+        if holds_records(disk):
+            raise StorageDamaged(f"The file {MEMBER_NAME} is missing beside the journal.")
         return None
-    return msgspec.msgpack.decode(bytes(disk.map(MEMBER_NAME)), type=Identity)
+    names = disk.names()
+    if INVENTORY_NAME not in names:
+        if not any(name.endswith(".journal") for name in names):
+            raise StorageDamaged(f"The journal is missing beside the file {MEMBER_NAME}.")
+        write_note(disk, MEMBER_NAME, identity)  # The first release gave it no checksum.
+    return identity
+
+
+def write_mark(disk: LocalDisk, mark: bytes) -> None:
+    """Gives a disk the mark by which the others tell it from one that was at the same address before."""
+    disk.replace(DISK_NAME, [encode_note(DISK_NAME, disk.salt, mark)])
 
 
 class Newcomer:
@@ -59,12 +72,13 @@ class Newcomer:
         self.identity: Identity | None = None
         self.trouble = ""
         """What keeps the group from being founded, as far as is known."""
+        survey(disk)
         self._mark = self._read_mark()
 
     def _read_mark(self) -> bytes:
         if DISK_NAME not in self._disk.names():
-            self._disk.replace(DISK_NAME, [os.urandom(16)])
-        return bytes(self._disk.map(DISK_NAME))
+            write_mark(self._disk, os.urandom(16))
+        return decode_note(DISK_NAME, self._disk.salt, bytes(self._disk.map(DISK_NAME)))
 
     @property
     def contacts(self) -> tuple[str, ...]:
@@ -117,5 +131,5 @@ class Newcomer:
             list(self._found())
 
     def _become(self, identity: Identity) -> None:
-        self._disk.replace(MEMBER_NAME, [msgspec.msgpack.encode(identity)])
+        write_note(self._disk, MEMBER_NAME, identity)
         self.identity = identity

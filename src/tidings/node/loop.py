@@ -27,6 +27,7 @@ from typing import NoReturn, Protocol
 
 from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk
+from tidings.journal.folder import BROKER
 from tidings.journal.journal import Commit, Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
@@ -38,6 +39,8 @@ from tidings.transport.router import Router
 from tidings.transport.zeromq import DealerLink
 
 LINGER_MS = 1_000
+IDLE_MS = 1_000
+"""A moment without a commit after which a mark is left that everything is on disk."""
 INLINE_NS_MAX = 2_000_000
 """Commits are written in the loop as long as the last ones took less than this on the average."""
 STOP_SECONDS_MAX = 5.0
@@ -48,6 +51,9 @@ GARBAGE_MIN = 20_000
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
+_SETTLE = "settle"
+_STOP = "stop"
+
 
 class Committer:
     """The thread that writes commits. It ends the process when the disk fails: there is no safe way on."""
@@ -55,7 +61,9 @@ class Committer:
     def __init__(self, journal: Journal, wake: Callable[[], None]) -> None:
         self._journal = journal
         self._wake = wake
-        self._work: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Commit | str] = queue.SimpleQueue()
+        self._writing = threading.Lock()
+        """Held by whoever writes: the loop, or the thread."""
         self.finished: queue.SimpleQueue[DiskFull | None] = queue.SimpleQueue()
         self.usual_ns = 0
         """How long a write and its sync take: a moving average."""
@@ -65,11 +73,16 @@ class Committer:
     def submit(self, commit: Commit) -> None:
         self._work.put(commit)
 
+    def settle(self) -> None:
+        """Has a mark left that everything is on disk, in the thread."""
+        self._work.put(_SETTLE)
+
     def write(self, commit: Commit) -> DiskFull | None:
         """Writes a commit; a full disk is returned, any other failure ends the process."""
         began_ns = time.monotonic_ns()
         try:
-            self._journal.write(commit)
+            with self._writing:
+                self._journal.write(commit)
         except DiskFull as error:
             return error
         except BaseException as error:  # noqa: BLE001 - whatever it is, no answer may follow it
@@ -78,23 +91,32 @@ class Committer:
         return None
 
     def _run(self) -> None:
-        while (commit := self._next()) is not None:
-            self.finished.put(self.write(commit))
-            self._wake()
+        while (work := self._next()) != _STOP:
+            if isinstance(work, Commit):
+                self.finished.put(self.write(work))
+                self._wake()
+            else:
+                self._look_after(self._journal.settle)
 
-    def _next(self) -> Commit | None:
-        """What to write next, None to end; a remote disk is looked after meanwhile."""
+    def _next(self) -> Commit | str:
+        """What to do next; a remote disk is looked after meanwhile."""
         while True:
             try:
                 return self._work.get(timeout=TEND_SECONDS if self._journal.remote else None)
             except queue.Empty:
-                try:
-                    self._journal.tend()
-                except BaseException as error:  # noqa: BLE001 - as after a failed write
-                    _end_without_answer(error)
+                self._look_after(self._journal.tend)
+
+    def _look_after(self, what: Callable[[], None]) -> None:
+        try:
+            with self._writing:
+                what()
+        except BaseException as error:  # noqa: BLE001 - as after a failed write
+            _end_without_answer(error)
 
     def stop(self) -> None:
-        self._work.put(None)
+        """Ends the thread; all that was written is on disk then, and a mark says so."""
+        self._work.put(_SETTLE)
+        self._work.put(_STOP)
         self._thread.join()
 
 
@@ -138,6 +160,7 @@ class Loop:
         self._settings = settings
         self._clock = clock
         self._committer = Committer(engine.journal, router.wake)
+        self._settle_at_ms: int | None = clock() + IDLE_MS
         self._stop = False
 
     def stop(self) -> None:
@@ -156,6 +179,7 @@ class Loop:
             if now_ms >= tick_at_ms:
                 engine.tick(now_ms)
                 tick_at_ms = now_ms + engine.tick_ms
+                self._settle(now_ms)
             reading = engine.staged_bytes < self._settings.staged_bytes_max
             if engine.gather(now_ms):
                 self._flush()
@@ -167,6 +191,11 @@ class Loop:
                     engine.receive(now_ms, peer, frames, user)
             self._take_finished()
         self._finish()
+
+    def _settle(self, now_ms: int) -> None:
+        if self._settle_at_ms is not None and now_ms >= self._settle_at_ms and not self._engine.committing:
+            self._settle_at_ms = None
+            self._committer.settle()
 
     def _ended(self) -> bool:
         """Whether to serve no longer: somebody wants the end, and every door has closed."""
@@ -192,10 +221,12 @@ class Loop:
             self._end_commit(self._committer.finished.get())
 
     def _end_commit(self, full: DiskFull | None) -> None:
+        now_ms = self._clock()
+        self._settle_at_ms = now_ms + IDLE_MS
         if full is None:
-            self._engine.finish_commit(self._clock())
+            self._engine.finish_commit(now_ms)
         else:
-            self._engine.refuse_commit(self._clock(), full)
+            self._engine.refuse_commit(now_ms, full)
 
     def _last_commit(self) -> DiskFull | None:
         """The commit that is under way at the end; a storage server that is away then is not waited for."""
@@ -254,7 +285,7 @@ def serve(
 
 def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk:
     if data is not None:
-        return RealDisk(data)
+        return RealDisk(data, BROKER)
     address = node.storage
     assert address is not None, "a broker needs a folder or a storage server"
     options = client_options(Path(node.storage_keys), node.storage_name) if node.storage_keys is not None else None

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import RealDisk
-from tidings.journal.journal import Journal
+from tidings.journal.folder import MEMBER
+from tidings.journal.journal import Journal, advising
 from tidings.node.clock import Clock
 from tidings.node.group import GroupEngine
 from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity
 from tidings.node.loop import GARBAGE_MIN, Loop, stop_on_signals
+from tidings.node.replica import REJOIN
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, GroupSettings, JournalSettings, NodeSettings, ReplicaSettings
 from tidings.transport.mates import MateRouter
@@ -34,26 +36,32 @@ def serve_member(
     replica: ReplicaSettings,
     on_ready: Callable[[str], None],
     make: MakeEngine | None = None,
+    role: str = MEMBER,
+    trusts_copy: bool = False,
 ) -> None:
     """Runs a member of a group on a folder until SIGTERM, SIGINT or an authorised shutdown.
 
     `on_ready` gets the address once the node knows who it is. A new group is founded when all founders have met.
-    `make` makes the engine, for a member that is more than that.
+    `make` makes the engine, for a member that is more than that. A copy of a member's folder is refused, unless
+    somebody says that it may be trusted.
     """
-    disk = RealDisk(data)
+    with advising(REJOIN):
+        disk = RealDisk(data, role)
     try:
         router = MateRouter(node, broker.batch_bytes_max)
         clock = Clock()
-        identity = read_identity(disk)
+        opened = Journal.open(disk, journal)
+        with advising(REJOIN):
+            identity = read_identity(disk)
         address = group.advertise or router.address
         if identity is None:
             identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
-        opened = Journal.open(disk, journal)
         if make is not None:
             engine = make(address, identity, opened, disk)
         else:
             engine = GroupEngine(broker, replica, identity, opened, disk)
         engine.recover(clock())
+        _check_original(disk, engine, data, trusts_copy)
         loop = Loop(engine, router, node, clock)
         stop_on_signals(loop, router.wake_descriptor)
         gc.freeze()
@@ -62,6 +70,19 @@ def serve_member(
         loop.run()
     finally:
         disk.close()
+
+
+def _check_original(disk: RealDisk, engine: GroupEngine, data: Path, trusts_copy: bool) -> None:
+    """A copy may be older than what the member has promised, so it has no vote; unless there are no other members."""
+    if not disk.home.is_copy:
+        return
+    if not trusts_copy and engine.voters != (engine.number,):
+        raise InvalidRequest(
+            f"{data} is a copy of the folder of member {engine.number}, and may know less than that member has promised: "
+            f"{REJOIN[0].lower()}{REJOIN[1:-1]}, or say --trust-copy if it is certain that the member has not run since it "
+            "was copied."
+        )
+    disk.home.adopt()
 
 
 def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ import msgspec
 
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import Buffer, LocalDisk
-from tidings.journal.journal import Commit, Journal
+from tidings.journal.journal import Commit, Journal, advising
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
 from tidings.node.damage import Damage
@@ -70,6 +70,8 @@ from tidings.protocols.multipaxos.values import (
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
 from tidings.settings import ReplicaSettings
 
+REJOIN = "Give it an empty folder, and let it join its group again."
+"""What to do about damage in a member's folder: the others have what it has lost, and a copy knows too little."""
 REPAIRS_MAX = 16
 """Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
@@ -142,7 +144,6 @@ class ReplicaEngine:
         self._staged: list[Persist | _Local] = []
         self._committing: list[Persist | _Local] = []
         self._commit: Commit | None = None
-        self._removable_address: int | None = None
         self._roll_wanted = False
         self._decided: deque[Decided] = deque()
         """Decided, and not yet applied because it is still on its way to this disk."""
@@ -161,8 +162,9 @@ class ReplicaEngine:
         `founded` is what a founder of a new group begins with; a node that joins one begins with nothing. Neither
         matters once the journal holds anything.
         """
-        self._exchange.finish()
-        head, whole, replayed, count, damaged = self._rebuild()
+        with advising(REJOIN):
+            self._exchange.finish()
+            head, whole, replayed, count, damaged = self._rebuild()
         node = self.replica.node
         owner = next((record.node for record in replayed if isinstance(record, Named)), head.node if head else None)
         if owner not in (None, node):
@@ -241,7 +243,7 @@ class ReplicaEngine:
         if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
             raise StorageDamaged(
                 "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
-                "it has accepted. Give it an empty folder, and let it join again."
+                "it has accepted."
             )
 
     def _load_held(self, head: Head, damage: Damage) -> Whole:
@@ -352,7 +354,12 @@ class ReplicaEngine:
         offer = self._exchange.offer() if not self.places.has_moved else None
         if offer is not None:
             self.outgoing.append(((node,), offer))
-        elif not self._roll_wanted:  # Nothing has been sealed yet; the one who is behind will ask again.
+        else:  # Nothing has been sealed yet; the one who is behind will ask again.
+            self.roll()
+
+    def roll(self) -> None:
+        """Has the current segment sealed with the next commit."""
+        if not self._roll_wanted:
             self._roll_wanted = True
             self._stage(self._known())
 
@@ -447,12 +454,11 @@ class ReplicaEngine:
         assert self._staged and self._commit is None
         journal = self.journal
         if (journal.full or self._roll_wanted) and not journal.is_fresh:
-            journal.roll_next(*self._seal())
+            lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
+            journal.roll_next(*self._seal(), min(lowest, self.state.lowest_address(journal.end_address)))
             # At once, because more is applied while this is being written. If it cannot be written, the process ends.
             self.state.mark_sealed()
             self.places.mark_sealed()
-            lowest = min((kept.record_address for kept in self._kept.values()), default=journal.end_address)
-            self._removable_address = min(lowest, self.state.lowest_address(journal.end_address))
         self._roll_wanted = False
         self._committing, self._staged = self._staged, []
         appends: list[Append] = []
@@ -489,7 +495,7 @@ class ReplicaEngine:
         assert self._commit is not None
         commit, committed = self._commit, self._committing
         self.journal.finish(commit)
-        if self._removable_address is not None and self.journal.remove_through(self._removable_address):
+        if commit.sealed:
             self._forget_places()
         written = iter(commit.records)
         for each in committed:
@@ -505,7 +511,7 @@ class ReplicaEngine:
         for each in committed:
             if isinstance(each, Persist):
                 self._run(now_ms, list(each.answers))
-        self._commit, self._committing, self._removable_address = None, [], None
+        self._commit, self._committing = None, []
         self._apply_ready()
         self._answer_recordless(now_ms)
         self._go_on_exchanging(now_ms)

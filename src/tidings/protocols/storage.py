@@ -122,10 +122,17 @@ class Opened(Answer, frozen=True, tag="opened"):
     last_change: int
     """0 when that came to nothing, or when the server has been started since."""
     files: dict[str, int]
+    durable: dict[str, int] = {}
+    """So much of the newest segment is known to be on disk."""
+    salt: int = 0
+    """The folder's, from which the checksums of its files begin."""
 
 
 class Done(Answer, frozen=True, tag="done"):
     """The change has been made."""
+
+    short_of_room: bool = False
+    """Whether only what frees room should still be written."""
 
 
 class Piece(Answer, frozen=True, tag="piece"):

@@ -70,15 +70,21 @@ class SimulatedDisk:
     """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
 
     remote = False
+    short_of_room = False
 
-    def __init__(self, random: Random, capacity_bytes: int | None = None) -> None:
+    def __init__(self, random: Random, capacity_bytes: int | None = None, salt: int = 0) -> None:
         self.capacity_bytes = capacity_bytes
+        self.salt = salt
         self.on_step: Callable[[Step, str], None] | None = None
         self.skip_syncs = False
         """A planted bug: sync says that it has and has not."""
         self._random = random
         self._files: dict[str, _File] = {}
         self._files_synced: dict[str, _File] = {}
+        self._durable: dict[str, int] = {}
+        """The durable mark: so much of a file has been synced."""
+        self._durable_settled: dict[str, int] = {}
+        """The mark as a power cut may leave it at the earliest."""
         self._fail_next_sync = False
 
     # What the journal asks.
@@ -111,6 +117,22 @@ class SimulatedDisk:
         self._check_sync(name)
         if not self.skip_syncs:
             self._files[name].sync()
+        if name.endswith(".journal"):
+            self._durable = {name: self.size(name)}
+
+    def durable_size(self, name: str) -> int:
+        return self._durable.get(name, 0)
+
+    def settle(self) -> None:
+        self._step("sync", "durable")
+        self._durable_settled = self._durable
+
+    def restock(self) -> None:
+        pass
+
+    def _lower_mark(self, name: str, size: int) -> None:
+        if self._durable.get(name, 0) > size or self._durable_settled.get(name, 0) > size:
+            self._durable = self._durable_settled = {}
 
     def seal(self, name: str) -> None:
         if self._files[name].grows:
@@ -118,6 +140,7 @@ class SimulatedDisk:
 
     def truncate(self, name: str, size: int) -> None:
         self._step("truncate", name)
+        self._lower_mark(name, size)
         self._files[name].truncate(size)
         self._files[name].grows = False
         self.sync(name)
@@ -137,11 +160,13 @@ class SimulatedDisk:
 
     def rename(self, name: str, new_name: str) -> None:
         self._step("rename", new_name)
+        self._lower_mark(new_name, 0)
         self._files[new_name] = self._files.pop(name)
         self._sync_directory()
 
     def remove(self, name: str) -> None:
         self._step("remove", name)
+        self._lower_mark(name, 0)
         del self._files[name]
         self._sync_directory()
 
@@ -180,6 +205,7 @@ class SimulatedDisk:
             torn.append(file)
         self._files = survivors
         self._files_synced = dict(survivors)
+        self._durable = self._durable_settled = random.choice((self._durable, self._durable_settled))
         self._fail_next_sync = False
 
     def _keep_renamed(self, survivors: dict[str, _File], random: Random) -> None:

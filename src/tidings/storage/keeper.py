@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged
-from tidings.journal.disk import TEMPORARY_SUFFIX, Buffer, Disk, DiskFull
+from tidings.errors import InvalidRequest, ProtocolError
+from tidings.journal.disk import Buffer, Disk, DiskFull
+from tidings.journal.folder import TEMPORARY_SUFFIX
+from tidings.journal.notes import read_note, write_note
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
     CLOSED,
@@ -44,7 +46,7 @@ HOLDER_NAME = "holder"
 PAST_TOKENS_MAX = 16
 FENCED_SENTENCE = "Another broker has taken over this storage: stop one of the two."
 READ_BYTES_MAX = 8 * 1024 * 1024
-FILE_NAME = re.compile(r"[0-9]{20}\.(?:journal|index|snapshot)", re.ASCII)
+FILE_NAME = re.compile(r"[0-9]{20}\.(?:journal|index|snapshot)|inventory", re.ASCII)
 """The only names that a broker may use: none of them can leave the folder."""
 
 
@@ -72,7 +74,7 @@ class Keeper:
                 disk.remove(name)
         self._sizes = {name: disk.size(name) for name in disk.names() if FILE_NAME.fullmatch(name)}
         self._hidden: list[str] = []
-        self.holder = _read_holder(disk)
+        self.holder = read_note(disk, HOLDER_NAME, Holder)
         self.keeps: Callable[[str], bool] = lambda name: False
         """Whether somebody still has to read a file that a broker wants removed."""
         self.on_final: Callable[[str, int], None] = lambda name, size: None
@@ -108,6 +110,17 @@ class Keeper:
         while self._hidden and not self.keeps(self._hidden[0]):
             self._disk.remove(self._hidden.pop(0))
 
+    def restock(self) -> None:
+        """Looks whether there is room again, if there was none."""
+        self._disk.restock()
+
+    def settle(self) -> None:
+        """Brings everything onto the disk, and a mark that says so."""
+        newest = max((name for name in self._sizes if name.endswith(JOURNAL_SUFFIX)), default=None)
+        if newest is not None:
+            self._disk.sync(newest)
+        self._disk.settle()
+
     def _open(self, call: Open) -> AnyStorageAnswer:
         if call.version != VERSION:
             raise ProtocolError(f"This storage server speaks version {VERSION}, not {call.version}: update the older.")
@@ -117,13 +130,17 @@ class Keeper:
                 return Failed(call.call, FENCED, FENCED_SENTENCE)
             past = (*holder.past_tokens, holder.token)[-PAST_TOKENS_MAX:] if holder is not None else ()
             holder = Holder(call.token, holder.epoch + 1 if holder is not None else 1, call.settings, past)
-            self._disk.replace(HOLDER_NAME, [msgspec.msgpack.encode(holder)])
+            write_note(self._disk, HOLDER_NAME, holder)
             self.holder = holder
             self._last_answer = Done(0)
             self.on_open(call.settings)
         self._session = self._new_session()
         last_change = self._last_answer.call if isinstance(self._last_answer, Done) else 0
-        return Opened(call.call, holder.epoch, self._session, last_change, dict(self._sizes))
+        sizes = ((name, self._disk.durable_size(name)) for name in self._sizes)
+        durable = {name: size for name, size in sizes if size}
+        return Opened(
+            call.call, holder.epoch, self._session, last_change, dict(self._sizes), durable, self._disk.salt
+        )
 
     def _on_change(self, call: Change, buffers: Sequence[Buffer]) -> AnyStorageAnswer:
         if call.session != self._session or not self._session:
@@ -138,7 +155,7 @@ class Keeper:
         except DiskFull as error:
             self._last_answer = Failed(call.call, FULL, str(error))
         else:
-            self._last_answer = Done(call.call)
+            self._last_answer = Done(call.call, self._disk.short_of_room)
         return self._last_answer
 
     def _change(self, call: Change, buffers: Sequence[Buffer]) -> None:
@@ -215,11 +232,3 @@ def _check_name(name: str) -> None:
     if not FILE_NAME.fullmatch(name):
         raise InvalidRequest(f"{name!r} is not the name of a journal's file.")
 
-
-def _read_holder(disk: Disk) -> Holder | None:
-    if HOLDER_NAME not in disk.names():
-        return None
-    try:
-        return msgspec.msgpack.decode(disk.map(HOLDER_NAME), type=Holder)
-    except msgspec.DecodeError as error:
-        raise StorageDamaged(f"The file {HOLDER_NAME} is damaged ({error}): restore the folder from a copy.") from error

@@ -103,6 +103,9 @@ class RemoteDisk:
         self._opener = threading.get_ident()
         self._changing = False
         self._sizes: dict[str, int] = {}
+        self._durable: dict[str, int] = {}
+        self.salt = 0
+        self.short_of_room = False
         self._synced: dict[str, int] = {}
         """Of files that were written to without a sync: how much of them is on disk."""
         self._removals: deque[str] = deque()
@@ -114,7 +117,7 @@ class RemoteDisk:
         except BaseException:
             self.close()
             raise
-        self._sizes = dict(opened.files)
+        self._sizes, self._durable, self.salt = dict(opened.files), opened.durable, opened.salt
 
     # What the journal asks.
 
@@ -139,6 +142,16 @@ class RemoteDisk:
     def sync(self, name: str) -> None:
         self._change(lambda call, session: Sync(call, session, name))
         self._synced.pop(name, None)
+
+    def durable_size(self, name: str) -> int:
+        """As it was when the storage was opened: only recovery wants to know."""
+        return self._durable.get(name, 0)
+
+    def settle(self) -> None:
+        """The storage server does so itself, when it stops."""
+
+    def restock(self) -> None:
+        """The storage server looks for room itself, and tells with every change."""
 
     def seal(self, name: str) -> None:
         self.truncate(name, self._sizes[name])
@@ -235,6 +248,7 @@ class RemoteDisk:
         except ConnectionLost:
             return False
         if isinstance(answer, Done):
+            self.short_of_room = answer.short_of_room
             return True
         if answer is None or (isinstance(answer, Failed) and answer.reason == CLOSED):
             return False

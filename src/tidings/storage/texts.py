@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidings.journal.disk import TEMPORARY_SUFFIX, make_folder
+from tidings.journal.folder import TEMPORARY_SUFFIX, make_folder
 from tidings.storage.lines import file_name
 
 TEXTS_NAME = "topics"

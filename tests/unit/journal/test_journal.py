@@ -16,7 +16,7 @@ from tidings.errors import StorageDamaged, StorageError
 from tidings.journal import COMMAND, REPLICA, Append, Commit, Disk, DiskFull, Journal, RealDisk, Record, SyncFailed
 from tidings.journal import segment as files
 from tidings.settings import JournalSettings
-from tidings.simulator.disk import SimulatedDisk
+from tidings.simulator.disk import PowerCut, SimulatedDisk
 
 SMALL = JournalSettings(segment_bytes_max=1000, mapped_segments_max=2, recent_bytes_max=300)
 
@@ -71,6 +71,14 @@ def fill_segments(journal: Journal, count: int) -> list[tuple[Record, bytes]]:
             journal.roll_next(b"index", b"snapshot before %d" % journal.next_slot)
         written.append((put(journal, body, time_ms=1000 + journal.next_slot), body))
     return written
+
+
+def remove_through(journal: Journal, address: int) -> int:
+    """Seals the current segment and lets the older ones go up to an address; how many went."""
+    before = len(journal.segments)
+    journal.roll_next(b"index", b"snapshot", address)
+    put(journal, b"in the next one")
+    return before + 1 - len(journal.segments)
 
 
 class TestAppending:
@@ -172,7 +180,7 @@ class TestReading:
         held = journal.read(record.body_address, len(body))
         for other, other_body in written:
             journal.read(other.body_address, len(other_body))
-        journal.remove_through(journal.end_address)
+        remove_through(journal, journal.end_address)
         assert held == body
 
     def test_while_another_thread_writes(self, disk: Disk) -> None:
@@ -220,7 +228,7 @@ class TestRecordAt:
     def test_one_whose_segment_is_gone_is_gone(self, disk: Disk) -> None:
         journal, _ = opened(disk)
         written = fill_segments(journal, 3)
-        journal.remove_through(journal.segments[0].end_address)
+        remove_through(journal, journal.segments[0].end_address)
         assert journal.record_at(written[0][0].address) is None
         assert journal.record_at(written[-1][0].address) is not None
 
@@ -249,7 +257,7 @@ class TestRecordAt:
 class TestRecoveringAgain:
     def test_what_is_there_then_counts(self, disk: Disk) -> None:
         """The files have been exchanged meanwhile: another journal lies in the folder."""
-        other = SimulatedDisk(Random(1))
+        other = SimulatedDisk(Random(1), salt=disk.salt)
         source, _ = opened(other)
         written = fill_segments(source, 3)
         journal, _ = opened(disk)
@@ -305,11 +313,34 @@ class TestDamage:
     def test_a_torn_tail_is_no_damage(self) -> None:
         disk = SimulatedDisk(Random(0))
         journal, _ = opened(disk)
-        records = [put(journal, b"%d" % number * 30) for number in range(3)]
-        disk.flip_bit(files.journal_name(0), records[2].body_address)
+        records = [put(journal, b"%d" % number * 30) for number in range(2)]
+        under_way = journal.begin([Append(COMMAND, b"put", (b"2" * 30,))])
+
+        def cut(step: str, _: str) -> None:
+            if step == "sync":
+                raise PowerCut
+
+        disk.on_step = cut
+        with pytest.raises(PowerCut):
+            journal.write(under_way)
+        disk.kill()
+        disk.on_step = None
+        disk.flip_bit(files.journal_name(0), under_way.records[0].body_address)
         recovery = Journal.open(disk, SMALL).recover(skips_damage=True)
         assert list(recovery.records) == records[:2]
         assert recovery.damaged == []
+
+    def test_neither_end_of_the_last_commit_is_taken_for_a_torn_tail(self, disk: Disk) -> None:
+        """It had been synced, and the durable mark says so: nothing is cut off, and nothing changed."""
+        journal, _ = opened(disk)
+        records = [put(journal, b"%d" % number * 30) for number in range(3)]
+        name = files.journal_name(0)
+        content = bytes(disk.map(name))[: records[-1].end_address]
+        for size in (records[2].address, records[2].address + 1, len(content) - 1, records[0].address, 10, 0):
+            disk.replace(name, [content[:size]])
+            with pytest.raises(StorageDamaged, match=f"{name} is damaged at position"):
+                opened(disk)
+            assert bytes(disk.map(name)) == content[:size]
 
 
 class TestSealing:
@@ -334,6 +365,7 @@ class TestSealing:
             f"{0:020d}.journal",
             f"{2:020d}.journal",
             f"{2:020d}.snapshot",
+            "inventory",
         ]
         recovered = Journal.open(disk, SMALL)
         recovery = recovered.recover()
@@ -380,24 +412,24 @@ class TestRetention:
         journal, _ = opened(disk)
         written = fill_segments(journal, 4)
         second = journal.segments[1]
-        assert journal.remove_through(second.end_address - 1) == 1
-        assert journal.remove_through(second.end_address) == 1
-        assert len(journal.segments) == 2
+        assert remove_through(journal, second.end_address - 1) == 1
+        assert remove_through(journal, second.end_address) == 1
+        assert len(journal.segments) == 4
         assert journal.size_bytes == journal.end_address - second.end_address
         with pytest.raises(StorageError, match="no longer holds address"):
             journal.read(written[0][0].body_address, 1)
         for reader in (journal, opened(disk)[0]):
-            assert len(reader.segments) == 2
+            assert len(reader.segments) == 4
             for record, body in written:
                 if record.body_address > second.end_address:
                     assert reader.read(record.body_address, len(body)) == body
 
     def test_the_current_segment_stays(self, disk: Disk) -> None:
         journal, _ = opened(disk)
-        record, body = fill_segments(journal, 3)[-1]
-        assert journal.remove_through(journal.end_address) == 3
-        recovered, records = opened(disk)
-        assert records == [record]
+        fill_segments(journal, 3)
+        body = b"in the next one"
+        assert remove_through(journal, journal.end_address) == 4
+        recovered, (record,) = opened(disk)
         assert recovered.segments == []
         assert recovered.read(record.body_address, len(body)) == body
         assert put(recovered, b"more").slot == record.slot + 1
@@ -434,6 +466,7 @@ class TestFaults:
         records.append(put(journal, b"one more"))
         disk.capacity_bytes = sum(map(disk.size, disk.names())) + room
         segments, names = journal.segments, disk.names()
+        older_snapshot_size = sum(disk.size(name) for name in names if name.endswith(".snapshot"))
         stale_index = f"{journal.next_slot - 2:020d}.index"
         journal.roll_next(b"index" * 10, b"snapshot" * 10)
         under_way = journal.begin([Append(COMMAND, b"new", (b"y" * 70,))])
@@ -444,11 +477,17 @@ class TestFaults:
         except DiskFull:
             full = True
             journal.undo(under_way)
+        # Two envelopes of 48 bytes, a segment header of 28, the inventory, and a record header of 56, with what they hold.
+        seals = (48 + 50) + (48 + 80) + 28 + disk.size("inventory")
+        assert under_way.sealed is (room >= seals)
+        assert full is (room < max(seals, (48 + 50) + (48 + 80) + 28 + (56 + 73) - older_snapshot_size))
+        if not under_way.sealed:
             assert journal.segments == segments
             assert [name for name in disk.names() if name != stale_index] == names
-        # Two envelopes of 48 bytes, a segment header of 28 and a record header of 56, each with what it holds.
-        assert full is (room < (48 + 50) + (48 + 80) + 28 + (56 + 73))
         disk.capacity_bytes = None
+        if full and under_way.sealed:
+            commit(journal, Append(COMMAND, b"new", (b"y" * 70,)))
+            full = False
         if full:
             records.append(put(journal, b"into the old segment"))
             journal.roll_next(b"fresh index", b"fresh snapshot")

@@ -17,7 +17,7 @@ from tidings.errors import ProtocolError, StorageDamaged, TidingsError
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
-from tidings.node.identity import DISK_NAME, MEET_EVERY_MS, Identity, Newcomer, read_identity
+from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity, write_mark
 from tidings.node.replicated import BrokerState
 from tidings.node.state import State
 from tidings.protocols.broker.commands import Command
@@ -161,7 +161,7 @@ class NodeProcess(DiskProcess):
         if self.is_up:
             self.die("kill", "with its disk")
         self.use_new_disk()
-        self.disk.replace(DISK_NAME, [self._world.random.randbytes(16)])
+        write_mark(self.disk, self._world.random.randbytes(16))
         self.is_new = True
 
     def _knows_itself(self) -> bool:

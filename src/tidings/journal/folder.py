@@ -1,0 +1,213 @@
+"""What a folder of the file system is: whose, in which role, and whether it is the original or a copy.
+
+**One process.** The folder itself is locked, not only a file in it: somebody who removes a "stale" `lock` beside a
+running broker does not let a second one in. The kernel drops the lock when the process dies, however it dies. Where a
+directory cannot be locked, the file `lock` is all there is; it is locked in any case, for releases that know no other.
+
+**One role.** The note `folder` says for good who writes here: a broker alone, a member of a group, a node of a ring, a
+storage server. Whoever comes in another role is refused before a byte is written. It also holds the folder's id, whose
+checksum is the salt of all the other files' checksums.
+
+**A beginning.** Once the first inventory of the journal is on disk, a word is written into `lock`. A folder with that
+word and without its notes has lost them: it is not taken for a new one.
+
+**The original.** The note also holds its own inode, and the inode's generation where the file system tells it. A copy
+of the folder has others. A copy of a member's folder may be older than what the member has promised since, so it must
+not vote in its place; for everybody else a copy is as good as the original.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+import msgspec
+from zlib_ng.zlib_ng import crc32
+
+from tidings.errors import InvalidRequest, StorageDamaged, StorageError, Unavailable
+from tidings.journal.notes import encode_note, parse_note
+
+LOCK_NAME = "lock"
+FOLDER_NAME = "folder"
+INVENTORY_NAME = "inventory"
+TEMPORARY_SUFFIX = ".tmp"
+
+BROKER = "broker"
+MEMBER = "member"
+RING = "ring"
+STORAGE = "storage"
+_OWNERS = {
+    BROKER: "a broker that stands alone: start it with `tidings serve --data`, or open it with `tidings.open`",
+    MEMBER: "a member of a replica group: start it with `tidings serve --data`",
+    RING: "a node of a ring: start it with `tidings node --data`",
+    STORAGE: "a storage server: start it with `tidings storage --data`",
+}
+_GET_VERSION = 0x80087601
+"""The ioctl FS_IOC_GETVERSION of Linux: a number that is drawn when an inode is made."""
+_BEGUN = b"The journal in this folder has begun: a file of it that is missing is missed.\n"
+
+
+class FolderNote(msgspec.Struct, frozen=True):
+    """What the note `folder` says."""
+
+    role: str
+    id: bytes
+    inode: int
+    generation: int
+
+
+class Folder:
+    """A folder that this process has locked and may use in its role. Made if it is missing."""
+
+    def __init__(self, path: Path, role: str) -> None:
+        self.path = path
+        self.directory, self._lock = _lock(path)
+        try:
+            self.note = self._take(role)
+        except BaseException:
+            self.close()
+            raise
+        self.salt = crc32(self.note.id)
+
+    def _take(self, role: str) -> FolderNote:
+        found = read_folder(self.path)
+        if found is not None and found.role != role:
+            raise wrong_role(self.path, found.role)
+        if found is None:
+            self._check_unbegun()
+            owner = _first_release_role(self.path)
+            if owner not in (None, role):
+                raise wrong_role(self.path, owner)
+            found = self._write(role, os.urandom(16))
+        elif os.fstat(self._lock).st_size and not (self.path / INVENTORY_NAME).exists():
+            raise StorageDamaged(f"The file {INVENTORY_NAME} is missing from {self.path}.")
+        return found
+
+    def _check_unbegun(self) -> None:
+        if os.fstat(self._lock).st_size or (self.path / INVENTORY_NAME).exists():
+            raise StorageDamaged(
+                f"The file {FOLDER_NAME} is missing from {self.path}, and with it perhaps others: restore the folder "
+                "from a copy, or give a member of a group an empty one."
+            )
+
+    def mark_begun(self) -> None:
+        """From now on the inventory must be there."""
+        if not os.fstat(self._lock).st_size:
+            os.pwrite(self._lock, _BEGUN, 0)
+            os.fsync(self._lock)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this folder was copied from the one that its note was written for."""
+        return _birth(self.path / FOLDER_NAME) != (self.note.inode, self.note.generation)
+
+    def adopt(self) -> None:
+        """A copy counts as the original from now on."""
+        self.note = self._write(self.note.role, self.note.id)
+
+    def _write(self, role: str, folder_id: bytes) -> FolderNote:
+        temporary = self.path / (FOLDER_NAME + TEMPORARY_SUFFIX)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            note = FolderNote(role, folder_id, *_birth(temporary))
+            os.write(descriptor, encode_note(FOLDER_NAME, 0, msgspec.msgpack.encode(note)))
+            os.fsync(descriptor)
+        except OSError as error:
+            raise StorageError(f"The folder {self.path} cannot be written to ({error.strerror}).") from error
+        finally:
+            os.close(descriptor)
+        temporary.rename(self.path / FOLDER_NAME)
+        os.fsync(self.directory)
+        return note
+
+    def close(self) -> None:
+        """Drops the locks."""
+        os.close(self._lock)
+        os.close(self.directory)
+
+
+def read_folder(path: Path) -> FolderNote | None:
+    """What the note of a folder says, whoever has it locked; None if there is no such note."""
+    try:
+        data = (path / FOLDER_NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    note = parse_note(FOLDER_NAME, 0, data, FolderNote)
+    if note.role not in _OWNERS:
+        raise StorageDamaged(f"{path} belongs to {note.role!r}, which this release does not know: use a newer tidings.")
+    return note
+
+
+def role_of(path: Path) -> str | None:
+    """In which role a folder is used; None if in none yet."""
+    note = read_folder(path)
+    return note.role if note is not None else _first_release_role(path)
+
+
+def _first_release_role(path: Path) -> str | None:
+    """The role of a folder without a note, by the files that the first release left in it."""
+    for name, role in (("ring", RING), ("member", MEMBER), ("holder", STORAGE)):
+        if (path / name).exists():
+            return role
+    return BROKER if path.is_dir() and any(path.glob("*.journal")) else None
+
+
+def wrong_role(path: Path, owner: str | None) -> InvalidRequest:
+    """The error of whoever comes to a folder in another role than its own."""
+    return InvalidRequest(f"{path} belongs to {_OWNERS[owner or BROKER]}, or name another folder.")
+
+
+def _birth(path: Path) -> tuple[int, int]:
+    """What a copy of a file does not have: its inode, and the inode's generation, 0 where nobody tells it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        answer = fcntl.ioctl(descriptor, _GET_VERSION, bytes(8))
+        generation = struct.unpack("<I", answer[:4])[0]
+    except OSError:
+        generation = 0
+    finally:
+        inode = os.fstat(descriptor).st_ino
+        os.close(descriptor)
+    return inode, generation
+
+
+def _lock(path: Path) -> tuple[int, int]:
+    """Opens a folder and its file `lock`, and locks both."""
+    opened: list[int] = []
+    try:
+        make_folder(path)
+        opened.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        try:
+            fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+        opened.append(os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644))
+        fcntl.flock(opened[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        for descriptor in opened:
+            os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise Unavailable(
+                f"The folder {path} is in use by another broker: stop it first, or connect to it."
+            ) from error
+        raise StorageError(
+            f"The folder {path} cannot be used ({error.strerror}): choose another or change its permissions."
+        ) from error
+    return opened[0], opened[1]
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents; each new entry is synced into the folder that holds it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)

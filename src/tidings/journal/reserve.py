@@ -1,0 +1,66 @@
+"""Room that is kept for what frees room.
+
+A disk that is full to the last byte could take no acknowledgement, no new session and no snapshot, and so nothing could
+ever be let go. A file of zeros, `reserve`, holds some room as long as there is any. When a small write finds no other, the
+file goes, and whoever writes is `short` until the room can be taken back: by then puts have to be refused. A clean stop
+gives the room back, for nobody writes then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+RESERVE_NAME = "reserve"
+RESTOCK_SECONDS = 1.0
+"""How often a full disk is looked at again."""
+RESERVE_BYTES = 16 * 1024 * 1024
+SMALL_WRITE_BYTES_MAX = 256 * 1024
+"""What is larger may not use the reserve; only snapshots and indexes may, for sealing a segment is what frees others."""
+
+
+class Reserve:
+    """The reserve of one folder."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path / RESERVE_NAME
+        self._size_bytes = size_bytes
+        self.short = False
+        """Whether there is none: the disk was full, and is still."""
+        self._tried_at = 0.0
+        self.restock()
+
+    def release(self) -> bool:
+        """Gives the room to a write that found no other; False if there was none to give."""
+        if self.short:
+            return False
+        self.short = True
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        return True
+
+    def restock(self) -> None:
+        """Takes the room back, if there is enough again."""
+        if not self._size_bytes or (self.short and time.monotonic() - self._tried_at < RESTOCK_SECONDS):
+            return
+        self._tried_at = time.monotonic()
+        descriptor = -1
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            os.posix_fallocate(descriptor, 0, self._size_bytes)
+            self.short = False
+        except OSError:
+            self.short = True
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Gives the room back."""
+        if not self.short:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
