@@ -69,6 +69,8 @@ class Disk(Protocol):
 
     remote: bool
     """Whether the folder is in the hands of another process."""
+    salt: int
+    """A number of the folder that the checksums of its files begin with, 0 where it has none."""
 
     def names(self) -> list[str]:
         """The files that are there, sorted."""
@@ -156,6 +158,7 @@ class RealDisk:
     """A folder of the file system. Made if it is missing; refused if another process has it open."""
 
     remote = False
+    salt = 0
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).absolute()
@@ -330,6 +333,8 @@ class RealDisk:
 
 class ReadFolder:
     """A look into a folder that somebody else writes, in another thread: with open files of its own."""
+
+    salt = 0
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)

@@ -130,7 +130,7 @@ def _newest_snapshot(disk: Disk, names: list[str]) -> Envelope | None:
     if not slots:
         return None
     name = files.snapshot_name(slots[-1])
-    snapshot = files.decode_snapshot(disk.map(name), name)
+    snapshot = files.decode_snapshot(disk.map(name), name, disk.salt)
     if snapshot.next_slot != slots[-1]:
         raise StorageDamaged(f"{name} belongs to slot {snapshot.next_slot}. Restore the folder from a copy.")
     return snapshot
@@ -149,8 +149,8 @@ def _sealed_segments(disk: Disk, slots: list[int], snapshot: Envelope | None) ->
         name, index_name = files.journal_name(slot), files.index_name(slot)
         if index_name not in present:
             raise StorageDamaged(f"{index_name} is missing. Restore the folder from a copy.")
-        index = files.decode_index(disk.map(index_name), index_name)
-        header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name)
+        index = files.decode_index(disk.map(index_name), index_name, disk.salt)
+        header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name, disk.salt)
         segment = index.segment
         end_address = segment.base_address + disk.size(name)
         if header != (slot, segment.base_address) or segment.first_slot != slot or end_address != segment.end_address:
@@ -176,14 +176,14 @@ def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
         disk.create(name)
     else:
         view = disk.map(name)
-        header = files.decode_header(view, name)
+        header = files.decode_header(view, name, disk.salt)
         if header == (first_slot, base_address):
             return
         if header is not None or synced_behind(view, 0, base_address):
             raise StorageDamaged(f"{name} is damaged at position 0: its header. Restore the folder from a copy.")
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, 0)
-    disk.commit(name, [files.encode_header(first_slot, base_address)])
+    disk.commit(name, [files.encode_header(first_slot, base_address, disk.salt)])
 
 
 def _remove_leftovers(disk: Disk, names: list[str], snapshot_slot: int, oldest_slot: int) -> None:

@@ -70,6 +70,7 @@ class SimulatedDisk:
     """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
 
     remote = False
+    salt = 0
 
     def __init__(self, random: Random, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes

@@ -242,8 +242,9 @@ class TestRecordAt:
         journal, _ = opened(disk)
         assert journal.record_at(first.address) is None
         assert journal.record_at(written[1][0].address) is not None
-        assert [span.start for span in journal.check(journal.segments[0])] == [first.address]
-        assert journal.check(journal.segments[1]) == []
+        following, damaged = journal.scrub(0, journal.size_bytes)
+        assert [each.span.start for each in damaged] == [first.address]
+        assert journal.scrub(following, journal.size_bytes)[1] == []
 
 
 class TestRecoveringAgain:
@@ -446,8 +447,8 @@ class TestFaults:
             journal.undo(under_way)
             assert journal.segments == segments
             assert [name for name in disk.names() if name != stale_index] == names
-        # Two envelopes of 48 bytes, a segment header of 28 and a record header of 56, each with what it holds.
-        assert full is (room < (48 + 50) + (48 + 80) + 28 + (56 + 73))
+        # Two envelopes of 48 bytes, a block's sum, a segment header of 28, a record header of 56, and what they hold.
+        assert full is (room < (48 + 4 + 50) + (48 + 80) + 28 + (56 + 73))
         disk.capacity_bytes = None
         if full:
             records.append(put(journal, b"into the old segment"))
