@@ -135,8 +135,8 @@ def a_record() -> bytes:
     return b"".join(bytes(buffer) for buffer in buffers)
 
 
-def an_envelope(encode: Callable[[segment.Envelope], list[record.Buffer]]) -> bytes:
-    envelope = segment.Envelope(9, segment.Segment(0, 0, 500, 77), b"content")
+def an_envelope(encode: Callable[[segment.Envelope], list[record.Buffer]], sums: bytes = b"") -> bytes:
+    envelope = segment.Envelope(9, segment.Segment(0, 0, 500, 77), b"content", sums)
     return b"".join(bytes(buffer) for buffer in encode(envelope))
 
 
@@ -170,7 +170,7 @@ DECODERS = [
     ),
     Decoder(
         "index",
-        [an_envelope(segment.encode_index)],
+        [an_envelope(segment.encode_index, b"sums")],
         lambda data: segment.decode_index(memoryview(data), "file"),
         (StorageDamaged,),
     ),

@@ -1,15 +1,17 @@
 """The few things that the journal asks of a disk, and the real disk that does them.
 
 Everything goes through this small interface so that the simulator's disk, which tears and forgets, can
-take its place. A disk is one folder of files without subfolders, owned by one process at a time, in one role (`folder`).
+take its place. A disk is one folder of files without subfolders, owned by one process at a time, in one role
+(`folder`).
 
 What each call promises: `create`, `replace`, `remove`, `truncate` and `seal` are on disk when they return,
 directory entry included; `append` is only written, and on disk after the next `sync` of that file. Room may
-be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end. `durable_size` says
-how much of the newest segment had certainly been synced, also after a crash (`mark`).
+be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end.
+`durable_size` says how much of the newest segment had certainly been synced, also after a crash (`mark`).
 `replace` is atomic: after a crash the file is the old one or the new one. A call that ends in `DiskFull`
-has changed nothing; some room is kept for small writes (`reserve`). After `SyncFailed` nobody knows what the disk holds: the kernel may have thrown away
-what it could not write and will not say so twice, so the process must end and recover.
+has changed nothing; some room is kept for small writes (`reserve`). After `SyncFailed` nobody knows what the disk
+holds: the kernel may have thrown away what it could not write and will not say so twice, so the process must end and
+recover.
 
 A disk may be `remote`: another process has the folder (`tidings.storage`). Then every call crosses over to it, so that
 writes may wait for long and belong in a thread of their own, and a `map` is a copy of the whole file.
@@ -378,6 +380,8 @@ class RealDisk:
 
 class ReadFolder:
     """A look into a folder that somebody else writes, in another thread: with open files of its own."""
+
+    salt = 0
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)

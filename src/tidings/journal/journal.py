@@ -10,6 +10,8 @@ have been sealed; `write` has put the disk back already. After any other error t
 When the current segment is `full` the owner makes an index of it and a snapshot of its own state and
 calls `roll_next` before `begin`; that commit seals the segment and goes into a new one. The steps are in
 `recovery`, the layout of the files in `segment` and `record`.
+
+What is read from the files is checked first (`checked`): damage is `DamagedPlace`, and never handed out.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ import msgspec
 
 from tidings.errors import StorageDamaged, StorageError
 from tidings.journal import segment as files
+from tidings.journal.blocks import BLOCK_BYTES, Blocks, block_count
+from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import Buffer, Disk, DiskFull, Whereabouts
 from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.notes import write_note
 from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
-from tidings.journal.recovery import Inventory, Recovery, Span, check, replay, survey
+from tidings.journal.recovery import Inventory, Recovery, Span, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
 
+CHECKED_SEGMENTS_MAX = 1_024
+"""Segments whose sums are kept in memory: 4 KiB for each of the default size."""
 REMOTE_COMMIT_FACTOR = 8
 """How much larger commits to a storage server may be: each is a call, and costs one however small it is."""
 
@@ -59,6 +65,7 @@ class Roll(msgspec.Struct, frozen=True):
     """Segments that end at or before it go when this is on disk."""
     oldest_slot: int
     """The oldest segment that stays."""
+    sums: bytes
 
 
 class Commit(msgspec.Struct):
@@ -71,6 +78,8 @@ class Commit(msgspec.Struct):
     durable_address: int
     end_address: int
     last_time_ms: int
+    blocks: Blocks
+    """What the segment's sums gain by it."""
     sealed: bool = False
     """Whether the roll is on disk, whatever came of the records."""
 
@@ -98,7 +107,11 @@ class Journal:
         self._last_time_ms = 0
         self._recent: OrderedDict[int, Buffer] = OrderedDict()
         self._recent_bytes = 0
-        self._mapped: OrderedDict[int, memoryview] = OrderedDict()
+        self._blocks = Blocks()
+        """Of the current segment."""
+        self._current = Checked(disk, self._name, 0, self._blocks)
+        self._checked: OrderedDict[int, Checked] = OrderedDict()
+        self._mapped: OrderedDict[int, None] = OrderedDict()
 
     @classmethod
     def open(cls, disk: Disk, settings: JournalSettings) -> Journal:
@@ -171,6 +184,7 @@ class Journal:
         self._recent.clear()
         self._recent_bytes = 0
         self._mapped.clear()
+        self._checked.clear()
         self._sealed = found.sealed
         self._snapshot_name = files.snapshot_name(found.first_slot) if found.snapshot else None
         self._begin_segment(found.first_slot, found.base_address)
@@ -178,14 +192,17 @@ class Journal:
         self._end_address = found.base_address + SEGMENT_HEADER_SIZE
         snapshot = found.snapshot.payload if found.snapshot else None
         damaged: list[Span] = []
-        return Recovery(snapshot, found.indexes, self._replay(damaged if skips_damage else None), damaged)
+        return Recovery(snapshot, found.indexes, self._replay(damaged, skips_damage), damaged)
 
-    def _replay(self, damaged: list[Span] | None) -> Iterator[Record]:
-        for record in replay(self._disk, self._first_slot, self._base_address, damaged):
+    def _replay(self, damaged: list[Span], skips_damage: bool) -> Iterator[Record]:
+        for record in replay(self._disk, self._first_slot, self._base_address, damaged if skips_damage else None):
             self._next_slot = record.slot + 1
             self._end_address = record.end_address
             self._last_time_ms = max(self._last_time_ms, record.time_ms)
             yield record
+        self._blocks.extend([self._disk.map(self._name)[: self._end_address - self._base_address]])
+        for span in damaged:
+            self._blocks.spoil(span.start - self._base_address, span.end - self._base_address)
         self._durable_address = self._end_address
         self._ready = True
 
@@ -200,20 +217,19 @@ class Journal:
         sealed = Segment(self._first_slot, self._base_address, self._end_address, self._last_time_ms)
         kept = (each.first_slot for each in (*self._sealed, sealed) if each.end_address > removable_address)
         oldest_slot = next(kept, self._next_slot)
-        self._roll = Roll(
-            sealed, self._next_slot, index, snapshot, self._snapshot_name, removable_address, oldest_slot
-        )
+        names = self._snapshot_name, removable_address, oldest_slot, self._blocks.pack()
+        self._roll = Roll(sealed, self._next_slot, index, snapshot, *names)
 
     def begin(self, appends: list[Append]) -> Commit:
         """Gives slots and addresses to what is to be appended."""
         assert self._ready, "the recovered records have not been read to the end"
         assert self._commit is None, "a commit is under way"
-        roll, name = self._roll, self._name
+        roll, name, blocks = self._roll, self._name, self._blocks.behind()
         slot, address = self._next_slot, self._end_address
         durable_address, last_time_ms = self._durable_address, self._last_time_ms
         if roll is not None:
             assert roll.next_slot == slot
-            name, last_time_ms = files.journal_name(slot), 0
+            name, last_time_ms, blocks = files.journal_name(slot), 0, Blocks()
             address += SEGMENT_HEADER_SIZE
             durable_address = address  # Sealing syncs all that came before.
         records = []
@@ -239,7 +255,7 @@ class Journal:
             )
             slot += 1
             address = body_address + bodies_size
-        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms)
+        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms, blocks)
         return commit
 
     def write(self, commit: Commit) -> None:
@@ -251,7 +267,7 @@ class Journal:
         roll, disk = commit.roll, self._disk
         if roll is not None:
             try:
-                self._seal(roll, commit.name)
+                commit.blocks.extend([self._seal(roll, commit.name)])
             except DiskFull:
                 self._unseal(roll, commit.name)
                 raise
@@ -259,6 +275,7 @@ class Journal:
             if roll.older_snapshot is not None:
                 disk.remove(roll.older_snapshot)
         if buffers:
+            commit.blocks.extend(buffers)
             write = disk.commit if self._syncs else disk.append
             write(commit.name, buffers)
 
@@ -286,6 +303,7 @@ class Journal:
         assert self._commit is commit
         self._commit = None
         self._finish_roll(commit)
+        self._blocks.join(commit.blocks)
         self._next_slot += len(commit.records)
         self._end_address = commit.end_address
         self._last_time_ms = commit.last_time_ms
@@ -298,6 +316,8 @@ class Journal:
         self._commit = None
         self._finish_roll(commit)
         self._roll = None
+        if commit.roll is not None and commit.sealed:  # The new segment has its header, and nothing else.
+            self._blocks.extend([files.encode_header(self._first_slot, self._base_address, self._disk.salt)])
 
     def _finish_roll(self, commit: Commit) -> None:
         roll = commit.roll
@@ -316,12 +336,14 @@ class Journal:
             return body
         assert address + size <= self._end_address
         if address >= self._base_address:
-            return self._disk.read_at(self._name, address - self._base_address, size)
+            position = address - self._base_address
+            if not self._ready:  # While a journal is recovered, only what has just been checked is read from its end.
+                return self._disk.read_at(self._name, position, size)
+            return self._current.read(position, size)
         segment = self._sealed_at(address)
-        position = address - segment.base_address
-        if self.remote:
-            return self._disk.read_at(files.journal_name(segment.first_slot), position, size)
-        return self._map(segment.first_slot)[position : position + size]
+        checked = self._checked_of(segment)
+        self._keep_mapped(segment.first_slot)
+        return checked.read(address - segment.base_address, size)
 
     def _sealed_at(self, address: int) -> Segment:
         number = bisect_right(self._sealed, address, key=lambda segment: segment.base_address) - 1
@@ -329,14 +351,19 @@ class Journal:
             raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
         return self._sealed[number]
 
-    def whereabouts(self, address: int) -> tuple[Whereabouts, int] | None:
-        """The file that has an address, and its position there; None if other processes cannot read it."""
-        name, base_address = self._name, self._base_address
+    def whereabouts(self, address: int, size: int) -> tuple[Whereabouts, int, bytes] | None:
+        """The file that has these bytes, their position there, and the sums of the blocks that they lie in.
+
+        None if other processes cannot read it, or if there are no such sums yet.
+        """
+        name, base_address, checked = self._name, self._base_address, self._current
         if address < base_address:
             segment = self._sealed_at(address)
             name, base_address = files.journal_name(segment.first_slot), segment.base_address
+            checked = self._checked_of(segment)
+        sums = checked.sums(address - base_address, size)
         found = self._disk.whereabouts(name)
-        return None if found is None else (found, address - base_address)
+        return None if found is None or sums is None else (found, address - base_address, sums)
 
     def record_at(self, address: int) -> tuple[Record, memoryview] | None:
         """A finished record that begins at an address, and its bodies; None if it is gone or damaged."""
@@ -350,9 +377,33 @@ class Journal:
         record = decode(view, 0, address)
         return (record, view[size - record.bodies_size :]) if record is not None else None
 
-    def check(self, segment: Segment) -> list[Span]:
-        """Where a sealed segment is damaged; reads all of it."""
-        return list(check(self._disk.map(files.journal_name(segment.first_slot)), segment.base_address))
+    def scrub(self, address: int, size: int) -> tuple[int, list[DamagedPlace]]:
+        """Reads as much from an address on, to see whether the disk still has what it was given.
+
+        Where to go on, which is the journal's beginning after its end; and what is damaged in the segment, if anything
+        that was read is. One segment at most is read.
+        """
+        start = max(address, self._sealed[0].base_address if self._sealed else self._base_address)
+        if start < self._base_address:
+            segment = self._sealed_at(start)
+            base_address, end = segment.base_address, segment.end_address
+            checked, count = self._checked_of(segment), block_count(end - base_address)
+        else:
+            base_address, checked, count = self._base_address, self._current, len(self._blocks.sums)
+            end = 0
+        first = (start - base_address) // BLOCK_BYTES
+        last = min(count, first + max(1, size // BLOCK_BYTES))
+        found: list[DamagedPlace] = []
+        for number in range(first, last):
+            if not checked.scrub(number):
+                found = list(checked.damaged)
+        return (end if last == count else base_address + last * BLOCK_BYTES), found
+
+    def forget_checks(self) -> None:
+        """Has everything that is read from now on checked again: what was good in memory may have left it since."""
+        self._current.forget()
+        for slot in self._mapped:
+            self._checked[slot].forget()
 
     def _remove_through(self, end_address: int) -> None:
         """Removes every sealed segment that ends at or before an address; the inventory says so already."""
@@ -360,6 +411,7 @@ class Journal:
         while count < len(self._sealed) and self._sealed[count].end_address <= end_address:
             slot = self._sealed[count].first_slot
             self._mapped.pop(slot, None)
+            self._checked.pop(slot, None)
             # An index without its segment is a leftover; a segment without its index would be damage.
             self._disk.remove(files.journal_name(slot))
             self._disk.remove(files.index_name(slot))
@@ -370,6 +422,8 @@ class Journal:
         """Lets go of the disk. Everything finished is there already."""
         self._ready = False
         self._mapped.clear()
+        self._checked.clear()
+        self._current.unmap()
         self._recent.clear()
         self._disk.close()
 
@@ -378,22 +432,25 @@ class Journal:
         self._first_slot = first_slot
         self._base_address = base_address
         self._last_time_ms = 0
+        self._blocks = Blocks()
+        self._current = Checked(self._disk, self._name, base_address, self._blocks)
+        self._current.sealed = False
 
-    def _seal(self, roll: Roll, name: str) -> None:
-        """Steps 0 to 4 of `recovery`, in the commit thread."""
+    def _seal(self, roll: Roll, name: str) -> bytes:
+        """Steps 0 to 4 of `recovery`, in the commit thread; the header of the new segment."""
         disk, sealed = self._disk, roll.sealed
         if not self._syncs:
             disk.sync(files.journal_name(sealed.first_slot))
         disk.seal(files.journal_name(sealed.first_slot))
-        disk.replace(
-            files.index_name(sealed.first_slot), files.encode_index(Envelope(roll.next_slot, sealed, roll.index))
-        )
-        disk.replace(
-            files.snapshot_name(roll.next_slot), files.encode_snapshot(Envelope(roll.next_slot, sealed, roll.snapshot))
-        )
+        index = Envelope(roll.next_slot, sealed, roll.index, roll.sums)
+        disk.replace(files.index_name(sealed.first_slot), files.encode_index(index, disk.salt))
+        snapshot = Envelope(roll.next_slot, sealed, roll.snapshot)
+        disk.replace(files.snapshot_name(roll.next_slot), files.encode_snapshot(snapshot, disk.salt))
         disk.create(name)
-        disk.commit(name, [files.encode_header(roll.next_slot, sealed.end_address)])
+        header = files.encode_header(roll.next_slot, sealed.end_address, disk.salt)
+        disk.commit(name, [header])
         write_note(disk, INVENTORY_NAME, Inventory(roll.oldest_slot, roll.next_slot))
+        return header
 
     def _unseal(self, roll: Roll, name: str) -> None:
         """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""
@@ -416,14 +473,30 @@ class Journal:
         while self._recent_bytes > kept_max:
             self._recent_bytes -= len(recent.popitem(last=False)[1])
 
-    def _map(self, first_slot: int) -> memoryview:
-        mapped = self._mapped
-        view = mapped.get(first_slot)
-        if view is None:
-            # Dropping the oldest is enough: whoever holds a slice of it keeps it alive.
-            while len(mapped) >= self._settings.mapped_segments_max:
-                mapped.popitem(last=False)
-            view = mapped[first_slot] = self._disk.map(files.journal_name(first_slot))
+    def _checked_of(self, segment: Segment) -> Checked:
+        """What the bytes of a sealed segment are checked by."""
+        checked = self._checked.get(segment.first_slot)
+        if checked is None:
+            while len(self._checked) >= CHECKED_SEGMENTS_MAX:
+                self._mapped.pop(self._checked.popitem(last=False)[0], None)
+            name, size = files.journal_name(segment.first_slot), segment.end_address - segment.base_address
+            checked = Checked(self._disk, name, segment.base_address, self._sums_of(segment.first_slot, size))
+            self._checked[segment.first_slot] = checked
         else:
-            mapped.move_to_end(first_slot)
-        return view
+            self._checked.move_to_end(segment.first_slot)
+        return checked
+
+    def _sums_of(self, first_slot: int, size: int) -> Blocks | None:
+        name = files.index_name(first_slot)
+        try:
+            sums = files.decode_index(self._disk.map(name), name, self._disk.salt).sums
+        except StorageDamaged:  # The index was whole when the journal was opened; the records have sums of their own.
+            return None
+        return Blocks.unpack(sums, size) if sums else None
+
+    def _keep_mapped(self, first_slot: int) -> None:
+        mapped = self._mapped
+        mapped[first_slot] = None
+        mapped.move_to_end(first_slot)
+        while len(mapped) > self._settings.mapped_segments_max:
+            self._checked[mapped.popitem(last=False)[0]].unmap()

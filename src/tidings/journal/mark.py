@@ -2,8 +2,8 @@
 
 After every sync the mark is written, without a sync of its own: whatever of it a power cut leaves, it never says more
 than was on disk when it was written. A process that is killed leaves it exact, because the kernel keeps what was
-written; a clean stop and an idle moment sync it. So recovery may cut off a tail only behind the mark, and a segment that
-is shorter than its mark has lost something.
+written; a clean stop and an idle moment sync it. So recovery may cut off a tail only behind the mark, and a segment
+that is shorter than its mark has lost something.
 
 The file `durable` has two entries, 512 bytes apart and written in turns, so that a torn one leaves the other:
 

@@ -152,8 +152,8 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
         torn_bytes = len(bytes(view[end:]).rstrip(b"\0"))
         if torn_bytes:  # All else is room that was made ahead.
             _log.warning(
-                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and nothing "
-                "from there on had been synced.",
+                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and it had "
+                "not been synced.",
                 torn_bytes,
                 name,
                 end,
@@ -183,7 +183,7 @@ def _newest_snapshot(disk: Disk, names: list[str]) -> Envelope | None:
     if not slots:
         return None
     name = files.snapshot_name(slots[-1])
-    snapshot = files.decode_snapshot(disk.map(name), name)
+    snapshot = files.decode_snapshot(disk.map(name), name, disk.salt)
     if snapshot.next_slot != slots[-1]:
         raise StorageDamaged(f"{name} belongs to slot {snapshot.next_slot}.")
     return snapshot
@@ -202,15 +202,12 @@ def _sealed_segments(disk: Disk, slots: list[int], snapshot: Envelope | None) ->
         name, index_name = files.journal_name(slot), files.index_name(slot)
         if index_name not in present:
             raise StorageDamaged(f"{index_name} is missing.")
-        index = files.decode_index(disk.map(index_name), index_name)
-        header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name)
+        index = files.decode_index(disk.map(index_name), index_name, disk.salt)
+        header = files.decode_header(disk.read_at(name, 0, SEGMENT_HEADER_SIZE), name, disk.salt)
         segment = index.segment
         end_address = segment.base_address + disk.size(name)
         if header != (slot, segment.base_address) or segment.first_slot != slot or end_address != segment.end_address:
-            raise StorageDamaged(
-                f"{name} is damaged: its header or its size is not what {index_name} says. "
-                "Restore the folder from a copy."
-            )
+            raise StorageDamaged(f"{name} is damaged: its header or its size is not what {index_name} says.")
         if index.next_slot != next_slot or (sealed and sealed[-1].end_address != segment.base_address):
             missing = files.journal_name(index.next_slot)
             raise StorageDamaged(f"{missing} is missing behind {name}.")
@@ -229,7 +226,7 @@ def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
         disk.create(name)
     else:
         view = disk.map(name)
-        header = files.decode_header(view, name)
+        header = files.decode_header(view, name, disk.salt)
         if header == (first_slot, base_address):
             return
         had_records = disk.durable_size(name) > SEGMENT_HEADER_SIZE or synced_behind(view, 0, base_address)
@@ -237,7 +234,7 @@ def _make_last_segment(disk: Disk, first_slot: int, base_address: int) -> None:
             raise StorageDamaged(f"{name} is damaged at position 0: its header.")
         del view  # A mapping must not outlive the bytes it maps.
         disk.truncate(name, 0)
-    disk.commit(name, [files.encode_header(first_slot, base_address)])
+    disk.commit(name, [files.encode_header(first_slot, base_address, disk.salt)])
 
 
 def _remove_leftovers(disk: Disk, names: list[str], snapshot_slot: int, oldest_slot: int) -> None:

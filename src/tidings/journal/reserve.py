@@ -1,9 +1,9 @@
 """Room that is kept for what frees room.
 
-A disk that is full to the last byte could take no acknowledgement, no new session and no snapshot, and so nothing could
-ever be let go. A file of zeros, `reserve`, holds some room as long as there is any. When a small write finds no other, the
-file goes, and whoever writes is `short` until the room can be taken back: by then puts have to be refused. A clean stop
-gives the room back, for nobody writes then.
+A disk that is full to the last byte could take no acknowledgement, no new session and no snapshot, so nothing could
+ever be let go. The file `reserve` holds some room as long as there is any. When a small write finds no other, the file
+goes, and the disk is `short` until the room can be taken back; meanwhile puts have to be refused. A clean stop gives
+the room back, for nobody writes then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RESTOCK_SECONDS = 1.0
 """How often a full disk is looked at again."""
 RESERVE_BYTES = 16 * 1024 * 1024
 SMALL_WRITE_BYTES_MAX = 256 * 1024
-"""What is larger may not use the reserve; only snapshots and indexes may, for sealing a segment is what frees others."""
+"""Larger writes may not use the reserve. Snapshots and indexes may: sealing a segment is what lets others go."""
 
 
 class Reserve:

@@ -6,10 +6,12 @@ the file. A segment begins at the address where the one before it ended, so addr
 removing old segments moves nothing. A segment begins with a header (numbers little-endian):
 
     magic         4   b"TDS1"
-    crc           4   CRC-32 of the rest of the header
-    version       4   1: the layout of the records
+    crc           4   CRC-32 of the rest of the header, begun with the folder's salt
+    version       4   2: the layout of the records
     first_slot    8
     base_address  8
+
+The salt is a number of the folder (`Disk.salt`), so that a file that was put in from another one fails its check.
 
 The header is synced before the first record is written, so an unreadable header in front of
 a record is damage, and one with nothing behind it belongs to a segment that never came to be.
@@ -18,13 +20,20 @@ Sealing a segment leaves two more files, both written atomically: `<its first sl
 segment's owner wants to know about it without reading it, and `<the next slot>.snapshot`, the
 owner's state before that slot. Both have the same envelope in front of the owner's bytes:
 
-    magic         4   b"TDI1" an index, b"TDN1" a snapshot
-    crc           4   CRC-32 of all that follows
+    magic         4   b"TDI2" an index, b"TDN2" a snapshot
+    crc           4   CRC-32 of all that follows, begun with the folder's salt
     next_slot     8   the slot after the last of the segment that was sealed
     first_slot    8   of that segment
     base_address  8
     end_address   8
     last_time_ms  8   the latest time among its records
+
+and in an index there comes next what the bytes of the segment are checked by (see `blocks`):
+
+    sums          4   each: the CRC-32 of one block of 64 KiB of the segment, as many as it has
+
+Files of version 1 are read too, and never written: `version` 1 in a segment, b"TDI1" and b"TDN1". Their checksums are
+begun with 0, and their indexes have no sums.
 """
 
 from __future__ import annotations
@@ -35,16 +44,20 @@ from typing import NamedTuple
 from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
+from tidings.journal.blocks import SUM_BYTES, block_count
 from tidings.journal.disk import Buffer
 
 JOURNAL_SUFFIX = ".journal"
 INDEX_SUFFIX = ".index"
 SNAPSHOT_SUFFIX = ".snapshot"
 
-VERSION = 1
+VERSION = 2
+_UNSALTED_VERSION = 1
 _SEGMENT_MAGIC = b"TDS1"
-_INDEX_MAGIC = b"TDI1"
-_SNAPSHOT_MAGIC = b"TDN1"
+_INDEX_MAGIC = b"TDI2"
+_SNAPSHOT_MAGIC = b"TDN2"
+_UNSALTED = {_INDEX_MAGIC: b"TDI1", _SNAPSHOT_MAGIC: b"TDN1"}
+"""The same files in version 1."""
 _PREFIX = struct.Struct("<4sI")
 _SEGMENT = struct.Struct("<IQQ")
 _ENVELOPE = struct.Struct("<QQQQQ")
@@ -67,6 +80,8 @@ class Envelope(NamedTuple):
     next_slot: int
     segment: Segment
     payload: bytes
+    sums: bytes = b""
+    """Of the segment's blocks, in an index; none in one of version 1."""
 
 
 class SegmentHeader(NamedTuple):
@@ -97,21 +112,22 @@ def slots_of(names: list[str], suffix: str) -> list[int]:
     return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal() and stem.isascii())
 
 
-def encode_header(first_slot: int, base_address: int) -> bytes:
+def encode_header(first_slot: int, base_address: int, salt: int = 0) -> bytes:
     """The first bytes of a segment."""
     rest = _SEGMENT.pack(VERSION, first_slot, base_address)
-    return _PREFIX.pack(_SEGMENT_MAGIC, crc32(rest)) + rest
+    return _PREFIX.pack(_SEGMENT_MAGIC, crc32(rest, salt)) + rest
 
 
-def decode_header(data: memoryview, name: str) -> SegmentHeader | None:
+def decode_header(data: memoryview, name: str, salt: int = 0) -> SegmentHeader | None:
     """The header at the beginning of a segment; None if it is short or fails its check."""
     if len(data) < SEGMENT_HEADER_SIZE:
         return None
     magic, checksum = _PREFIX.unpack_from(data)
-    if magic != _SEGMENT_MAGIC or crc32(data[_PREFIX.size : SEGMENT_HEADER_SIZE]) != checksum:
-        return None
     version, first_slot, base_address = _SEGMENT.unpack_from(data, _PREFIX.size)
-    if version != VERSION:
+    seed = 0 if version == _UNSALTED_VERSION else salt
+    if magic != _SEGMENT_MAGIC or crc32(data[_PREFIX.size : SEGMENT_HEADER_SIZE], seed) != checksum:
+        return None
+    if not _UNSALTED_VERSION <= version <= VERSION:
         # Never treated as torn: cutting off what a newer version wrote would lose it.
         raise StorageDamaged(f"{name} has format version {version}, and this is {VERSION}: use a newer tidings.")
     return SegmentHeader(first_slot, base_address)
@@ -119,38 +135,49 @@ def decode_header(data: memoryview, name: str) -> SegmentHeader | None:
 
 def is_first_release(data: memoryview) -> bool:
     """Whether a segment was begun by the first release."""
-    return False
+    return len(data) >= SEGMENT_HEADER_SIZE and _SEGMENT.unpack_from(data, _PREFIX.size)[0] == _UNSALTED_VERSION
 
 
-def encode_index(envelope: Envelope) -> list[Buffer]:
+def encode_index(envelope: Envelope, salt: int = 0) -> list[Buffer]:
     """The bytes of an index file."""
-    return _encode_envelope(_INDEX_MAGIC, envelope)
+    assert len(envelope.sums) == _sums_size(envelope.segment)
+    return _encode_envelope(_INDEX_MAGIC, envelope, salt)
 
 
-def encode_snapshot(envelope: Envelope) -> list[Buffer]:
+def encode_snapshot(envelope: Envelope, salt: int = 0) -> list[Buffer]:
     """The bytes of a snapshot file."""
-    return _encode_envelope(_SNAPSHOT_MAGIC, envelope)
+    assert not envelope.sums
+    return _encode_envelope(_SNAPSHOT_MAGIC, envelope, salt)
 
 
-def decode_index(data: memoryview, name: str) -> Envelope:
+def decode_index(data: memoryview, name: str, salt: int = 0) -> Envelope:
     """What an index file holds; StorageDamaged if it fails its check."""
-    return _decode_envelope(_INDEX_MAGIC, data, name)
+    return _decode_envelope(_INDEX_MAGIC, data, name, salt)
 
 
-def decode_snapshot(data: memoryview, name: str) -> Envelope:
+def decode_snapshot(data: memoryview, name: str, salt: int = 0) -> Envelope:
     """What a snapshot file holds; StorageDamaged if it fails its check."""
-    return _decode_envelope(_SNAPSHOT_MAGIC, data, name)
+    return _decode_envelope(_SNAPSHOT_MAGIC, data, name, salt)
 
 
-def _encode_envelope(magic: bytes, envelope: Envelope) -> list[Buffer]:
-    rest = _ENVELOPE.pack(envelope.next_slot, *envelope.segment)
-    return [_PREFIX.pack(magic, crc32(envelope.payload, crc32(rest))) + rest, envelope.payload]
+def _encode_envelope(magic: bytes, envelope: Envelope, salt: int) -> list[Buffer]:
+    rest = _ENVELOPE.pack(envelope.next_slot, *envelope.segment) + envelope.sums
+    return [_PREFIX.pack(magic, crc32(envelope.payload, crc32(rest, salt))) + rest, envelope.payload]
 
 
-def _decode_envelope(magic_wanted: bytes, data: memoryview, name: str) -> Envelope:
+def _decode_envelope(magic_wanted: bytes, data: memoryview, name: str, salt: int) -> Envelope:
     if len(data) >= _ENVELOPE_SIZE:
         magic, checksum = _PREFIX.unpack_from(data)
-        if magic == magic_wanted and crc32(data[_PREFIX.size :]) == checksum:
-            next_slot, *segment = _ENVELOPE.unpack_from(data, _PREFIX.size)
-            return Envelope(next_slot, Segment(*segment), bytes(data[_ENVELOPE_SIZE:]))
+        unsalted = magic == _UNSALTED[magic_wanted]
+        if (unsalted or magic == magic_wanted) and crc32(data[_PREFIX.size :], 0 if unsalted else salt) == checksum:
+            next_slot, *fields = _ENVELOPE.unpack_from(data, _PREFIX.size)
+            segment = Segment(*fields)
+            payload_at = _ENVELOPE_SIZE + (_sums_size(segment) if magic == _INDEX_MAGIC else 0)
+            sums = bytes(data[_ENVELOPE_SIZE:payload_at])
+            if len(data) >= payload_at >= _ENVELOPE_SIZE:
+                return Envelope(next_slot, segment, bytes(data[payload_at:]), sums)
     raise StorageDamaged(f"{name} is damaged: it fails its checksum.")
+
+
+def _sums_size(segment: Segment) -> int:
+    return SUM_BYTES * block_count(segment.end_address - segment.base_address)

@@ -310,12 +310,12 @@ class Engine:
         near: list[NearBody | None] = []
         sent: list[Place] = []
         for place in places:
-            found = self.journal.whereabouts(place.address) if place.kept is None else None
+            found = self.journal.whereabouts(place.address, place.size_bytes) if place.kept is None else None
             if found is None:
                 near.append(None)
                 sent.append(place)
             else:
-                file, position = found
+                file, position, _ = found
                 near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes))
         pointed = msgspec.structs.replace(done, files=tuple(NearFile(*file) for file in files), near=tuple(near))
         return pointed, tuple(sent)

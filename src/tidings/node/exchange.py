@@ -5,18 +5,23 @@ of another replica's journal, with their indexes and the newest snapshot, and be
 Addresses, which differ from journal to journal, come right by that. Sealed files never change: when another segment is
 sealed meanwhile, only that one and the new snapshot are fetched too.
 
+Every checksum of a file begins with a number of its folder, so what has been checked with the other's number is
+written down with our own: a segment's header as it comes, the indexes and the snapshot when all is there.
+
 The files come in beside our own, under a suffix. Once all are there and synced, a file that lists them (`exchange`)
 makes them count, in one step: whatever interrupts the renaming, `finish` does the rest before the journal is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
+from tidings.journal.blocks import Blocks
 from tidings.journal.disk import LocalDisk
 from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.journal import Journal
@@ -48,6 +53,8 @@ class Exchange:
         self._asked: FetchFile | None = None
         self._sizes: dict[str, int] = {}
         """What has come of each file."""
+        self._damaged: dict[str, list[Span]] = {}
+        """Where segments that have come are damaged, if nobody needs what was there."""
 
     # To others.
 
@@ -62,7 +69,8 @@ class Exchange:
             index_name = files.index_name(segment.first_slot)
             listed.append(File(index_name, disk.size(index_name)))
         listed.append(File(snapshot_name, disk.size(snapshot_name)))
-        return Offer(self._head_of(snapshot_name).snapshot.next_slot, self._life, tuple(listed))
+        next_slot = self._head_of(snapshot_name, disk.salt).snapshot.next_slot
+        return Offer(next_slot, self._life, tuple(listed), disk.salt)
 
     def serve(self, wanted: FetchFile) -> FilePiece | None:
         """A piece of a file that was offered; None if it is gone."""
@@ -117,8 +125,18 @@ class Exchange:
         name = piece.name + INCOMING_SUFFIX
         if not size:
             self._disk.create(name)
-        self._disk.append(name, [piece.data])
+        self._disk.append(name, [piece.data if size else self._with_our_header(piece)])
         self._sizes[piece.name] = size + len(piece.data)
+
+    def _with_our_header(self, piece: FilePiece) -> bytes:
+        """The beginning of a file; a segment's has our number in its checksum instead of the other's."""
+        data = memoryview(piece.data)
+        if piece.name.endswith(files.JOURNAL_SUFFIX):
+            with contextlib.suppress(StorageDamaged):  # What cannot be read stays as it is, and is found damaged.
+                header = files.decode_header(data, piece.name, self._offer.salt)
+                if header is not None:
+                    return files.encode_header(*header, self._disk.salt) + data[files.SEGMENT_HEADER_SIZE :]
+        return piece.data
 
     @property
     def is_complete(self) -> bool:
@@ -128,11 +146,13 @@ class Exchange:
     def head(self) -> Head | None:
         """What the snapshot says that has come; None if something has come damaged that it needs."""
         try:
-            head = self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX)
+            head = self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX, self._offer.salt)
             places = Places()
             places.load(self.pieces(), head.snapshot.next_slot)
             # Damage must not spread: whoever has it finds it, has it mended, and offers its files again.
-            return None if any(places.within(*span) for span in self.damaged()) else head
+            self._damaged = dict(self.damaged())
+            found = (span for spans in self._damaged.values() for span in spans)
+            return None if any(places.within(*span) for span in found) else head
         except (StorageDamaged, msgspec.DecodeError):
             return None
 
@@ -142,20 +162,20 @@ class Exchange:
         return [self._piece_of(name + INCOMING_SUFFIX) for name in names]
 
     def _piece_of(self, name: str) -> Piece:
-        return decode_piece(files.decode_index(self._disk.map(name), name).payload)
+        return decode_piece(files.decode_index(self._disk.map(name), name, self._offer.salt).payload)
 
-    def damaged(self) -> Iterator[Span]:
-        """Where the segments are damaged that have come."""
+    def damaged(self) -> Iterator[tuple[str, list[Span]]]:
+        """Where each of the segments is damaged that have come."""
         for file in self._offer.files:
             if file.name.endswith(files.JOURNAL_SUFFIX):
                 view = self._disk.map(file.name + INCOMING_SUFFIX)
-                header = files.decode_header(view, file.name)
+                header = files.decode_header(view, file.name, self._disk.salt)
                 if header is None:
                     raise StorageDamaged(f"{file.name} has come without its header: it is asked for again.")
-                yield from check(view[: file.size_bytes], header.base_address)
+                yield file.name, list(check(view[: file.size_bytes], header.base_address))
 
-    def _head_of(self, name: str) -> Head:
-        return decode_head(files.decode_snapshot(self._disk.map(name), name).payload)
+    def _head_of(self, name: str, salt: int) -> Head:
+        return decode_head(files.decode_snapshot(self._disk.map(name), name, salt).payload)
 
     def install(self, head: Head) -> None:
         """The files that have come take the place of our own, with `head` in their snapshot."""
@@ -164,16 +184,29 @@ class Exchange:
         for name in listed:
             disk.seal(name + INCOMING_SUFFIX)
             disk.sync(name + INCOMING_SUFFIX)
+            if name.endswith(files.INDEX_SUFFIX):
+                self._install_index(name + INCOMING_SUFFIX)
         snapshot_name = listed[-1] + INCOMING_SUFFIX
-        envelope = files.decode_snapshot(disk.map(snapshot_name), snapshot_name)
-        disk.replace(snapshot_name, files.encode_snapshot(envelope._replace(payload=encode(head))))
+        envelope = files.decode_snapshot(disk.map(snapshot_name), snapshot_name, self._offer.salt)
+        disk.replace(snapshot_name, files.encode_snapshot(envelope._replace(payload=encode(head)), disk.salt))
         last_name = files.journal_name(envelope.next_slot)
-        header = files.encode_header(envelope.next_slot, envelope.segment.end_address)
+        header = files.encode_header(envelope.next_slot, envelope.segment.end_address, disk.salt)
         disk.replace(last_name + INCOMING_SUFFIX, [header])
         write_note(disk, LIST_NAME, [*listed, last_name])
         self._life += 1  # Files of the same names are others now.
         self._forget()
         self.finish()
+
+    def _install_index(self, name: str) -> None:
+        """An index under our number, with sums of the segment as it is here: all of that has been checked."""
+        disk = self._disk
+        envelope = files.decode_index(disk.map(name), name, self._offer.salt)
+        segment_name, base_address = files.journal_name(envelope.segment.first_slot), envelope.segment.base_address
+        blocks = Blocks()
+        blocks.extend([disk.map(segment_name + INCOMING_SUFFIX)])
+        for span in self._damaged.get(segment_name, ()):
+            blocks.spoil(span.start - base_address, span.end - base_address)
+        disk.replace(name, files.encode_index(envelope._replace(sums=blocks.pack()), disk.salt))
 
     def drop(self) -> None:
         """Forgets what has come."""
@@ -182,7 +215,7 @@ class Exchange:
 
     def _forget(self) -> None:
         self.node, self._offer = 0, Offer(0, 0, ())
-        self._pieces, self._asked, self._sizes = [], None, {}
+        self._pieces, self._asked, self._sizes, self._damaged = [], None, {}, {}
 
     def finish(self) -> None:
         """Brings an exchange to its end that has been decided on; before the journal is opened."""

@@ -78,9 +78,8 @@ def _check_original(disk: RealDisk, engine: GroupEngine, data: Path, trusts_copy
         return
     if not trusts_copy and engine.voters != (engine.number,):
         raise InvalidRequest(
-            f"{data} is a copy of the folder of member {engine.number}, and may know less than that member has promised: "
-            f"{REJOIN[0].lower()}{REJOIN[1:-1]}, or say --trust-copy if it is certain that the member has not run since it "
-            "was copied."
+            f"{data} is a copy of the folder of member {engine.number}, and may know less than that member promised. "
+            f"{REJOIN} If it is certain that the member has not run since it was copied, say --trust-copy."
         )
     disk.home.adopt()
 

@@ -322,15 +322,10 @@ class ReplicaEngine:
     # What is damaged.
 
     def check_next(self) -> int:
-        """Reads the next sealed segment, and asks others for what is damaged in it; how many slots are."""
-        segments = self.journal.segments
-        segment = next((each for each in segments if each.base_address >= self._checked_address), None)
-        if segment is None:
-            self._checked_address = 0
-        else:
-            self._checked_address = segment.end_address
-            for span in self.journal.check(segment):
-                self._repairs.update(dict.fromkeys(self.places.within(*span)))
+        """Reads the next segment, and asks others for what is damaged in it; how many slots are."""
+        self._checked_address, found = self.journal.scrub(self._checked_address, self.journal.size_bytes)
+        for place in found:
+            self._repairs.update(dict.fromkeys(self.places.within(*place.span)))
         others = [node for node in self.history.newest.membership.voters if node != self.replica.node]
         for slot in [slot for slot in self._repairs if slot not in self.places]:
             del self._repairs[slot]  # Its segment has been removed.

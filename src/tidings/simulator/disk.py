@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tidings.journal.disk import TEMPORARY_SUFFIX, Buffer, DiskFull, SyncFailed
+from tidings.journal.disk import Buffer, DiskFull, SyncFailed
+from tidings.journal.folder import TEMPORARY_SUFFIX
 
 SECTOR_SIZE = 512
 ALLOCATED_SIZE = 4096

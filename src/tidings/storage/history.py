@@ -72,7 +72,7 @@ class History:
         self._slots, self._bases, self._next_slot, self._finals = [0], [0], 0, {}
         if snapshots:
             name = files.snapshot_name(snapshots[-1])
-            snapshot = files.decode_snapshot(self._folder.read(name), name)
+            snapshot = files.decode_snapshot(self._folder.read(name), name, self._folder.salt)
             slots = [slot for slot in files.slots_of(names, files.JOURNAL_SUFFIX) if slot < snapshots[-1]]
             indexes = [self._index(slot) for slot in slots]
             self.machine.restore(snapshot.payload, [each.payload for each in indexes])
@@ -83,7 +83,7 @@ class History:
 
     def _index(self, slot: int) -> files.Envelope:
         name = files.index_name(slot)
-        return files.decode_index(self._folder.read(name), name)
+        return files.decode_index(self._folder.read(name), name, self._folder.salt)
 
     def note_final(self, name: str, size: int) -> None:
         """So many bytes of a file will not change any more."""

@@ -138,9 +138,7 @@ class Keeper:
         last_change = self._last_answer.call if isinstance(self._last_answer, Done) else 0
         sizes = ((name, self._disk.durable_size(name)) for name in self._sizes)
         durable = {name: size for name, size in sizes if size}
-        return Opened(
-            call.call, holder.epoch, self._session, last_change, dict(self._sizes), durable, self._disk.salt
-        )
+        return Opened(call.call, holder.epoch, self._session, last_change, dict(self._sizes), durable, self._disk.salt)
 
     def _on_change(self, call: Change, buffers: Sequence[Buffer]) -> AnyStorageAnswer:
         if call.session != self._session or not self._session:
@@ -231,4 +229,3 @@ class Keeper:
 def _check_name(name: str) -> None:
     if not FILE_NAME.fullmatch(name):
         raise InvalidRequest(f"{name!r} is not the name of a journal's file.")
-

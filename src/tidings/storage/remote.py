@@ -82,6 +82,7 @@ class RemoteDisk:
     """The `Disk` of a broker on a storage server. Making one opens it, and fences the broker before."""
 
     remote = True
+    salt = 0
 
     def __init__(
         self,

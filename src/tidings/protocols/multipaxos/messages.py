@@ -107,6 +107,8 @@ class Offer(Message, frozen=True):
     next_slot: int
     life: int
     files: tuple[File, ...]
+    salt: int = 0
+    """What the checksums of the files begin with, which is another number in every folder."""
 
 
 class FetchFile(Message, frozen=True):
