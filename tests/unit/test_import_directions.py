@@ -79,6 +79,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("gateways", "spelling", "pipeline", "exchange", "peer", "ring"),
         # Each member of a replica group is asked by itself, which no client does.
         *("protocols.broker.messages", "protocols.broker.operators"),
+        # In which role a folder is used decides what is started on it.
+        "journal.folder",
         "",
     ),
     "__main__": ("cli",),

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidings.errors import StorageError
-from tidings.journal.folder import BROKER, FOLDER_NAME, INVENTORY_NAME, LOCK_NAME, TEMPORARY_SUFFIX, Folder
+from tidings.journal.folder import BROKER, FOLDER_NAME, INVENTORY_NAME, LOCK_NAME, TEMPORARY_SUFFIX, Folder, read_folder
 from tidings.journal.mark import MARK_NAME, DurableMark
 from tidings.journal.reserve import RESERVE_BYTES, RESERVE_NAME, SMALL_WRITE_BYTES_MAX, Reserve
 
@@ -381,10 +381,10 @@ class RealDisk:
 class ReadFolder:
     """A look into a folder that somebody else writes, in another thread: with open files of its own."""
 
-    salt = 0
-
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
+        note = read_folder(self._folder)
+        self.salt = note.salt if note is not None else 0
         self._readers = _Descriptors(self._folder, os.O_RDONLY)
 
     def names(self) -> list[str]:

@@ -58,6 +58,10 @@ class FolderNote(msgspec.Struct, frozen=True):
     inode: int
     generation: int
 
+    @property
+    def salt(self) -> int:
+        return crc32(self.id)
+
 
 class Folder:
     """A folder that this process has locked and may use in its role. Made if it is missing."""
@@ -70,7 +74,7 @@ class Folder:
         except BaseException:
             self.close()
             raise
-        self.salt = crc32(self.note.id)
+        self.salt = self.note.salt
 
     def _take(self, role: str) -> FolderNote:
         found = read_folder(self.path)

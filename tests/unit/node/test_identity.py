@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 import pytest
 
 from tests.unit.node.replicas import make_disk
-from tidings.errors import InvalidRequest
+from tidings.errors import StorageDamaged
+from tidings.journal import REPLICA, Append, Journal
 from tidings.node.identity import CONTACTS_MAX, DISK_NAME, MEMBER_NAME, Identity, Newcomer, read_identity
 from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
+from tidings.settings import JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 
 ADDRESSES = ("tcp://a:1", "tcp://b:1", "tcp://c:1")
@@ -195,11 +198,54 @@ def test_whom_others_know_is_bounded() -> None:
     assert len(each.contacts) == CONTACTS_MAX
 
 
-def test_a_folder_of_a_broker_that_stands_alone_is_refused() -> None:
+def test_a_journal_with_records_and_no_member_has_lost_it() -> None:
+    """P7: it must not become a member anew, for it has promised under its old number."""
     disk = make_disk()
     assert read_identity(disk) is None
-    disk.create("00000000000000000000.journal")
-    with pytest.raises(InvalidRequest, match="of a broker that stands alone"):
+    newcomer(SECOND, disk)
+    assert read_identity(disk) is None, "a journal that was only begun is nobody's yet"
+    journal = Journal.open(disk, JournalSettings())
+    assert not list(journal.recover().records)
+    commit = journal.begin([Append(REPLICA, b"promised")])
+    journal.write(commit)
+    with pytest.raises(StorageDamaged, match="member is missing"):
+        read_identity(disk)
+
+
+def test_a_member_without_its_journal_has_lost_it() -> None:
+    """P7: it must not vote under its old number with an empty journal."""
+    disk = make_disk()
+    second = newcomer(SECOND, disk)
+    list(second.hear(found_for(second)))
+    for name in disk.names():
+        if name != MEMBER_NAME:
+            disk.remove(name)
+    with pytest.raises(StorageDamaged, match="journal is missing"):
+        read_identity(disk)
+
+
+def test_every_flipped_bit_of_a_member_is_noticed() -> None:
+    disk = make_disk()
+    second = newcomer(SECOND, disk)
+    list(second.hear(found_for(second)))
+    for position in range(disk.size(MEMBER_NAME)):
+        for bit in range(8):
+            disk.flip_bit(MEMBER_NAME, position, bit)
+            with pytest.raises(StorageDamaged, match=MEMBER_NAME):
+                read_identity(disk)
+            disk.flip_bit(MEMBER_NAME, position, bit)
+    assert read_identity(disk) == second.identity
+
+
+def test_a_member_of_the_first_release_is_read_and_gets_its_checksum() -> None:
+    disk = make_disk()
+    second = newcomer(SECOND, disk)
+    list(second.hear(found_for(second)))
+    disk.replace(MEMBER_NAME, [msgspec.msgpack.encode(second.identity)])
+    disk.remove("inventory")
+    assert read_identity(disk) == second.identity
+    disk.flip_bit(MEMBER_NAME, disk.size(MEMBER_NAME) - 1)
+    with pytest.raises(StorageDamaged):
         read_identity(disk)
 
 
