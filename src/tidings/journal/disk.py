@@ -32,7 +32,16 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidings.errors import StorageError
-from tidings.journal.folder import BROKER, FOLDER_NAME, INVENTORY_NAME, LOCK_NAME, TEMPORARY_SUFFIX, Folder, read_folder
+from tidings.journal.folder import (
+    BROKER,
+    FOLDER_NAME,
+    HOLDER_NAME,
+    INVENTORY_NAME,
+    LOCK_NAME,
+    TEMPORARY_SUFFIX,
+    Folder,
+    read_folder,
+)
 from tidings.journal.mark import MARK_NAME, DurableMark
 from tidings.journal.reserve import RESERVE_BYTES, RESERVE_NAME, SMALL_WRITE_BYTES_MAX, Reserve
 
@@ -376,6 +385,17 @@ class RealDisk:
             os.fsync(self._directory)
         except OSError as error:
             raise _failed(str(self._folder), error) from error
+
+
+def lone_disk(folder: str | Path) -> RealDisk:
+    """The folder of a broker alone. If a storage server kept it, the broker that was served there has it no longer.
+
+    Without that, it would take what is written from now on for what it had not been told of yet, and cut it off.
+    """
+    disk = RealDisk(folder, BROKER)
+    if HOLDER_NAME in disk.names():
+        disk.remove(HOLDER_NAME)
+    return disk
 
 
 class ReadFolder:

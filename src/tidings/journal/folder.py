@@ -4,9 +4,10 @@
 running broker does not let a second one in. The kernel drops the lock when the process dies, however it dies. Where a
 directory cannot be locked, the file `lock` is all there is; it is locked in any case, for releases that know no other.
 
-**One role.** The note `folder` says for good who writes here: a broker alone, a member of a group, a node of a ring, a
-storage server. Whoever comes in another role is refused before a byte is written. It also holds the folder's id, whose
-checksum is the salt of all the other files' checksums.
+**One role.** The note `folder` says for good who writes here: a broker alone, a member of a group, a node of a ring.
+Whoever comes in another role is refused before a byte is written. (A storage server keeps the journal of a broker
+alone, and that may come back to it.) The note also holds the folder's id, whose checksum is the salt of all the other
+files' checksums.
 
 **A beginning.** Once the first inventory of the journal is on disk, a word is written into `lock`. A folder with that
 word and without its notes has lost them: it is not taken for a new one.
@@ -33,17 +34,17 @@ from tidings.journal.notes import encode_note, parse_note
 LOCK_NAME = "lock"
 FOLDER_NAME = "folder"
 INVENTORY_NAME = "inventory"
+HOLDER_NAME = "holder"
+"""Where a storage server notes which broker has the folder."""
 TEMPORARY_SUFFIX = ".tmp"
 
 BROKER = "broker"
 MEMBER = "member"
 RING = "ring"
-STORAGE = "storage"
 _OWNERS = {
-    BROKER: "a broker that stands alone: start it with `tidings serve --data`, or open it with `tidings.open`",
+    BROKER: "a broker alone: start it with `tidings serve --data`",
     MEMBER: "a member of a replica group: start it with `tidings serve --data`",
     RING: "a node of a ring: start it with `tidings node --data`",
-    STORAGE: "a storage server: start it with `tidings storage --data`",
 }
 _GET_VERSION = 0x80087601
 """The ioctl FS_IOC_GETVERSION of Linux: a number that is drawn when an inode is made."""
@@ -153,7 +154,7 @@ def role_of(path: Path) -> str | None:
 
 def _first_release_role(path: Path) -> str | None:
     """The role of a folder without a note, by the files that the first release left in it."""
-    for name, role in (("ring", RING), ("member", MEMBER), ("holder", STORAGE)):
+    for name, role in (("ring", RING), ("member", MEMBER)):
         if (path / name).exists():
             return role
     return BROKER if path.is_dir() and any(path.glob("*.journal")) else None

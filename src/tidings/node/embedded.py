@@ -12,8 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from tidings.errors import StorageError, Unavailable
-from tidings.journal.disk import DiskFull, RealDisk
-from tidings.journal.folder import BROKER
+from tidings.journal.disk import DiskFull, lone_disk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
@@ -26,7 +25,7 @@ class EmbeddedNode:
 
     def __init__(self, folder: Path, broker: BrokerSettings, journal: JournalSettings) -> None:
         self.folder = folder
-        self._disk = RealDisk(folder, BROKER)
+        self._disk = lone_disk(folder)
         self._engine = Engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0

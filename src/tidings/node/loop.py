@@ -26,8 +26,7 @@ from types import FrameType
 from typing import NoReturn, Protocol
 
 from tidings.errors import Unavailable
-from tidings.journal.disk import Disk, DiskFull, RealDisk
-from tidings.journal.folder import BROKER
+from tidings.journal.disk import Disk, DiskFull, lone_disk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
@@ -285,7 +284,7 @@ def serve(
 
 def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk:
     if data is not None:
-        return RealDisk(data, BROKER)
+        return lone_disk(data)
     address = node.storage
     assert address is not None, "a broker needs a folder or a storage server"
     options = client_options(Path(node.storage_keys), node.storage_name) if node.storage_keys is not None else None

@@ -15,7 +15,7 @@ import msgspec
 
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import Buffer, Disk, DiskFull
-from tidings.journal.folder import TEMPORARY_SUFFIX
+from tidings.journal.folder import HOLDER_NAME, TEMPORARY_SUFFIX
 from tidings.journal.notes import read_note, write_note
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
@@ -42,7 +42,6 @@ from tidings.protocols.storage import (
 )
 from tidings.settings import BrokerSettings
 
-HOLDER_NAME = "holder"
 PAST_TOKENS_MAX = 16
 FENCED_SENTENCE = "Another broker has taken over this storage: stop one of the two."
 READ_BYTES_MAX = 8 * 1024 * 1024

@@ -21,7 +21,7 @@ from types import FrameType
 
 from tidings.errors import ProtocolError, StorageError
 from tidings.journal.disk import RealDisk
-from tidings.journal.folder import STORAGE
+from tidings.journal.folder import BROKER
 from tidings.protocols.storage import REFUSED, AskStorage, Failed, Last
 from tidings.settings import BrokerSettings, NodeSettings
 from tidings.storage.follower import Follower
@@ -101,7 +101,7 @@ class Server:
 def serve(data: Path, door: NodeSettings, on_ready: Callable[[str], None]) -> None:
     """Runs a storage server on a folder until SIGTERM or SIGINT. `on_ready` gets the address."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    disk = RealDisk(data, STORAGE)
+    disk = RealDisk(data, BROKER)
     try:
         keeper = Keeper(disk, lambda: secrets.randbits(62) + 1)
         router = Router(door, FRAME_BYTES_MAX)

@@ -79,11 +79,11 @@ class NodeProcess(DiskProcess):
         self._life_offset_ms = self._clock_offset_ms
         self._waiting.clear()
         self._round_planned = False
-        if self.is_new and not self._knows_itself():
-            return
-        engine = world.make_engine(self, Journal.open(self.disk, world.journal_settings))
-        self._watch(engine)
         try:
+            if self.is_new and not self._knows_itself():
+                return
+            engine = world.make_engine(self, Journal.open(self.disk, world.journal_settings))
+            self._watch(engine)
             count = engine.recover(self.clock())
         except PowerCut:
             self.die_at_step("during recovery")
