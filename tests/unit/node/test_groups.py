@@ -162,6 +162,44 @@ def test_settled_work_stays_settled_over_a_restart() -> None:
     assert offsets == [3, 4, 5, 6, 8, 9]
 
 
+def test_a_topic_of_many_batches_most_of_them_settled_is_read_on_after_a_restart() -> None:
+    """C8: however many batches are done, and in whatever order they were, the next open one is found."""
+    shop = Shop("ann")
+    shop.work("ann", room=3_000, new=False)
+    for number in range(1_200):
+        shop.publish(("", str(number)))
+    for parcel, _, rows in shop.got["ann"]:
+        if rows[0][0] not in (0, 1_100):
+            shop.settle("ann", parcel)
+    shop.restart()
+    shop.got.clear()
+    shop.join("ann", b"second")
+    shop.work("ann", room=1)
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")]]
+    shop.settle("ann", shop.got["ann"][0][0])
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")], [(1_100, b"1100")]]
+
+
+def test_many_batches_may_be_looked_at_without_finding_work() -> None:
+    """All of them are in another member's hands, so each that is looked at leads to the next."""
+    shop = Shop()
+    for member in ("ann", "bob"):
+        shop.join(member)
+    shop.work("ann", room=3_000)
+    for number in range(1_200):
+        shop.publish((str(number), str(number)))
+    shop.restart()
+    shop.got.clear()
+    for member in ("ann", "bob"):
+        shop.join(member, b"second")
+    working = shop.work("ann", room=0, held=(messages.Held(1, ((0, 1_200),)),))
+    assert [kept.ranges for kept in working.kept] == [((0, 1_200),)]
+    shop.work("bob", room=1)
+    assert shop.got == {}
+    shop.publish(("new", "new"))
+    assert [rows for _, _, rows in shop.got["bob"]] == [[(1_200, b"new")]]
+
+
 def test_after_a_restart_nothing_is_given_out_before_all_members_are_back() -> None:
     """C8: a member in the middle of its work keeps it; no lane gets two workers."""
     shop = Shop("ann", "bob")

@@ -409,8 +409,8 @@ class RingEngine(GroupEngine):
         super()._stop_serving()
         self._adopting.clear()
 
-    def _run(self, effects: list[Effect]) -> None:
-        super()._run(self.contents.plan(self._now_ms, effects))
+    def _plan(self, effects: list[Effect]) -> list[Effect]:
+        return self.contents.plan(self._now_ms, effects)
 
     def _run_other(self, effect: Effect) -> None:
         match effect:
