@@ -341,9 +341,9 @@ def test_a_stream_that_begins_before_a_goodbye_is_durable_ends_with_it() -> None
     assert len(shop.values("ann")) == 10
 
 
-def rest(shop: Shop, member: str, *untouched: tuple[int, int]) -> Any:
+def rest(shop: Shop, member: str, *taken: tuple[int, int]) -> Any:
     epoch, stream = shop.epochs[member], shop.streams[member]
-    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, untouched))], peer=member)
+    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, taken=taken))], peer=member)
     return shop.heard()
 
 
@@ -353,7 +353,7 @@ def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt()
     shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
     shop.join("bob")
     shop.work("bob")
-    (_, done, _), *parcels = rest(shop, "ann", (1, 3))
+    (_, done, _), *parcels = rest(shop, "ann", (0, 1))
     assert done == messages.RestDone(9)
     assert [(peer, message.attempt, message.offsets) for peer, message, _ in parcels] == [
         ("bob", 2, (0,)),
@@ -441,6 +441,32 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
     parcel, _, _ = shop.got["ann"][-1]
     assert isinstance(shop.settle("ann", parcel), messages.SettleDone)
     assert shop.ask(messages.AskGroups(1)).groups[0].lag == 0
+
+
+def test_a_message_of_which_its_process_dies_is_tried_often_enough_and_its_neighbours_are_not_blamed() -> None:
+    """C9, C11: what a process that died may have had is marked once; only what it said that it hands out counts."""
+    shop = Shop(settings=BrokerSettings(dead_letter="dead", deliveries_max=2))
+    shop.publish(("a", "poison"), ("b", "neighbour"))
+    seen: list[list[tuple[int, int]]] = []
+    for life in range(1, 4):
+        shop.join("ann", b"life %d" % life)
+        shop.got.clear()
+        shop.work("ann")
+        seen.append([(offset, attempt) for _, attempt, rows in shop.got.get("ann", []) for offset, _ in rows])
+        took = messages.Work(7, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], 100, taken=((0, 1),))
+        shop.say([codec.encode(took)], peer="ann")
+        assert isinstance(shop.listen(), messages.Working)
+    assert seen == [[(0, 1), (1, 1)], [(0, 2), (1, 2)], [(0, 3), (1, 2)]]
+    shop.join("ann", b"last life")
+    shop.got.clear()
+    shop.work("ann")
+    shop.now_ms += 100
+    shop.engine.tick(shop.now_ms)
+    shop.commit()
+    shop.listen()
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(1, b"neighbour")]]
+    assert [attempt for _, attempt, _ in shop.got["ann"]] == [2]
+    assert shop.ask(messages.AskTopics(8, "dead")).topics[0].next_offset == 1
 
 
 def test_a_full_backlog_refuses_the_1001st_message() -> None:
