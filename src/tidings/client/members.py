@@ -202,7 +202,7 @@ class Members:
         )
 
     def took(self, member: Member, offsets: Sequence[int]) -> None:
-        """Says that messages are about to be handed out, which is an attempt; a stream that begins says it by itself."""
+        """Says that messages are about to be handed out, which is an attempt; a stream that begins says so itself."""
         if not member.standing or not offsets:
             return
         name, number, taken = self._session.main.name, member.number, ranges_of(offsets)

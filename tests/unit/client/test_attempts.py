@@ -1,4 +1,4 @@
-"""What counts as an attempt: a message that was handed to a handler or to the body of a loop, and no other (C9, C11)."""
+"""What counts as an attempt: a message that was handed to a handler or to the body of a loop (C9, C11)."""
 
 from __future__ import annotations
 

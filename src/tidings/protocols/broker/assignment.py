@@ -349,9 +349,9 @@ class Assignment:
     def _disown(self, member: Member, taken: Mapping[int, int] | None = None, *, final: bool = True) -> None:
         """Takes everything from a member that is not being settled already.
 
-        What it has handed out, at this attempt, was one, and the rest was none. If it cannot be asked, all that it had for
-        the first time may have been handed out: that comes as another attempt, which does not count. Of anything else it
-        has said so before it did it.
+        What it has handed out, at this attempt, was one, and the rest was none. If it cannot be asked, all that it had
+        for the first time may have been handed out: that comes as another attempt, which does not count. Of anything
+        else it has said so before it did it.
         """
         touched: dict[Lane, None] = {}
         for flight in member.flights.values():

@@ -547,7 +547,7 @@ class Broker:
             case messages.Bye(request, client):  # A stream may have begun before this was durable.
                 return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
             case bulk.Stage() | bulk.Publish() | bulk.Discard():
-                return [Send(peer, staging.answer(message, result))]
+                return [Send(peer, staging.answer(self.machine, message, result))]
         return []
 
     # Time.
