@@ -566,10 +566,7 @@ class ReplicaEngine:
     # What comes out.
 
     def _run(self, now_ms: int, effects: list[Effect]) -> None:
-        """Does what is wanted, in order, and then what had waited behind it for nothing but its turn.
-
-        One may lead to the next for as many messages as there are, so all of them wait in one row.
-        """
+        """Does what is wanted and what that leads to, all in one row, and then what waits for nothing but its turn."""
         row = deque(effects)
         while row := row or deque(self._take_recordless()):
             effect = row.popleft()

@@ -2,7 +2,7 @@
 
 Each attempt of a task stores its rows under a name of its own, where nobody sees them. When all tasks are done the
 driver publishes the stages of those that succeeded by one request, which is keyed by the query and its batch: a task
-or a commit that is repeated, after whatever crash, changes nothing. Batch writes with the option topic are keyed by that
+or a commit that is repeated, after whatever crash, changes nothing. Batch writes with the option topic are keyed by it
 too, so that one function of `foreachBatch` may write to several topics.
 """
 
