@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tidings.descriptors import reserve
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
@@ -40,6 +41,7 @@ def serve_member(
     `on_ready` gets the address once the node knows who it is. A new group is founded when all founders have met.
     `make` makes the engine, for a member that is more than that.
     """
+    reserve()
     disk = RealDisk(data)
     try:
         router = MateRouter(node, broker.batch_bytes_max)
