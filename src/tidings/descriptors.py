@@ -2,8 +2,8 @@
 
 A system gives a process so many descriptors, and every connection takes one: whoever opens enough of them would keep
 the journal from opening its next file. A server therefore lets everything else have only a part of them (`reserve`):
-the limit that the system holds it to is lowered by what the journal needs, and raised for the moment in which that opens a
-file (`spare`). A connection that comes in just this moment takes one of the journal's, until it is closed; there are
+the limit that the system holds it to is lowered by what the journal needs, and raised for the moment in which it opens
+a file (`spare`). A connection that comes in just this moment takes one of the journal's, until it is closed; there are
 many, and those who say nothing are closed after a few seconds. Should none be left for now, the journal waits for one:
 it has lost nothing, and is not ended by it.
 
