@@ -41,7 +41,7 @@ ROW_OVERHEAD_BYTES = 16
 class Stager:
     """The operations of one stage."""
 
-    def __init__(self, core: Core, query: str, batch: int, name: str, sink: str) -> None:
+    def __init__(self, core: Core, query: str, batch: int, name: str, sink: str = "") -> None:
         if type(batch) is not int or batch < 0:
             raise InvalidRequest(f"A query's batches are numbered from 0, and this is {batch!r}.")
         self.query = check_name(query)
@@ -180,7 +180,7 @@ class AsyncStage:
 
 
 def publish(
-    core: Core, query: str, batch: int, stages: Sequence[StageName], once: bool, wait: float, sink: str
+    core: Core, query: str, batch: int, stages: Sequence[StageName], once: bool, wait: float, sink: str = ""
 ) -> Operation[PublishDone]:
     """Makes stages visible; what is refused as Overloaded is tried again for `wait` seconds."""
     name, named = core.client_id, tuple(stages)

@@ -48,7 +48,9 @@ def serve_member(
         clock = Clock()
         identity = read_identity(disk)
         address = group.advertise or router.address
-        if identity is None:
+        if identity is not None:
+            check_told(identity, group, address)
+        else:
             identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
         opened = Journal.open(disk, journal)
         if make is not None:
@@ -64,6 +66,24 @@ def serve_member(
         loop.run()
     finally:
         disk.close()
+
+
+def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
+    """Refuses settings that contradict what a folder says of its member: the others know it by that alone."""
+    known = {member.number: member.address for member in (*identity.contacts, *identity.founders)}
+    own = known.get(identity.number, address)
+    if own != address:
+        raise InvalidRequest(
+            f"This folder belongs to the member at {own}, and this node is {address}: bind that address, or say with "
+            "--advertise that it is reached there."
+        )
+    founders = {member.address for member in identity.founders}
+    if group.group and set(group.group) != founders:
+        founded = f"was founded by {','.join(sorted(founders))}" if founders else "was joined later"
+        raise InvalidRequest(
+            f"This folder belongs to a group that {founded}, and not to --group {','.join(group.group)}: leave --group "
+            "out, since a member knows its group, or give another folder."
+        )
 
 
 def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ RIGHTS: dict[type, Right] = {
     operators.LeaveRing: Right.ADMIN,
 }
 
-DEEDS = {
+DEEDS: dict[type, str] = {
     messages.Shutdown: "stop this broker",
     operators.AddMember: "take members into this group",
     operators.RemoveMember: "take members out of this group",
