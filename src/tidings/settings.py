@@ -91,7 +91,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session_silence_ms_max: int = 30_000
     """A client unheard for this long loses its streams; its subscriptions stay."""
     admins: tuple[str, ...] = ()
-    """Clients that may stop the broker."""
+    """Clients that may stop the broker, and whose keys may change its group and its ring."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class ServerProcess:
     """A command that serves. The port that it first gets stays its port."""
 
+    descriptors_max: int | None = None
+    """What the system lets it open, if that is not what it lets us."""
+
     def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
         self._command = command
         self._settings = settings or {}
@@ -41,8 +44,11 @@ class ServerProcess:
         """
         if self._bind is None:
             self._bind = free_address()
+        limits = (
+            [] if self.descriptors_max is None else ["sh", "-c", f'ulimit -n {self.descriptors_max}; exec "$@"', "sh"]
+        )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
+            [*limits, sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings,

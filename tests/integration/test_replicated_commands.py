@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import tidings
+from tests.integration.broker_process import BrokerProcess
 from tests.integration.replica_group import Node, ReplicaGroup, free_address, wait_for
 from tidings.transport.curve import create_client_keys, create_server_keys
 
@@ -81,3 +82,17 @@ def test_a_group_with_keys(tmp_path: Path) -> None:
     finally:
         for node in nodes:
             node.kill()
+
+
+def test_a_folder_that_belongs_to_another_address_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """P7: a member that says "serves" is the one that the others know."""
+    address, data = free_address(), tmp_path / "data"
+    broker = BrokerProcess(data, "--group", address)
+    broker._bind = address
+    with broker:
+        assert broker.stop() == 0
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    command = [sys.executable, "-m", "tidings", "serve", "--data", str(data), "--bind", free_address()]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (refused.returncode, f"belongs to the member at {address}" in refused.stderr) == (1, True), refused.stderr
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == before

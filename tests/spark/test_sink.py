@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.spark.conftest import Place
 from tests.spark.test_stream import drain, numbered
 
@@ -40,6 +42,26 @@ def test_the_properties_that_spark_does_not_document(spark: Any, tmp_path: Path)
         assert found[:2] == [(query.id, "0"), (query.id, "1")]
     finally:
         query.stop()
+
+
+def test_one_batch_goes_to_two_topics_and_to_each_of_them_once(place: Place) -> None:
+    """D3: a function of `foreachBatch` writes the same number of the same query to several topics, and is repeated."""
+    frame = place.spark.createDataFrame([("x",), ("y",)], "value string").coalesce(1)
+    for _ in range(2):
+        for topic in ("a", "b"):
+            place.write(frame, topic, query="both", batch=0)
+    assert [place.values(topic) for topic in ("a", "b")] == [[b"x", b"y"]] * 2
+
+
+def test_what_would_be_taken_for_a_repetition_and_goes_elsewhere_is_refused(place: Place) -> None:
+    """D3: rows that name their topics; nothing is left out without a word."""
+    frame = place.spark.createDataFrame([("a", "x")], "topic string, value string")
+    other = place.spark.createDataFrame([("b", "x")], "topic string, value string")
+    place.write(frame, query="both", batch=0)
+    place.write(frame, query="both", batch=0)
+    with pytest.raises(Exception, match="not to 'b'"):
+        place.write(other, query="both", batch=0)
+    assert place.values("a") == [b"x"]
 
 
 def test_a_batch_that_spark_repeats_is_not_written_again(place: Place, tmp_path: Path) -> None:

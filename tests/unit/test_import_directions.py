@@ -29,15 +29,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     # Which machine this is: for who writes it down, and for two who ask whether they are on the same.
     "boot": (),
+    # What the system lets a process open, which the journal and the sockets share.
+    "descriptors": (),
     "message": ("errors",),
     "settings": ("errors",),
     "protocols": NOUNS,
-    "journal": NOUNS,
+    "journal": (*NOUNS, "descriptors"),
     "wire": (*NOUNS, "protocols"),
-    "transport": ("errors", "settings", "wire"),
+    "transport": ("errors", "settings", "wire", "descriptors"),
     # A storage server keeps the files of a journal; a broker may use one as its disk.
-    "storage": (*NOUNS, "transport", "journal", "wire", "protocols"),
-    "node": (*NOUNS, "boot", "transport", "journal", "wire", "protocols", "storage.remote"),
+    "storage": (*NOUNS, "descriptors", "transport", "journal", "wire", "protocols"),
+    "node": (*NOUNS, "boot", "descriptors", "transport", "journal", "wire", "protocols", "storage.remote"),
     # A node of an overlay: it runs the stacks over ZeroMQ, and knows no journal.
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "boot", "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),

@@ -28,6 +28,7 @@ Speaks to the members of a replica group (see tidings serve --group).
   add ADDRESS      takes in a node that was started with --join; ends when the node votes
   remove MEMBER    takes a member out, named by its number or its address; ends when it may be switched off
 
+If the members want keys, add and remove need the key of one of their administrators (--admin NAME).
 The exit code is 1 if a member does not answer or nobody leads.
 """
 
@@ -60,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how long a change may take (default: {CHANGE_SECONDS:.0f})",
     )
     parser.add_argument("--keys", metavar="DIR", help="the folder with NAME.key and server.pub, if members want keys")
-    parser.add_argument("--as", dest="client", metavar="NAME", help="whose key to use")
+    parser.add_argument(
+        "--as", dest="client", metavar="NAME", help="whose key to use; changes need an --admin of the members"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

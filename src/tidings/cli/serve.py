@@ -173,7 +173,12 @@ def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--keys", metavar="DIR", help="encrypt, and let in only the keys in this folder (see tidings keys)"
     )
-    parser.add_argument("--admin", metavar="NAME", action="append", help="who may stop the broker; may be repeated")
+    parser.add_argument(
+        "--admin",
+        metavar="NAME",
+        action="append",
+        help="who may stop the broker and, with keys, change its group or ring; may be repeated",
+    )
     parser.add_argument(
         "--retain-age", metavar="TIME", type=quantities.duration_ms, help="messages older than this may go: 12h, 7d"
     )

@@ -401,15 +401,21 @@ class AsyncBus:
         """The first offset stored at or after a time; the next one if none was."""
         return await self.perform(ranges.offset_at(self._core, topic, when))
 
-    def stage(self, query: str, batch: int, name: str) -> AsyncStage:
+    def stage(self, query: str, batch: int, name: str, sink: str = "") -> AsyncStage:
         """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`."""
-        return AsyncStage(self, self._core, query, batch, name)
+        return AsyncStage(self, self._core, query, batch, name, sink)
 
     async def publish(
-        self, query: str, batch: int, stages: Sequence[StageName], once: bool = False, wait: float = 0.0
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[StageName],
+        once: bool = False,
+        wait: float = 0.0,
+        sink: str = "",
     ) -> PublishDone:
         """Makes finished stages visible, all or none, unless this batch of the query has been published before."""
-        return await self.perform(staging.publish(self._core, query, batch, stages, once, wait))
+        return await self.perform(staging.publish(self._core, query, batch, stages, once, wait, sink))
 
     async def discard(self, stages: Sequence[str]) -> int:
         """Drops stages by their names, without touching what is published; how many were there."""

@@ -454,10 +454,11 @@ class Bus:
         """
         return self.perform(ranges.offset_at(self._core, topic, when))
 
-    def stage(self, query: str, batch: int, name: str) -> Stage:
+    def stage(self, query: str, batch: int, name: str, sink: str = "") -> Stage:
         """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`.
 
-        `name` is the attempt's own: one that is repeated takes another.
+        `name` is the attempt's own: one that is repeated takes another. A query that writes the same batch to several
+        places names each of them, by a topic say, as its `sink`: each has batches of its own.
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
@@ -469,17 +470,23 @@ class Bus:
         False 2
         True 2
         """
-        return Stage(self, self._core, query, batch, name)
+        return Stage(self, self._core, query, batch, name, sink)
 
     def publish(
-        self, query: str, batch: int, stages: Sequence[StageName], once: bool = False, wait: float = 0.0
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[StageName],
+        once: bool = False,
+        wait: float = 0.0,
+        sink: str = "",
     ) -> PublishDone:
         """Makes finished stages visible, all or none, unless this batch of the query has been published before.
 
         `once` says that the query has no other batch, so that it need not be remembered for long. What is refused as
         Overloaded is tried again for `wait` seconds.
         """
-        return self.perform(staging.publish(self._core, query, batch, stages, once, wait))
+        return self.perform(staging.publish(self._core, query, batch, stages, once, wait, sink))
 
     def discard(self, stages: Sequence[str]) -> int:
         """Drops stages by their names, without touching what is published; how many were there."""

@@ -21,9 +21,9 @@ class GroupSubscription:
     """What `Bus.subscribe(topic, group=...)` returns: this client as one of the members that share a topic.
 
     A loop over it settles each message when the next one is asked for. A message that is in hand when the loop ends
-    early, by `break` or an error, is not settled: the next loop or `get` of this object begins with it, and `close`
-    gives it back to the group. What a member has in hand goes to others when the member is silent for longer than the
-    broker's lease, or does not settle what it was sent again and again. What it settles after that does not count: a
+    early, by `break` or an error, is not settled: it goes back to the group as by `nack`, and comes again as its next
+    attempt. What a member has in hand goes to others when the member is silent for longer than the broker's lease, or
+    does not settle what it was sent again and again. What it settles after that does not count: a
     loop goes on without a word, and `refused` counts such messages; `ack` raises Fenced.
 
     for job in bus.subscribe("jobs", group="workers"): ...
@@ -66,6 +66,9 @@ class GroupSubscription:
                     yield message
                     done += 1
                 worker.done, done = done, 0
+        except GeneratorExit:  # The body has left the loop, with the last message in its hands.
+            worker.taken = done + 1
+            raise
         finally:
             worker.done += done
             self._bus.settle(worker.leave)

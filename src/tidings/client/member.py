@@ -358,9 +358,8 @@ class Member:
         return share.offsets[start : start + count]
 
     def put_back(self, share: Share, start: int, end: int) -> None:
-        """Rows of a share that were handed out wait again, before everything else, if they are still in hand."""
-        if self.on_return is not None:
-            self.on_return(share.offsets[start:end])
+        """Rows of a share that nobody has looked at wait again, before everything else, if they are still in hand."""
+        self.note_return(share.offsets[start:end])
         rows = [row for row in range(start, end) if share.offsets[row] in self.hand]
         if not rows:
             return
@@ -371,6 +370,11 @@ class Member:
             self._index = 0
         self._queue.appendleft(share.select(rows))
         self._sort_out()
+
+    def note_return(self, offsets: Sequence[int]) -> None:
+        """These were handed out, and will be again."""
+        if self.on_return is not None:
+            self.on_return(offsets)
 
     def waits(self, offset: int) -> bool:
         """Whether this message has come and has not been handed out."""
@@ -385,6 +389,11 @@ class Member:
         """Everything that has come and has not been handed out."""
         found = [offset for each in self._queue for offset in each.offsets]
         return found[self._index :]
+
+    def taken(self) -> list[int]:
+        """Everything in hand that has been handed out."""
+        waiting = dict.fromkeys(self.waiting())
+        return [offset for offset in self.hand if offset not in waiting]
 
     def finish(self, offsets: Sequence[int]) -> None:
         """These have been dealt with, and can be settled."""

@@ -55,6 +55,8 @@ class Members:
         self._session = session
         self._members: dict[tuple[str, str], Member] = {}
         self._numbers: dict[int, Member] = {}
+        self._unsaid: dict[tuple[str, str], None] = {}
+        """Memberships whose messages were put down without the broker's knowing which of them had been handed out."""
 
     def of(self, group: str, topic: str) -> Member:
         """The membership of that group, which is closed until `open`."""
@@ -169,7 +171,8 @@ class Members:
 
     def _send_work(self, member: Member, tries: int = 1) -> None:
         name, number, held = self._session.main.name, member.number, member.held()
-        room = self._session.settings.room_messages
+        room, key = self._session.settings.room_messages, (member.group, member.topic)
+        taken = None if key in self._unsaid else ranges_of(member.taken())
 
         def worked(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced) and member.rejoins < REJOINS_MAX:
@@ -181,17 +184,38 @@ class Members:
             answer = self._answer(member, pending, Working)
             if isinstance(answer, Working):
                 member.rejoins = 0
+                self._unsaid.pop(key, None)
                 member.standing = True
                 member.stands(answer.kept, answer.settled)
                 self.flush(member)
-                for offset in member.releases:
-                    self._send_release(member, offset)
+                self.took(member, [offset for offset in member.taken() if member.hand.crate_of(offset).attempt > 1])
+                for delay_ms in dict.fromkeys(member.releases.values()):
+                    self._send_release(member, [each for each in member.releases if member.releases[each] == delay_ms])
 
         self._ask(
             member,
-            lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room, held, True),
+            lambda request, epoch: Work(
+                request, name, epoch, member.group, member.topic, number, room, held, True, taken
+            ),
             worked,
             tries,
+        )
+
+    def took(self, member: Member, offsets: Sequence[int]) -> None:
+        """Says that messages are about to be handed out, which is an attempt; a stream that begins says so itself."""
+        if not member.standing or not offsets:
+            return
+        name, number, taken = self._session.main.name, member.number, ranges_of(offsets)
+        room = self._session.settings.room_messages
+
+        def heard(pending: Pending[AnyAnswer]) -> None:
+            if isinstance(pending.error, Fenced):
+                self.open(member)
+
+        self._ask(
+            member,
+            lambda request, epoch: Work(request, name, epoch, member.group, member.topic, number, room, taken=taken),
+            heard,
         )
 
     def probe(self, member: Member) -> Pending[None]:
@@ -218,16 +242,18 @@ class Members:
     def rest(self, member: Member) -> Pending[None]:
         """Ends the stream at the broker, which gives everything in hand to others; nothing is to be settled now."""
         rested: Pending[None] = Pending()
-        name, number, untouched = self._session.main.name, member.number, ranges_of(member.waiting())
+        name, number, taken = self._session.main.name, member.number, ranges_of(member.taken())
 
         def answered(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced) or self._answer(member, pending, RestDone) is not None:
                 self.put_down(member)
+                if pending.error is None:
+                    self._unsaid.pop((member.group, member.topic), None)
                 rested.finish(None)
 
         self._ask(
             member,
-            lambda request, epoch: Rest(request, name, epoch, member.group, member.topic, number, untouched),
+            lambda request, epoch: Rest(request, name, epoch, member.group, member.topic, number, taken=taken),
             answered,
         )
         return rested
@@ -235,6 +261,8 @@ class Members:
     def put_down(self, member: Member) -> None:
         """Closes the stream on this side and forgets what is in hand; the membership can be opened again."""
         self._close(member)
+        if member.taken():
+            self._unsaid[member.group, member.topic] = None
         member.forget_all()
 
     # Coming in.
@@ -324,16 +352,24 @@ class Members:
         self.flush(member)
         return waiter
 
-    def release(self, member: Member, offset: int, delay_ms: int) -> None:
-        """Gives one message back, on this stream or the next; `releases` has it until that has happened."""
-        member.answer_alone(offset)
-        member.releases[offset] = delay_ms
+    def release(self, member: Member, offsets: Sequence[int], delay_ms: int) -> None:
+        """Gives messages back, on this stream or the next; `releases` has them until that has happened."""
+        for offset in offsets:
+            member.answer_alone(offset)
+            member.releases[offset] = delay_ms
         if member.standing:
-            self._send_release(member, offset)
+            self._send_release(member, offsets)
 
-    def _send_release(self, member: Member, offset: int) -> None:
-        settlement = Settlement(member.hand.crate_of(offset).number, ((offset, offset + 1),))
-        name, number, delay_ms = self._session.main.name, member.number, member.releases[offset]
+    def _send_release(self, member: Member, offsets: Sequence[int]) -> None:
+        """One request for each parcel; all of these have the same delay."""
+        crates: dict[int, list[int]] = {}
+        for offset in offsets:
+            crates.setdefault(member.hand.crate_of(offset).number, []).append(offset)
+        for parcel, some in crates.items():
+            self._send_release_of(member, Settlement(parcel, ranges_of(some)), some)
+
+    def _send_release_of(self, member: Member, settlement: Settlement, offsets: Sequence[int]) -> None:
+        name, number, delay_ms = self._session.main.name, member.number, member.releases[offsets[0]]
 
         def answered(pending: Pending[AnyAnswer]) -> None:
             if isinstance(pending.error, Fenced):
@@ -342,7 +378,7 @@ class Members:
             answer = self._answer(member, pending, ReleaseDone)
             if isinstance(answer, ReleaseDone):
                 gone = [each for start, end in answer.ranges for each in range(start, end)]
-                member.in_turn(answer.turn, lambda: member.drop([offset, *gone]))
+                member.in_turn(answer.turn, lambda: member.drop([*offsets, *gone]))
 
         self._ask(
             member,

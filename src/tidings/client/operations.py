@@ -185,7 +185,9 @@ def finish(core: Core) -> Operation[None]:
     for member in session.members.all():
         session.members.flush(member)
     yield Until(lambda: _all_quiet(session), deadline)
-    for member in session.members.all():  # Bye gives back what is in hand; no stream is to begin anew behind it.
+    rests = [(each, each.number, session.members.rest(each)) for each in session.members.all() if each.standing]
+    yield Until(lambda: all(rest.done or each.number != number for each, number, rest in rests), deadline)
+    for member in session.members.all():  # No stream is to begin anew behind the Bye.
         session.members.put_down(member)
     pendings = []
     for who in session.identities.values():
@@ -204,7 +206,7 @@ def _all_quiet(session: Session) -> bool:
     return (
         all(who.outbox.idle for who in session.identities.values())
         and not any(stream.acking for stream in session.streams.all())
-        and not any(member.settle_call for member in session.members.all())
+        and not any(each.settle_call or (each.standing and each.releases) for each in session.members.all())
     )
 
 

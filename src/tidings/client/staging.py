@@ -41,12 +41,13 @@ ROW_OVERHEAD_BYTES = 16
 class Stager:
     """The operations of one stage."""
 
-    def __init__(self, core: Core, query: str, batch: int, name: str) -> None:
+    def __init__(self, core: Core, query: str, batch: int, name: str, sink: str = "") -> None:
         if type(batch) is not int or batch < 0:
             raise InvalidRequest(f"A query's batches are numbered from 0, and this is {batch!r}.")
         self.query = check_name(query)
         self.batch = batch
         self.name = check_name(name)
+        self.sink = check_topic(sink) if sink else ""
         self.count = 0
         self.published = False
         """Whether the broker has said that this batch of the query is published already; nothing is sent then."""
@@ -80,7 +81,7 @@ class Stager:
         self._number += 1
         self.count += count
         core, name = self._core, self._core.client_id
-        fields = (self.query, self.batch, self.name, self._number, topic, count)
+        fields = (self.query, self.batch, self.name, self._number, topic, count, self.sink)
         self._under_way.append(
             core.session.request(
                 core.now_ms(), lambda number, epoch: StageRequest(number, name, epoch, *fields), (body,)
@@ -125,9 +126,9 @@ def _encoded(columns: Columns, bytes_max: int) -> Iterator[tuple[int, bytes]]:
 class Stage:
     """What one attempt to write has stored, not yet visible. Made by `Bus.stage`."""
 
-    def __init__(self, bus: Bus, core: Core, query: str, batch: int, name: str) -> None:
+    def __init__(self, bus: Bus, core: Core, query: str, batch: int, name: str, sink: str) -> None:
         self._bus = bus
-        self._stager = Stager(core, query, batch, name)
+        self._stager = Stager(core, query, batch, name, sink)
 
     @property
     def published(self) -> bool:
@@ -153,9 +154,9 @@ class Stage:
 class AsyncStage:
     """The same, awaited. Made by `AsyncBus.stage`."""
 
-    def __init__(self, bus: AsyncBus, core: Core, query: str, batch: int, name: str) -> None:
+    def __init__(self, bus: AsyncBus, core: Core, query: str, batch: int, name: str, sink: str) -> None:
         self._bus = bus
-        self._stager = Stager(core, query, batch, name)
+        self._stager = Stager(core, query, batch, name, sink)
 
     @property
     def published(self) -> bool:
@@ -179,7 +180,7 @@ class AsyncStage:
 
 
 def publish(
-    core: Core, query: str, batch: int, stages: Sequence[StageName], once: bool, wait: float
+    core: Core, query: str, batch: int, stages: Sequence[StageName], once: bool, wait: float, sink: str = ""
 ) -> Operation[PublishDone]:
     """Makes stages visible; what is refused as Overloaded is tried again for `wait` seconds."""
     name, named = core.client_id, tuple(stages)
@@ -191,7 +192,9 @@ def publish(
         try:
             return (
                 yield from ask(
-                    core, lambda number, epoch: Publish(number, name, epoch, query, batch, named, once), PublishDone
+                    core,
+                    lambda number, epoch: Publish(number, name, epoch, query, batch, named, once, sink),
+                    PublishDone,
                 )
             )
         except Overloaded:

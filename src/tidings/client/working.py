@@ -60,7 +60,7 @@ def leave(core: Core, group: str, topic: object) -> Operation[None]:
         raise InvalidRequest("A group shares one topic: name the one that it is to leave.")
     name, known = core.client_id, core.session.members.of(group, topic)
     known.closed = True
-    yield from _quiet(core, known, core.now_ms() + core.session.settings.timeout_ms)
+    yield from put_down(core, known, core.now_ms() + core.session.settings.timeout_ms)
     yield from ask(core, lambda number, epoch: Leave(number, name, epoch, group, topic), LeaveDone)
     core.session.members.drop(known)
 
@@ -137,8 +137,14 @@ def get(core: Core, member: Member, deadline_ms: int | None) -> Operation[Messag
     return take(core, member)
 
 
-def write_down(core: Core, member: Member, share: Share, start: int, end: int) -> None:
-    """Records, if the subscriber wants it, that rows of a share are about to be handed out."""
+def hand_out(core: Core, member: Member, share: Share, start: int, end: int) -> None:
+    """Rows of a share are about to be handed out: that is recorded, if the subscriber wants it.
+
+    The broker is told of what may have failed before, so that it counts should this process die of it.
+    """
+    if share.attempt > 1:
+        core.session.now_ms = core.now_ms()
+        core.session.members.took(member, share.offsets[start:end])
     recorder = member.record or core.record
     if recorder is not None:
         who = Subscriber(member.group, True, member.lanes)
@@ -151,7 +157,7 @@ def take(core: Core, member: Member) -> Message:
     """Hands out one message of those that are there."""
     share = member.head()
     assert share is not None
-    write_down(core, member, share, member.index, member.index + 1)
+    hand_out(core, member, share, member.index, member.index + 1)
     message = share[member.index]
     member.take(1)
     return message
@@ -172,7 +178,7 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
     check(core, member)
     _check_in_hand(member, message)
     core.session.now_ms = core.now_ms()
-    core.session.members.release(member, offset, round(delay * 1000))
+    core.session.members.release(member, (offset,), round(delay * 1000))
     while offset in member.releases:
         yield from stand(core, member)
         yield Until(lambda: offset not in member.releases or not member.standing)
@@ -200,10 +206,10 @@ def _check_in_hand(member: Member, message: Message) -> None:
 
 
 def _quiet(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
-    """Lets settlements come to their end."""
+    """Lets settlements, and what is given back, come to their end."""
     core.session.now_ms = core.now_ms()
     core.session.members.flush(member)
-    yield Until(lambda: idle(member), deadline_ms)
+    yield Until(lambda: idle(member) and not (member.standing and member.releases), deadline_ms)
 
 
 def idle(member: Member) -> bool:
@@ -238,11 +244,14 @@ class Worker:
     """The steps of one loop over a group's messages.
 
     The shell asks for a piece with `step`, hands the messages out, and counts in `done` those after which the next
-    one was asked for. `leave` ends the loop; what is not `done` waits for whoever takes next.
+    one was asked for. `leave` ends the loop; what is handed out and not `done` is given back, which was an attempt, and
+    what nobody has looked at waits for whoever takes next.
     """
 
     def __init__(self, core: Core, member: Member, timeout: float | None) -> None:
         self.done = 0
+        self.taken = 0
+        """How many messages of the present piece have been handed out, if that is more than `done`."""
         self.changes = -1
         """The member's `changes` when the present piece was handed out."""
         self._core = core
@@ -272,6 +281,7 @@ class Worker:
         for message in piece:
             if member.changes != changes:
                 return
+            self.taken += 1
             yield message
 
     def step_unwatched(self) -> Operation[Iterator[Message] | None]:
@@ -285,7 +295,9 @@ class Worker:
             self._share, self.changes = share, member.changes
             self._messages = islice(iter(share), member.index, None)
         self._start = member.index
-        write_down(self._core, member, share, member.index, min(member.index + self._stride, len(share.values)))
+        if share.attempt > 1:  # One at a time, so that it is known which one a process has died of.
+            self._stride = 1
+        hand_out(self._core, member, share, member.index, min(member.index + self._stride, len(share.values)))
         member.given = member.take(self._stride)
         self._stepped_ms = self._core.now_ms()
         return islice(self._messages, len(member.given))
@@ -298,13 +310,13 @@ class Worker:
         member = self._member
         if member.index:
             share = share.select(range(member.index, len(share.values)))
-        self._share, self._start = share, 0
-        write_down(self._core, member, share, 0, len(share.values))
+        self._share, self._start, self.taken = share, 0, len(share.values)
+        hand_out(self._core, member, share, 0, len(share.values))
         member.given = member.take(len(share.values))
         return share
 
     def leave(self) -> None:
-        """Ends the loop: what was dealt with is settled, the rest waits."""
+        """Ends the loop: what was dealt with is settled, what is in hand goes back, the rest waits."""
         if self._claimed:
             self._claimed = False
             self._settle()
@@ -327,13 +339,20 @@ class Worker:
     def _settle(self) -> None:
         """Takes note of what has been dealt with since the last step."""
         done, self.done = self.done, 0
+        taken, self.taken = max(done, self.taken), 0
         member = self._member
         given, member.given = member.given, ()
         if given:
             member.finish(given if done == len(given) else given[:done])
-            member.answered.clear()
             if done < len(given) and self._share is not None:
-                member.put_back(self._share, self._start + done, self._start + len(given))
+                if taken < len(given):
+                    member.put_back(self._share, self._start + taken, self._start + len(given))
+                failed = [each for each in given[done:taken] if each in member.hand and each not in member.answered]
+                if failed:
+                    self._core.session.now_ms = self._core.now_ms()
+                    member.note_return(failed)
+                    self._core.session.members.release(member, failed, 0)
+            member.answered.clear()
         if member.ready_crates:
             now_ms = self._core.session.now_ms = self._core.now_ms()
             self._unsent += done
@@ -393,7 +412,7 @@ class Bench:
                 self._turn = (self._turn + step + 1) % len(self._claimed)
                 share, row = member.head(), member.index
                 assert share is not None
-                write_down(self._core, member, share, row, row + 1)
+                hand_out(self._core, member, share, row, row + 1)
                 member.given = member.take(1)
                 self._in_hand = (member, share, row)
                 return member, share[row]

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tidings.descriptors import insist, open_file
 from tidings.errors import StorageError
 from tidings.journal.folder import (
     BROKER,
@@ -166,7 +167,7 @@ class _Descriptors:
             with self._lock:
                 if len(self._open) == DESCRIPTORS_MAX:
                     os.close(self._open.popitem(last=False)[1])
-                descriptor = self._open[name] = os.open(self._folder / name, self._flags)
+                descriptor = self._open[name] = open_file(self._folder / name, self._flags)
         return descriptor
 
     def drop(self, name: str) -> None:
@@ -223,7 +224,7 @@ class RealDisk:
 
     def create(self, name: str) -> None:
         try:
-            os.close(os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(open_file(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError as error:
             raise _full_or_failed(name, error) from error
         self._sync_directory()
@@ -302,7 +303,7 @@ class RealDisk:
     def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
         temporary = self._folder / (name + TEMPORARY_SUFFIX)
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 _write_all(descriptor, buffers, 0, sum(map(len, buffers)))
                 os.fsync(descriptor)
@@ -343,8 +344,7 @@ class RealDisk:
         size = self.size(name)
         if size == 0:  # An empty file cannot be mapped.
             return memoryview(b"")
-        with open(self._folder / name, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        return insist(lambda: _map(self._folder / name, size))
 
     def whereabouts(self, name: str) -> Whereabouts | None:
         found = self._found.get(name)
@@ -429,7 +429,13 @@ class ReadFolder:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name not in HOUSEKEEPING)
+    entries = insist(lambda: list(os.scandir(folder)))
+    return sorted(entry.name for entry in entries if entry.is_file() and entry.name not in HOUSEKEEPING)
+
+
+def _map(path: Path, size: int) -> memoryview:
+    with open(path, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
 
 def _segment_slot(name: str) -> int | None:

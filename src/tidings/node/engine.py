@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from itertools import starmap
 
@@ -268,8 +269,12 @@ class Engine:
         return True
 
     def _run(self, effects: list[Effect]) -> None:
+        """Does what is wanted, in order. What an examined batch leads to comes before what stood behind it; it waits in
+        the same row, since one may lead to the next for as many batches as a topic has."""
         bodies: dict[Place, Frame] = {}
-        for effect in effects:
+        row = deque(self._plan(effects))
+        while row:
+            effect = row.popleft()
             try:
                 match effect:
                     case Persist():
@@ -291,7 +296,8 @@ class Engine:
                         self.outgoing.append((peer, [codec.encode(message), *starmap(self._pick, picks)]))
                     case Examine(places, origin):
                         batches = tuple(self._columns(place) for place in places)
-                        self._run(self.broker.handle(Examined(self._now_ms, batches, origin)))
+                        wanted = self._plan(self.broker.handle(Examined(self._now_ms, batches, origin)))
+                        row.extendleft(reversed(wanted))
                     case PersistCopy(place, make, origin):
                         copied = bytes(self._read(place))
                         self._stage(Persist(make(len(copied)), (copied,), origin))
@@ -303,6 +309,10 @@ class Engine:
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
+
+    def _plan(self, effects: list[Effect]) -> list[Effect]:
+        """What is done for effects that the broker wants."""
+        return effects
 
     def _pointed(self, done: ReadDone, places: tuple[Place, ...]) -> tuple[ReadDone, tuple[Place, ...]]:
         """An answer that says where its bodies lie, for a reader that has the same files; and which have to be sent."""

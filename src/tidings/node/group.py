@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from tidings.errors import InvalidRequest, ProtocolError, StorageError
+from tidings.errors import InvalidRequest, ProtocolError, StorageError, Unauthorized
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, staged_bytes_of
@@ -30,6 +30,7 @@ from tidings.node.state import State
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
+from tidings.protocols.broker.rights import check_right
 from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Persisted
@@ -181,6 +182,11 @@ class GroupEngine(Engine):
 
     def _take(self, received: ClientRequest) -> None:
         message, peer = received.message, received.peer
+        try:
+            check_right(self.broker.settings.admins, received.user, message)
+        except Unauthorized as error:
+            self._refuse(peer, message.request, error)
+            return
         match message:
             case operators.AskMembers(request):
                 self._reply(peer, self._describe(request))

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Protocol
 
+from tidings.descriptors import reserve
 from tidings.errors import Unavailable
 from tidings.journal.disk import Disk, DiskFull, lone_disk
 from tidings.journal.journal import Commit, Journal
@@ -265,6 +266,7 @@ def serve(
 ) -> None:
     """Runs a broker on a folder, or on the storage server of its settings, until SIGTERM, SIGINT or an authorised
     shutdown. `on_ready` gets the address."""
+    reserve()
     disk = _disk(data, broker, node)
     try:
         engine = Engine(broker, Journal.open(disk, journal))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tidings.descriptors import reserve
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import MEMBER
@@ -45,6 +46,7 @@ def serve_member(
     `make` makes the engine, for a member that is more than that. A copy of a member's folder is refused, unless
     somebody says that it may be trusted.
     """
+    reserve()
     with advising(REJOIN):
         disk = RealDisk(data, role)
     try:
@@ -54,7 +56,9 @@ def serve_member(
         with advising(REJOIN):
             identity = read_identity(disk)
         address = group.advertise or router.address
-        if identity is None:
+        if identity is not None:
+            check_told(identity, group, address)
+        else:
             identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
         if make is not None:
             engine = make(address, identity, opened, disk)
@@ -82,6 +86,24 @@ def _check_original(disk: RealDisk, engine: GroupEngine, data: Path, trusts_copy
             f"{REJOIN} If it is certain that the member has not run since it was copied, say --trust-copy."
         )
     disk.home.adopt()
+
+
+def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
+    """Refuses settings that contradict what a folder says of its member: the others know it by that alone."""
+    known = {member.number: member.address for member in (*identity.contacts, *identity.founders)}
+    own = known.get(identity.number, address)
+    if own != address:
+        raise InvalidRequest(
+            f"This folder belongs to the member at {own}, and this node is {address}: bind that address, or say with "
+            "--advertise that it is reached there."
+        )
+    founders = {member.address for member in identity.founders}
+    if group.group and set(group.group) != founders:
+        founded = f"was founded by {','.join(sorted(founders))}" if founders else "was joined later"
+        raise InvalidRequest(
+            f"This folder belongs to a group that {founded}, and not to --group {','.join(group.group)}: leave --group "
+            "out, since a member knows its group, or give another folder."
+        )
 
 
 def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:

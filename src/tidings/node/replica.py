@@ -508,7 +508,7 @@ class ReplicaEngine:
                 self._run(now_ms, list(each.answers))
         self._commit, self._committing = None, []
         self._apply_ready()
-        self._answer_recordless(now_ms)
+        self._run(now_ms, [])
         self._go_on_exchanging(now_ms)
 
     def _forget_places(self) -> None:
@@ -516,14 +516,18 @@ class ReplicaEngine:
         segments = self.journal.segments
         self.places.forget_below(segments[0].base_address if segments else self.journal.segment_address)
 
-    def _answer_recordless(self, now_ms: int) -> None:
+    def _take_recordless(self) -> list[Effect]:
         """Answers at the head of the queue that need nothing more on disk."""
-        while self._commit is None and self._staged:
-            first = self._staged[0]
-            if not isinstance(first, Persist) or first.records:
-                return
-            del self._staged[0]
-            self._run(now_ms, list(first.answers))
+        count = 0
+        answers: list[Effect] = []
+        if self._commit is None:
+            for each in self._staged:
+                if not isinstance(each, Persist) or each.records:
+                    break
+                answers += each.answers
+                count += 1
+        del self._staged[:count]
+        return answers
 
     # What is decided.
 
@@ -563,7 +567,10 @@ class ReplicaEngine:
     # What comes out.
 
     def _run(self, now_ms: int, effects: list[Effect]) -> None:
-        for effect in effects:
+        """Does what is wanted and what that leads to, all in one row, and then what waits for nothing but its turn."""
+        row = deque(effects)
+        while row := row or deque(self._take_recordless()):
+            effect = row.popleft()
             match effect:
                 case Persist():
                     self._stage(effect)
@@ -572,7 +579,8 @@ class ReplicaEngine:
                     if others:
                         self.outgoing.append((others, message))
                     if len(others) < len(nodes):
-                        self._run(now_ms, self.replica.handle(Received(now_ms, self.replica.node, message)))
+                        own = Received(now_ms, self.replica.node, message)
+                        row.extendleft(reversed(self.replica.handle(own)))
                 case SetTimer() | CancelTimer():
                     self.timers.append(effect)
                 case Notify(Decided() as decided):
@@ -585,7 +593,6 @@ class ReplicaEngine:
                     self.notifications.append(notification)
                 case _:
                     raise AssertionError(f"A replica does not ask for {effect!r}.")
-        self._answer_recordless(now_ms)
 
 
 def _with_body(entry: Entry, body: Buffer) -> Entry:

@@ -79,10 +79,10 @@ def _move_undrained() -> Iterator[None]:
 @mutant("drop-on-leave", "what a member has in flight when it leaves is given to nobody", PROGRESS, LANES, world=WORLD)
 def _drop_on_leave() -> Iterator[None]:
     def make(leave: Any) -> Any:
-        def planted(self: Lanes, member: str, now_ms: int, untouched: Any = ()) -> None:
+        def planted(self: Lanes, member: str, now_ms: int, taken: Any = None) -> None:
             for number in list(self._member(member).flights):
                 self.confirm(self.settle(member, number, None, now_ms))
-            leave(self, member, now_ms, untouched)
+            leave(self, member, now_ms, taken)
 
         return planted
 

@@ -22,7 +22,7 @@ WORLD = "stages"
 
 @mutant("forget-published", "the last batch of a query is not remembered", BATCHES, TWICE, world=WORLD)
 def _forget_published() -> Iterator[None]:
-    with patched(Stages, "is_published", lambda _: lambda self, query, batch: False):
+    with patched(Stages, "is_published", lambda _: lambda self, query, batch, sink="": False):
         yield
 
 

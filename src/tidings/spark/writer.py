@@ -2,7 +2,8 @@
 
 Each attempt of a task stores its rows under a name of its own, where nobody sees them. When all tasks are done the
 driver publishes the stages of those that succeeded by one request, which is keyed by the query and its batch: a task
-or a commit that is repeated, after whatever crash, changes nothing.
+or a commit that is repeated, after whatever crash, changes nothing. Batch writes with the option topic are keyed by it
+too, so that one function of `foreachBatch` may write to several topics.
 """
 
 from __future__ import annotations
@@ -42,29 +43,35 @@ class Written(WriterCommitMessage):
     batch: int
     stage: str
     count: int
+    sink: str = ""
+    topics: tuple[str, ...] = ()
 
 
-def write_stage(writing: Writing, query: str, batch: int, rows: Iterator[pa.RecordBatch]) -> Written:
+def write_stage(writing: Writing, query: str, batch: int, rows: Iterator[pa.RecordBatch], sink: str = "") -> Written:
     """Stores the rows of one attempt."""
     settle_in()
     context = TaskContext.get()
     attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context is not None else "driver"
     name = f"{attempt}-{os.urandom(8).hex()}"
     with bus_of(writing.door) as bus:
-        stage = bus.stage(query, batch, name)
+        stage = bus.stage(query, batch, name, sink)
+        topics: dict[str, None] = {}
         for piece in rows:
-            if piece.num_rows and not stage.published:
-                _write(stage, writing, piece)
+            if piece.num_rows:
+                _write(stage, writing, piece, topics)
         named = stage.finish()
-    return Written(query, batch, named.name, named.count)
+    return Written(query, batch, named.name, named.count, sink, tuple(topics))
 
 
-def _write(stage: Stage, writing: Writing, piece: pa.RecordBatch) -> None:
+def _write(stage: Stage, writing: Writing, piece: pa.RecordBatch, topics: dict[str, None]) -> None:
     from tidings.spark.arrow import by_topic, bytes_column, headers_column, text_column
 
     for topic, rows in by_topic(piece, writing.topic):
         if topic is None:
             raise InvalidRequest("A row has no topic: fill the column topic, or give the option topic for such rows.")
+        topics[topic] = None
+        if stage.published:
+            continue
         values = bytes_column(rows, "value")
         assert values is not None
         if rows.column("value").null_count:
@@ -73,7 +80,9 @@ def _write(stage: Stage, writing: Writing, piece: pa.RecordBatch) -> None:
         stage.write(topic, values, keys, headers, ids)  # type: ignore[arg-type]
 
 
-def _publish(writing: Writing, messages: Sequence[WriterCommitMessage | None], once: bool) -> None:
+def _publish(
+    writing: Writing, messages: Sequence[WriterCommitMessage | None], once: bool, *, named_by_user: bool = False
+) -> None:
     written = [each for each in messages if isinstance(each, Written)]
     if not written:
         return
@@ -81,7 +90,13 @@ def _publish(writing: Writing, messages: Sequence[WriterCommitMessage | None], o
     query, batch = written[0].query, written[0].batch
     with bus_of(writing.door) as bus:
         named = [StageName(each.stage, each.count) for each in written]
-        done = bus.publish(query, batch, named, once, wait=writing.door.timeout_s)
+        done = bus.publish(query, batch, named, once, wait=writing.door.timeout_s, sink=written[0].sink)
+    unwritten = sorted({topic for each in written for topic in each.topics}.difference(done.topics or ()))
+    if named_by_user and done.repeated and done.topics is not None and unwritten:
+        raise InvalidRequest(
+            f"Batch {batch} of {query!r} has been written before, and not to {', '.join(map(repr, unwritten))}: "
+            "nothing was written now. Give each write of a batch a query name of its own."
+        )
     if done.repeated:
         log.warning("Batch %s of %s had been published before: nothing was written again.", batch, query)
 
@@ -108,10 +123,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._batch = writing.batch or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_stage(self._writing, self._query, self._batch, iterator)
+        return write_stage(self._writing, self._query, self._batch, iterator, self._writing.topic or "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _publish(self._writing, messages, self._once)
+        _publish(self._writing, messages, self._once, named_by_user=not self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _discard(self._writing, messages)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from tidings.descriptors import reserve
 from tidings.errors import ProtocolError, StorageError
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import BROKER
@@ -101,6 +102,7 @@ class Server:
 def serve(data: Path, door: NodeSettings, on_ready: Callable[[str], None]) -> None:
     """Runs a storage server on a folder until SIGTERM or SIGINT. `on_ready` gets the address."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    reserve()
     disk = RealDisk(data, BROKER)
     try:
         keeper = Keeper(disk, lambda: secrets.randbits(62) + 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidings.descriptors import open_file
 from tidings.journal.folder import TEMPORARY_SUFFIX, make_folder
 from tidings.storage.lines import file_name
 
@@ -93,7 +94,7 @@ class Texts:
     def append(self, text: Text, data: bytes, count: int) -> bool:
         """Writes lines behind a text; False if the file or its folder was not as it should be: then `look_after`."""
         try:
-            descriptor = os.open(text.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = open_file(text.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         try:
@@ -167,7 +168,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 def _sync(path: Path) -> None:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_file(path, os.O_RDONLY)
     except FileNotFoundError:  # Removed meanwhile, and soon written anew.
         return
     try:

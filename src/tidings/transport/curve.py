@@ -35,6 +35,7 @@ from urllib.parse import quote, unquote
 import zmq
 from zmq.utils import z85
 
+from tidings.descriptors import USED_UP, spare
 from tidings.errors import InvalidRequest, TidingsError, Unauthorized
 
 DOMAIN = b"tidings"
@@ -201,7 +202,12 @@ class AllowList:
             return
         if changed_ns == self._changed_ns:
             return
-        self._names, complaints = _read_clients(self._folder)
+        try:
+            with spare():
+                self._names, complaints = _read_clients(self._folder)
+        except OSError as error:  # Too many connections are open: whoever was on the list stays there until it is read.
+            _log.warning("The allow-list in %s cannot be read now (%s).", self._folder, error.strerror)
+            return
         for complaint in complaints:  # A file that is no key lets nobody in, and keeps nobody else out.
             _log.warning("%s", complaint)
         self._changed_ns = changed_ns if time.time_ns() - changed_ns > UNSETTLED_NS else 0
@@ -345,6 +351,8 @@ def _read_key(path: Path, advice: str) -> bytes:
     except FileNotFoundError as error:
         raise InvalidRequest(f"There is no key file {path}: {advice}.") from error
     except OSError as error:
+        if error.errno in USED_UP:
+            raise
         raise InvalidRequest(f"The key file {path} cannot be read ({error.strerror}): {advice}.") from error
     return _check_key(text, f"The file {path}")
 

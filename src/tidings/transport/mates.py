@@ -15,6 +15,7 @@ from pathlib import Path
 
 import zmq
 
+from tidings.descriptors import spare
 from tidings.settings import NodeSettings
 from tidings.transport import curve, frames
 from tidings.transport.router import COPY_BYTES_MAX, Peer, Router
@@ -27,6 +28,10 @@ MATES_MAX = 256
 MATE_QUEUE_MAX = 1_000
 """Messages that wait for one member; a window of slots fits many times."""
 NODE_QUEUE_MAX = 10_000
+
+
+class _NoSocket(Exception):
+    """The system gives no socket now: what was to be sent is lost, as if the other one were away."""
 
 
 class MateRouter(Router):
@@ -58,7 +63,7 @@ class MateRouter(Router):
             if frame is None:  # The same bytes go to several members: libzmq counts references.
                 frame = shared[id(part)] = zmq.Frame(part, copy=False)
             whole.append(frame)
-        with contextlib.suppress(zmq.Again):
+        with contextlib.suppress(zmq.Again, _NoSocket):
             frames.send(self._connection(mate), whole)
 
     def _connection(self, to: Mate | Node) -> zmq.Socket[bytes]:
@@ -68,7 +73,7 @@ class MateRouter(Router):
                 oldest = next(iter(self._mates))
                 self._mates.pop(oldest).close(linger=0)
             address = to.address
-            mate = self._mates[to] = self._context.socket(zmq.DEALER)
+            mate = self._mates[to] = self._open()
             mate.linger = 0
             mate.sndhwm = MATE_QUEUE_MAX if isinstance(to, Mate) else NODE_QUEUE_MAX
             mate.ipv6 = "[" in address
@@ -81,6 +86,13 @@ class MateRouter(Router):
                 self._mate_options.apply(mate)
             mate.connect(address)
         return mate
+
+    def _open(self) -> zmq.Socket[bytes]:
+        try:
+            with spare():
+                return self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise _NoSocket from error
 
     def close(self, linger_ms: int) -> None:
         for mate in self._mates.values():

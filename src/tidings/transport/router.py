@@ -24,6 +24,9 @@ COPY_BYTES_MAX = 16 * 1024
 LONE_COPY_BYTES_MAX = 128 * 1024
 """The same for a frame that goes to one peer only: giving it back to Python takes longer than a copy of this size."""
 
+HANDSHAKE_MS_MAX = 10_000
+"""Who has connected and does not say what ZeroMQ wants to hear is cut off after this long: it costs a descriptor."""
+
 INSIDE = "inproc://tidings"
 """Where doors of the same process connect. The name means something only in the router's own context."""
 
@@ -41,6 +44,7 @@ class Router:
         socket.maxmsgsize = frame_bytes_max + MIB
         socket.sndhwm = socket.rcvhwm = settings.queued_messages_max
         socket.ipv6 = "[" in settings.bind
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS_MAX)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
         try:

@@ -340,6 +340,31 @@ def test_retention_by_size_and_by_age() -> None:
         assert 100 < first < 200, limits
 
 
+@pytest.mark.parametrize("limits", [{"retain_age_ms": 20_000, "retain_bytes": 1_000}, {"retain_bytes": 100}])
+def test_a_small_topic_beside_a_busy_one_expires_however_often_it_is_copied_forward(limits: dict[str, int]) -> None:
+    """The age of a message is its own; a restart does not make it young either."""
+    desk = Desk(BrokerSettings(**limits), SMALL)
+    desk.hello("bob")
+    for number in (1, 2):
+        desk.put("bob", "small", number, bytes(60))
+
+    def busy(seconds: int) -> int:
+        for _ in range(seconds):
+            desk.now_ms += 1_000
+            for _ in range(5):  # Segment after segment, each young when the small topic's messages come there.
+                busy_topic = desk.engine.broker.machine.topics.get("busy")
+                desk.put("bob", "busy", (busy_topic.next_offset if busy_topic else 0) + 1, bytes(50))
+            desk.engine.tick(desk.now_ms)
+            desk.commit()
+        return int(desk.ask(messages.AskTopics(1, "small")).topics[0].first_offset)
+
+    if "retain_age_ms" in limits:
+        assert busy(15) == 0
+        assert desk.engine.broker.machine.topics["small"].scattered, "it has been copied forward"
+        desk.restart()
+    assert busy(15) == 1, "the last one stays"
+
+
 @pytest.mark.parametrize(
     ("error", "request_"),
     [

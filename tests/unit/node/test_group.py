@@ -333,6 +333,17 @@ def test_copying_forward_is_each_nodes_own_affair() -> None:
         assert values_of(node) == [b"kept"]
 
 
+def test_what_is_old_goes_on_every_node_alike() -> None:
+    """By its own time, also while it lies where everything is written; the last message stays."""
+    group = Members(broker=BrokerSettings(retain_age_ms=2_000))
+    store(group, b"old")
+    store(group, b"last", sequence=2)
+    group.wait(lambda: all(values_of(node) == [b"last"] for node in group.nodes.values()), "all have forgotten it")
+    for node in group.nodes.values():
+        node.restart(group.now_ms)
+    group.wait(lambda: all(values_of(node) == [b"last"] for node in group.nodes.values()), "and stay so")
+
+
 @pytest.mark.parametrize(
     ("group_name", "sender", "receiver", "user"),
     [

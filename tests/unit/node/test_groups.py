@@ -162,6 +162,44 @@ def test_settled_work_stays_settled_over_a_restart() -> None:
     assert offsets == [3, 4, 5, 6, 8, 9]
 
 
+def test_a_topic_of_many_batches_most_of_them_settled_is_read_on_after_a_restart() -> None:
+    """C8: however many batches are done, and in whatever order they were, the next open one is found."""
+    shop = Shop("ann")
+    shop.work("ann", room=3_000, new=False)
+    for number in range(1_200):
+        shop.publish(("", str(number)))
+    for parcel, _, rows in shop.got["ann"]:
+        if rows[0][0] not in (0, 1_100):
+            shop.settle("ann", parcel)
+    shop.restart()
+    shop.got.clear()
+    shop.join("ann", b"second")
+    shop.work("ann", room=1)
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")]]
+    shop.settle("ann", shop.got["ann"][0][0])
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")], [(1_100, b"1100")]]
+
+
+def test_many_batches_may_be_looked_at_without_finding_work() -> None:
+    """All of them are in another member's hands, so each that is looked at leads to the next."""
+    shop = Shop()
+    for member in ("ann", "bob"):
+        shop.join(member)
+    shop.work("ann", room=3_000)
+    for number in range(1_200):
+        shop.publish((str(number), str(number)))
+    shop.restart()
+    shop.got.clear()
+    for member in ("ann", "bob"):
+        shop.join(member, b"second")
+    working = shop.work("ann", room=0, held=(messages.Held(1, ((0, 1_200),)),))
+    assert [kept.ranges for kept in working.kept] == [((0, 1_200),)]
+    shop.work("bob", room=1)
+    assert shop.got == {}
+    shop.publish(("new", "new"))
+    assert [rows for _, _, rows in shop.got["bob"]] == [[(1_200, b"new")]]
+
+
 def test_after_a_restart_nothing_is_given_out_before_all_members_are_back() -> None:
     """C8: a member in the middle of its work keeps it; no lane gets two workers."""
     shop = Shop("ann", "bob")
@@ -303,9 +341,9 @@ def test_a_stream_that_begins_before_a_goodbye_is_durable_ends_with_it() -> None
     assert len(shop.values("ann")) == 10
 
 
-def rest(shop: Shop, member: str, *untouched: tuple[int, int]) -> Any:
+def rest(shop: Shop, member: str, *taken: tuple[int, int]) -> Any:
     epoch, stream = shop.epochs[member], shop.streams[member]
-    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, untouched))], peer=member)
+    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, taken=taken))], peer=member)
     return shop.heard()
 
 
@@ -315,7 +353,7 @@ def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt()
     shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
     shop.join("bob")
     shop.work("bob")
-    (_, done, _), *parcels = rest(shop, "ann", (1, 3))
+    (_, done, _), *parcels = rest(shop, "ann", (0, 1))
     assert done == messages.RestDone(9)
     assert [(peer, message.attempt, message.offsets) for peer, message, _ in parcels] == [
         ("bob", 2, (0,)),
@@ -403,6 +441,32 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
     parcel, _, _ = shop.got["ann"][-1]
     assert isinstance(shop.settle("ann", parcel), messages.SettleDone)
     assert shop.ask(messages.AskGroups(1)).groups[0].lag == 0
+
+
+def test_a_message_of_which_its_process_dies_is_tried_often_enough_and_its_neighbours_are_not_blamed() -> None:
+    """C9, C11: what a process that died may have had is marked once; only what it said that it hands out counts."""
+    shop = Shop(settings=BrokerSettings(dead_letter="dead", deliveries_max=2))
+    shop.publish(("a", "poison"), ("b", "neighbour"))
+    seen: list[list[tuple[int, int]]] = []
+    for life in range(1, 4):
+        shop.join("ann", b"life %d" % life)
+        shop.got.clear()
+        shop.work("ann")
+        seen.append([(offset, attempt) for _, attempt, rows in shop.got.get("ann", []) for offset, _ in rows])
+        took = messages.Work(7, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], 100, taken=((0, 1),))
+        shop.say([codec.encode(took)], peer="ann")
+        assert isinstance(shop.listen(), messages.Working)
+    assert seen == [[(0, 1), (1, 1)], [(0, 2), (1, 2)], [(0, 3), (1, 2)]]
+    shop.join("ann", b"last life")
+    shop.got.clear()
+    shop.work("ann")
+    shop.now_ms += 100
+    shop.engine.tick(shop.now_ms)
+    shop.commit()
+    shop.listen()
+    assert [rows for _, _, rows in shop.got["ann"]] == [[(1, b"neighbour")]]
+    assert [attempt for _, attempt, _ in shop.got["ann"]] == [2]
+    assert shop.ask(messages.AskTopics(8, "dead")).topics[0].next_offset == 1
 
 
 def test_a_full_backlog_refuses_the_1001st_message() -> None:

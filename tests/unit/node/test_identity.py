@@ -11,8 +11,9 @@ from tests.unit.node.replicas import make_disk
 from tidings.errors import StorageDamaged
 from tidings.journal import REPLICA, Append, Journal
 from tidings.node.identity import CONTACTS_MAX, DISK_NAME, MEMBER_NAME, Identity, Newcomer, read_identity
+from tidings.node.member import check_told
 from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
-from tidings.settings import JournalSettings
+from tidings.settings import GroupSettings, JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 
 ADDRESSES = ("tcp://a:1", "tcp://b:1", "tcp://c:1")
@@ -253,3 +254,32 @@ def test_what_makes_no_sense_to_a_newcomer_is_not_heard() -> None:
     each = Newcomer(make_disk(), "tcp://d:1", (), (FIRST,))
     assert list(each.hear(Meet(FIRST, b"disk", ADDRESSES))) == []
     assert list(each.hear(object())) == []
+
+
+# What a folder is told that belongs to a member already.
+
+
+def member_of(address: str, founders: tuple[str, ...] = ADDRESSES) -> Identity:
+    known = tuple(Member(number, each, b"disk") for number, each in enumerate(ADDRESSES, 1))
+    number = ADDRESSES.index(address) + 1
+    return Identity(b"group", number, b"disk", known if founders else (), known)
+
+
+@pytest.mark.parametrize("group", [(), ADDRESSES, ADDRESSES[::-1]])
+def test_a_member_that_is_told_what_its_folder_says_goes_on(group: tuple[str, ...]) -> None:
+    check_told(member_of(SECOND), GroupSettings(group=group), SECOND)
+
+
+@pytest.mark.parametrize(
+    ("identity", "group", "address", "complaint"),
+    [
+        (member_of(SECOND), (), "tcp://d:1", "the member at tcp://b:1, and this node is tcp://d:1"),
+        (member_of(SECOND), (SECOND, "tcp://d:1", "tcp://e:1"), SECOND, "founded by tcp://a:1,tcp://b:1,tcp://c:1"),
+        (member_of(SECOND, founders=()), ADDRESSES, SECOND, "was joined later"),
+    ],
+)
+def test_a_member_that_is_told_otherwise_is_refused(
+    identity: Identity, group: tuple[str, ...], address: str, complaint: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=complaint):
+        check_told(identity, GroupSettings(group=group), address)

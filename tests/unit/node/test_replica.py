@@ -65,6 +65,19 @@ def test_an_answer_leaves_when_its_records_are_on_disk() -> None:
     assert messages(engine) == [Accepted(BALLOT, 1, 1, 1, 0)] * 2
 
 
+def test_any_number_of_answers_may_wait_for_one_write() -> None:
+    engine = open_engine(make_disk(), 2)
+    commit(engine)
+    accept(engine, 1, command(1))
+    written = engine.begin_commit(0)
+    for round_ in range(3_000):
+        accept(engine, 2, round_=round_)
+    engine.journal.write(written)
+    engine.finish_commit(0)
+    rounds = [message.round for message in messages(engine) if isinstance(message, Accepted)]
+    assert rounds == [0, *range(3_000)]
+
+
 def test_answers_leave_in_the_order_in_which_they_were_wanted() -> None:
     engine = open_engine(make_disk(), 2)
     commit(engine)

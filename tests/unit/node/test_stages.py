@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.node.desk import Desk, values
@@ -18,8 +19,10 @@ from tidings.errors import (
     ProtocolError,
 )
 from tidings.message import Columns
-from tidings.protocols.broker import bulk, messages
+from tidings.protocols.broker import bulk, commands, messages
 from tidings.protocols.broker.bulk import Discard, Extent, Publish, PublishDone, Read, Stage, StageDone, StageName
+from tidings.protocols.broker.commands import decode_command
+from tidings.protocols.broker.stages import Stages, StagesState
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire import codec
 
@@ -35,15 +38,25 @@ def desk() -> Desk:
 
 
 def stage(
-    desk: Desk, name: str, number: int, *rows: bytes, batch: int = 0, topic: str = "news", query: str = "q", **more: Any
+    desk: Desk,
+    name: str,
+    number: int,
+    *rows: bytes,
+    batch: int = 0,
+    topic: str = "news",
+    query: str = "q",
+    sink: str = "",
+    **more: Any,
 ) -> Any:
-    request = Stage(6, "alice", desk.epochs["alice"], query, batch, name, number, topic, len(rows))
+    request = Stage(6, "alice", desk.epochs["alice"], query, batch, name, number, topic, len(rows), sink)
     return desk.ask(request, Columns(1, "alice", list(rows), **more))
 
 
-def publish(desk: Desk, *stages: tuple[str, int], batch: int = 0, query: str = "q", once: bool = False) -> Any:
+def publish(
+    desk: Desk, *stages: tuple[str, int], batch: int = 0, query: str = "q", once: bool = False, sink: str = ""
+) -> Any:
     named = tuple(StageName(*each) for each in stages)
-    return desk.ask(Publish(7, "alice", desk.epochs["alice"], query, batch, named, once))
+    return desk.ask(Publish(7, "alice", desk.epochs["alice"], query, batch, named, once, sink))
 
 
 def stored(desk: Desk, topic: str = "news") -> list[bytes]:
@@ -62,7 +75,7 @@ def test_what_is_staged_becomes_visible_when_it_is_published_and_once(desk: Desk
     done = PublishDone(7, False, (Extent("art", 0, 1), Extent("news", 0, 3)))
     assert publish(desk, ("b", 1), ("a", 3)) == done
     assert stored(desk) == [b"1", b"2", b"3"] and stored(desk, "art") == [b"4"]
-    assert publish(desk, ("b", 1), ("a", 3)) == PublishDone(7, True)
+    assert publish(desk, ("b", 1), ("a", 3)) == PublishDone(7, True, topics=("art", "news"))
     assert stage(desk, "again", 1, b"1") == StageDone(6, published=True)
     assert desk.ask(messages.AskStatus(9)).numbers["stages"] == 0
     assert list(desk.engine.broker.machine.topics["news"].times) == [5_000, 5_000]
@@ -273,3 +286,36 @@ def test_age_counts_from_the_publishing() -> None:
     desk.engine.tick(desk.now_ms + 6_000)
     desk.commit()
     assert stored(desk) == [b"staged long ago", b"new"]
+
+
+def test_each_sink_of_a_query_has_batches_of_its_own() -> None:
+    """D3: the same batch of a query may go to several places, and to each of them once, also after a restart."""
+    desk = Desk(journal=SMALL)
+    desk.hello("alice")
+    for life in range(2):
+        for number, topic in enumerate(("news", "art")):
+            repeated = life > 0
+            assert stage(desk, f"a{number}", 1, b"1", b"2", topic=topic, sink=topic).published is repeated
+            done = publish(desk, (f"a{number}", 2), sink=topic)
+            assert (done.repeated, done.topics) == (repeated, (topic,) if repeated else None)
+        for _ in range(30):  # Into a segment of its own, so that the snapshot has to know it.
+            desk.ask(Discard(9, "alice", desk.epochs["alice"], ("x",)))
+        desk.restart()
+    assert [stored(desk, topic) for topic in ("news", "art")] == [[b"1", b"2"]] * 2
+    assert stage(desk, "b", 1, b"3", batch=1, topic="news", sink="news") == StageDone(6)
+    refused = publish(desk, ("b", 1), batch=1, sink="art")
+    assert refused.number == InvalidRequest.number, "the stage is another sink's"
+    assert publish(desk, ("b", 1), batch=1, sink="news").repeated is False
+
+
+def test_a_batch_from_before_sinks_were_told_apart_counts_for_all_of_them() -> None:
+    """D3: a folder of an earlier version is read, and nothing that it knows to be written is written again."""
+    old = msgspec.msgpack.encode(["publish", "alice", 1, "q", 5, [], False])
+    command = decode_command(old)
+    assert isinstance(command, commands.Publish)
+    assert command.sink == ""
+    stages = Stages()
+    stages.restore(msgspec.msgpack.decode(msgspec.msgpack.encode([[], {"q": [5, 1_000, False]}]), type=StagesState))
+    assert stages.is_published("q", 5, "news")
+    assert not stages.is_published("q", 6, "news")
+    assert stages.topics_of("q", 5) is None

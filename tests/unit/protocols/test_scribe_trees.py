@@ -409,3 +409,18 @@ def test_bytes_that_are_not_ours_are_dropped_and_counted() -> None:
     assert node.news(Stepped(key_of(TOPIC), encode(Fetch(TOPIC, "x", 0)), "x", is_owner=True)) == []
     with pytest.raises(ProtocolError, match="same version"):
         decode(b"\xc1")
+
+
+def test_a_long_outbox_is_worked_off_by_a_node_that_turns_out_to_be_the_root() -> None:
+    """Each answer to ourselves lets the next message out, for as many as there are."""
+    count = 900
+    node = Node(R, ScribeSettings(replicas=0, chunk_messages_max=1))
+    for number in range(count):
+        node.ask(Publish(TOPIC, str(number).encode()))
+    node.ask(Subscribe(TOPIC, start=0))
+    node.news(NeighboursChanged(P, ()))
+    submit = node.scribe.outboxes[TOPIC].submit(0, 1, 1_000)
+    effects = node.news(Delivered(key_of(TOPIC), encode(submit), R, 0))
+    assert [message.payload for message in told(effects, MessageDelivered)] == [
+        str(number).encode() for number in range(count)
+    ]

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.errors import InvalidRequest, ProtocolError, TidingsError
+from tidings.errors import InvalidRequest, ProtocolError, TidingsError, Unauthorized
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Journal
 from tidings.node.group import GroupEngine
@@ -34,6 +34,7 @@ from tidings.node.ring.seeking import Seeking
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt
+from tidings.protocols.broker.rights import check_right
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
@@ -409,8 +410,8 @@ class RingEngine(GroupEngine):
         super()._stop_serving()
         self._adopting.clear()
 
-    def _run(self, effects: list[Effect]) -> None:
-        super()._run(self.contents.plan(self._now_ms, effects))
+    def _plan(self, effects: list[Effect]) -> list[Effect]:
+        return self.contents.plan(self._now_ms, effects)
 
     def _run_other(self, effect: Effect) -> None:
         match effect:
@@ -433,9 +434,10 @@ class RingEngine(GroupEngine):
                 self._reply(peer, self._describe_owner(request, topic))
             case operators.LeaveRing(request) if self.leading is not None:
                 try:
+                    check_right(self.broker.settings.admins, received.user, message)
                     self.leading.leave(peer, request)
-                except InvalidRequest as error:
-                    self._fail(peer, request, error)
+                except (InvalidRequest, Unauthorized) as error:
+                    self._refuse(peer, request, error)
             case _:
                 super()._take(received)
 

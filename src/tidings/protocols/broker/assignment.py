@@ -13,7 +13,7 @@ offsets, go on as a whole. Lanes that stay where they are never notice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from tidings.protocols.broker.members import (
@@ -58,7 +58,12 @@ class Assignment:
         """A heap by time of lanes that wait out a delay."""
         self._delays = 0
         self._attempts: dict[int, int] = {}
-        """How often a message was sent, if it was taken back since or was sent again after that."""
+        """How many attempts a message has behind it, if it was taken back since it was first sent."""
+        self._doubted: dict[int, None] = {}
+        """Messages of which one of these attempts is a guess: who had it then has died without a word."""
+        self._doubt_until = 0
+        self._taken: dict[int, None] = {}
+        """Messages in flight, not at their first attempt, of which the member has said that it hands them out."""
         self._spent: dict[int, Lane] = {}
         """Messages that failed too often; their lanes wait for them as if they were in flight."""
         self._keyless = Lane(None, None, ENDLESS)
@@ -302,21 +307,31 @@ class Assignment:
     # Taking back.
 
     def _take_back(
-        self, member: Member, attempt: int, messages: dict[int, Lane], touched: dict[Lane, None], *, failed: bool
+        self,
+        member: Member,
+        attempt: int,
+        messages: dict[int, Lane],
+        touched: dict[Lane, None],
+        *,
+        failed: bool,
+        final: bool = True,
     ) -> None:
         """Messages in flight (already out of it) return to their lanes; `failed` counts against their attempts.
 
-        Whoever calls this sweeps the member and settles the holds of the touched lanes.
+        Whoever calls this sweeps the member and settles the holds of the touched lanes. Without `final` none of them is
+        spent by it: the member may yet say that it is at work on them.
         """
         made = attempt if failed else attempt - 1
-        limit = self.settings.attempts_max
+        limit = self.settings.attempts_max if final else None
         member.in_flight -= len(messages)
         for offset, lane in messages.items():
             if made:
                 self._attempts[offset] = made
             else:
                 self._attempts.pop(offset, None)
-            spent = failed and limit is not None and made >= limit
+            self._taken.pop(offset, None)
+            guessed = offset in self._doubted or offset < self._doubt_until
+            spent = failed and limit is not None and made - guessed >= limit
             if lane.key is None:
                 if spent:
                     self._spent[offset] = self._keyless
@@ -331,15 +346,25 @@ class Assignment:
                 hold.queue.append(offset)
             touched[lane] = None
 
-    def _disown(self, member: Member, untouched: dict[int, None] | None = None) -> None:
-        """Takes everything from a member that is not being settled already."""
+    def _disown(self, member: Member, taken: Mapping[int, int] | None = None, *, final: bool = True) -> None:
+        """Takes everything from a member that is not being settled already.
+
+        What it has handed out, at this attempt, was one, and the rest was none. If it cannot be asked, all that it had
+        for the first time may have been handed out: that comes as another attempt, which does not count. Of anything
+        else it has said so before it did it.
+        """
         touched: dict[Lane, None] = {}
         for flight in member.flights.values():
-            failed, idle = flight.unsettled, {}
-            if untouched:
-                idle = {offset: lane for offset, lane in failed.items() if offset in untouched}
-                failed = {offset: lane for offset, lane in failed.items() if offset not in untouched}
-            self._take_back(member, flight.attempt, failed, touched, failed=True)
+            left, attempt = flight.unsettled, flight.attempt
+            if taken is not None:
+                failed = {offset: lane for offset, lane in left.items() if taken.get(offset, 0) >= attempt}
+            elif attempt == 1:
+                failed = left
+                self._doubted.update(dict.fromkeys(left))
+            else:
+                failed = {offset: lane for offset, lane in left.items() if offset in self._taken}
+            idle = {offset: lane for offset, lane in left.items() if offset not in failed}
+            self._take_back(member, flight.attempt, failed, touched, failed=True, final=final)
             self._take_back(member, flight.attempt, idle, touched, failed=False)
         member.flights = {}
         member.resend = {}

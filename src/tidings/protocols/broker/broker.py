@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError, Unauthorized
+from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError
 from tidings.message import Contents, TopicInfo, check_name, check_topic
 from tidings.protocols.broker import bulk, commands, messages, operators, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import Segment, collect_due, trim_due
+from tidings.protocols.broker.rights import check_right
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
 from tidings.protocols.broker.workshops import Burying, Settling
@@ -108,8 +109,7 @@ class Broker:
     def _on_received(self, event: Received) -> list[Effect]:
         message, peer = event.message, event.peer
         try:
-            if event.user is not None:
-                self._check_key(event.user, message)
+            check_right(self.settings.admins, event.user, message)
             if self.machine.ring is not None:
                 self._check_owned(self.machine.ring, message)
             match message:
@@ -145,14 +145,6 @@ class Broker:
                     return [Send(peer, self._on_question(message))]
         except TidingsError as error:
             return self._failed(peer, message, error)
-
-    def _check_key(self, user: str, message: Any) -> None:
-        """With keys, a name belongs to its key: nobody speaks for another."""
-        client = getattr(message, "client", user)
-        if client != user and not client.startswith(f"{user}/"):
-            raise Unauthorized(
-                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or '{user}/...'."
-            )
 
     def _check_owned(self, ring: Ownership, message: Any) -> None:
         """In a ring, only what this group owns is answered here."""
@@ -465,10 +457,6 @@ class Broker:
 
     def _on_shutdown(self, event: Received, message: messages.Shutdown) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
-        # With keys it is the key that must be an admin's; without, there is only the name that the client gave itself.
-        name = event.user if event.user is not None else message.client
-        if name not in self.settings.admins:
-            raise Unauthorized(f"{name!r} may not stop this broker: serve it with --admin {name}.")
         return [Send(event.peer, messages.ShutdownDone(message.request)), Stop()]
 
     # What has become durable.
@@ -547,7 +535,7 @@ class Broker:
             case messages.Bye(request, client):  # A stream may have begun before this was durable.
                 return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
             case bulk.Stage() | bulk.Publish() | bulk.Discard():
-                return [Send(peer, staging.answer(message, result))]
+                return [Send(peer, staging.answer(self.machine, message, result))]
         return []
 
     # Time.

@@ -100,6 +100,8 @@ class Stage(Request, frozen=True, tag="stage"):
     number: int
     topic: str
     count: int
+    sink: str = ""
+    """Which of the query's sinks it is for: each has batches of its own."""
 
 
 class StageDone(Answer, frozen=True, tag="staged"):
@@ -128,6 +130,7 @@ class Publish(Request, frozen=True, tag="publish"):
     batch: int
     stages: tuple[StageName, ...]
     once: bool = False
+    sink: str = ""
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True):
@@ -143,6 +146,8 @@ class PublishDone(Answer, frozen=True, tag="published"):
 
     repeated: bool
     extents: tuple[Extent, ...] = ()
+    topics: tuple[str, ...] | None = None
+    """If it is repeated: the topics that the batch went to, None if that is not known any more."""
 
 
 class Discard(Request, frozen=True, tag="discard"):

@@ -147,6 +147,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
     count: int
     size_bytes: int
     ids: tuple[str | None, ...] | None = None
+    sink: str = ""
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
@@ -158,6 +159,7 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
     batch: int
     stages: tuple[StageName, ...]
     once: bool
+    sink: str = ""
 
 
 class Discard(msgspec.Struct, frozen=True, array_like=True, tag="discard"):

@@ -17,20 +17,23 @@ What holds at all times, whatever members do:
 - a lane is settled for good before it changes hands: until the journal has answered it stays where it is;
 - nothing is dropped: what a member loses goes back to the front of its lanes.
 
-What a member sees twice, it is told: the attempt of a parcel counts how often its messages were sent. What a
-member has lost in the meantime it cannot settle: that is `Stale`, or is named in `Settlement.refused`.
+What may have been worked on before, a member is told: the attempt of a parcel counts how often its messages were handed
+to an application, as far as members say so. What a member that says nothing any more had for the first time counts as
+handed out once, but never against its tries. What a member has lost in the meantime it cannot settle: that is `Stale`,
+or is named in `Settlement.refused`.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappush
 
 from tidings.errors import InvalidRequest, LimitReached
 from tidings.protocols.broker.claims import Claims
 from tidings.protocols.broker.members import (
+    ENDLESS,
     Flight,
     GroupState,
     Lane,
@@ -68,28 +71,41 @@ class Lanes(Claims):
 
     def __init__(self, settings: LaneSettings, first_number: int = 1) -> None:
         super().__init__(settings, first_number)
-        self._doubt_until = 0
         self._finished: dict[int, tuple[str, list[int]]] = {}
         """Parcels of which nothing is left: whose they were, and what of them was refused."""
 
     # Members.
 
-    def join(self, member: str, now_ms: int) -> None:
-        """A new member, without room yet. One that is there already begins anew: it has nothing in hand."""
+    def join(self, member: str, now_ms: int, taken: Mapping[int, int] | None = None, *, claims: bool = False) -> None:
+        """A new member, without room yet. One that is there already begins anew: it has nothing in hand.
+
+        `taken` is what it has handed out and at which attempt, if it is still the same process; None if it cannot say.
+        One that `claims` is at work on messages which it had before.
+        """
         if member in self._members:
-            self.leave(member, now_ms)
+            self._part(member, taken, final=not claims)
         self._members[member] = newcomer = Member(member)
         newcomer.settled_ms = now_ms
 
-    def leave(self, member: str, now_ms: int, untouched: Sequence[int] = ()) -> None:
+    def leave(self, member: str, now_ms: int, taken: Sequence[int] | None = None) -> None:
         """A member goes, in good order or not: what it has not settled goes back to the front of its lanes.
 
-        That counts as an attempt, except for what it says that nobody has looked at.
+        Only what it has handed out counts as an attempt; None if it cannot say what that is.
         """
+        self._part(member, None if taken is None else dict.fromkeys(taken, ENDLESS), final=True)
+
+    def _part(self, member: str, taken: Mapping[int, int] | None, *, final: bool) -> None:
         leaving = self._member(member)
         leaving.active = False
-        self._disown(leaving, dict.fromkeys(untouched))
+        self._disown(leaving, taken, final=final)
         del self._members[member]
+
+    def take(self, member: str, offsets: Sequence[int]) -> None:
+        """A member hands these out now. It need not say so of what it has for the first time."""
+        for flight in self._member(member).flights.values():
+            if flight.attempt > 1:
+                left = flight.unsettled
+                self._taken.update(dict.fromkeys(offset for offset in offsets if offset in left))
 
     def members(self) -> list[str]:
         return list(self._members)
@@ -117,7 +133,7 @@ class Lanes(Claims):
             self._give_away(found)
 
     def doubt(self, until: int) -> None:
-        """Messages below this offset may have been sent in an earlier life: they go out as repeated."""
+        """Messages below this offset may have been handed out in an earlier life: they go out as repeated."""
         self._doubt_until = until
 
     # Messages in.
@@ -311,9 +327,10 @@ class Lanes(Claims):
                 else:
                     self._release(lane)
         del spare[_SPARE_MAX:]
-        if self._attempts:
-            for offset in settlement.offsets:
-                self._attempts.pop(offset, None)
+        for known in (self._attempts, self._doubted, self._taken):
+            if known:
+                for offset in settlement.offsets:
+                    known.pop(offset, None)
 
     def _close(self, settlement: Settlement) -> None:
         assert settlement.open, "a settlement ends once"
@@ -426,7 +443,7 @@ class Lanes(Claims):
     # Messages that failed too often.
 
     def attempts(self, offset: int) -> int:
-        """How often an unsettled message was sent so far."""
+        """The attempt of an unsettled message in flight; of any other, how many it has behind it."""
         for member in self._members.values():
             for flight in member.flights.values():
                 if offset in flight.unsettled:
@@ -461,7 +478,6 @@ class Lanes(Claims):
                     if number not in member.resend:
                         member.resend[number] = None
                         flight.deliveries += 1
-                        flight.attempt += 1
             if member.slow_acks:
                 self._forget_slow(member, now_ms)
             if not member.room and member.waiting:

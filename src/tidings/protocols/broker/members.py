@@ -59,14 +59,14 @@ class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """What to send to a member now. A parcel that is sent again keeps its number; its attempt has grown."""
+    """What to send to a member now. A parcel that is sent again keeps its number and its attempt."""
 
     number: int
     member: str
     offsets: Sequence[int]
     """Rising."""
     attempt: int
-    """1 for messages that go out for the first time."""
+    """1 for messages that nobody can have worked on."""
 
 
 class Settlement:

@@ -185,6 +185,9 @@ class Work(Request, frozen=True, tag="work"):
     held: tuple[Held, ...] = ()
     begins: bool = False
     """Whether this opens the stream; otherwise it speaks of one that the broker must know."""
+    taken: tuple[tuple[int, int], ...] | None = None
+    """What of the messages in hand has been handed to the application. A stream begins with all of it; later the member
+    says so of what came as another attempt, before it hands it out. None: it does not say."""
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
@@ -237,7 +240,9 @@ class Rest(Request, frozen=True, tag="rest"):
     topic: str
     stream: int
     untouched: tuple[tuple[int, int], ...] = ()
-    """What of it nobody has looked at: that was no attempt."""
+    """Not looked at: what is still on its way to a member cannot be in it."""
+    taken: tuple[tuple[int, int], ...] | None = None
+    """What of it has been handed to the application: only that was an attempt. None: the member does not say."""
 
 
 class AskGroups(Request, frozen=True, tag="groups"):

@@ -180,6 +180,24 @@ class Progress:
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]
 
+    def next_open(self, start: int, end: int) -> int:
+        """The first offset from `start` on that is not done; `end` if there is none before it.
+
+        >>> progress = Progress()
+        >>> progress.add(2, 5)
+        3
+        >>> progress.next_open(1, 9), progress.next_open(2, 9), progress.next_open(3, 4)
+        (1, 5, 4)
+        """
+        position = max(start, self.low)
+        if position < end and position < self._base + len(self._near):
+            found = self._near.find(0, position - self._base)
+            position = self._base + (found if found >= 0 else len(self._near))
+        index = bisect_right(self._starts, position) - 1
+        if index >= 0:
+            position = max(position, self._ends[index])
+        return min(position, end)
+
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The intervals between `start` and `end` that are not done, rising."""
         position = max(start, self.low)

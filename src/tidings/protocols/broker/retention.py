@@ -1,8 +1,9 @@
 """Which messages may go, and which must be carried forward so that a segment can be removed.
 
 Retention only decides; the decision is a journaled `Trim`, so that every replica forgets the same. What a
-subscription still waits for never goes, nor does a topic's last message. Segments are removed whole: when
-the oldest one holds only little that is still kept, that little is copied to the journal's end first.
+subscription still waits for never goes, nor does a topic's last message. A message's age is counted from when it was
+stored, wherever it lies by now. Segments are removed whole: when the oldest one holds only little that is still kept,
+that little is copied to the journal's end first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from tidings.protocols.broker.topics import Place, Topic
 CARRIED_SHARE_MAX = 0.25
 """A segment is emptied by copying when at most this share of it is still kept."""
 
+
+TRIMMED_TOPICS_MAX = 1_000
+"""So many topics lose messages by one command, those with the oldest first: the others soon after."""
 
 RECORD_BYTES = 128
 """About what a batch takes in the journal beyond its body; without it, small messages would look like nothing."""
@@ -44,20 +48,21 @@ def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | N
     if settings.retain_age_ms is not None:
         aged_ms = now_ms - settings.retain_age_ms
         aged_address = max((each.end_address for each in segments if each.last_time_ms < aged_ms), default=0)
-    positions = []
+    due: list[tuple[int, str, int]] = []
     for topic in machine.topics.values():
         if not machine.owns(topic.name):
             continue  # It is on its way between two groups, and stays as it is.
         offset = min(_droppable(machine, topic, aged_address, aged_ms), machine.owed_offset(topic))
         if topic.offsets and topic.end_of(0) <= offset:
-            positions.append(Position(topic.name, offset))
-    return Trim(tuple(positions)) if positions else None
+            due.append((topic.times[0], topic.name, offset))
+    oldest = sorted(due)[:TRIMMED_TOPICS_MAX]
+    return Trim(tuple(Position(name, offset) for _, name, offset in oldest)) if oldest else None
 
 
 def _droppable(machine: Machine, topic: Topic, aged_address: int, aged_ms: int) -> int:
     """The offset below which age, size or acknowledgement lets a topic's messages go.
 
-    A batch that was staged may lie in a segment that is older than the batch: its own time counts too.
+    Of batches from before times were kept only the age of their segment is known.
     """
     settings = machine.settings
     offset = topic.first_offset
@@ -66,7 +71,8 @@ def _droppable(machine: Machine, topic: Topic, aged_address: int, aged_ms: int) 
     entry = 0
     excess_bytes = topic.size_bytes - settings.retain_bytes if settings.retain_bytes is not None else 0
     while entry < len(topic.offsets) and (
-        excess_bytes > 0 or (topic.addresses[entry] < aged_address and topic.times[entry] < aged_ms)
+        excess_bytes > 0
+        or (topic.times[entry] < aged_ms if topic.times[entry] else topic.addresses[entry] < aged_address)
     ):
         excess_bytes -= topic.sizes[entry]
         entry += 1

@@ -72,6 +72,8 @@ class Sharing(Workshops):
         if station.peer != peer:  # What was under way on the old connection is lost, and the member does not know it.
             raise Fenced(f"The stream {message.stream} of {message.client!r} was on another connection: open it again.")
         workshop.lanes.activate(message.client)
+        if message.taken:
+            workshop.lanes.take(message.client, spread(message.taken))
         if message.request >= station.granted:
             station.granted = message.request
             workshop.lanes.grant(message.client, self._room(message))
@@ -141,8 +143,13 @@ class Sharing(Workshops):
         All in one step, so that nobody, the member itself included, is given any of it in between. `keys` has the
         lane of every message in hand.
         """
-        client, progress = message.client, workshop.group.progress
-        workshop.lanes.join(client, now_ms)
+        client, progress, before = message.client, workshop.group.progress, workshop.stations.get(message.client)
+        handed = dict.fromkeys(spread(message.taken or ()))
+        taken: dict[int, int] | None = None
+        is_same = before is not None and (before.epoch == message.epoch or bool(message.held))
+        if message.taken is not None and is_same:
+            taken = {each: held.attempt for held in message.held for each in spread(held.ranges) if each in handed}
+        workshop.lanes.join(client, now_ms, taken, claims=bool(message.held))
         workshop.stations[client] = Station(peer, message)
         workshop.begun[client] = (message.epoch, message.stream)
         kept: list[messages.Kept] = []
@@ -151,6 +158,7 @@ class Sharing(Workshops):
             parcel = workshop.lanes.claim(client, claimed, [keys[offset] for offset in claimed], held.attempt, now_ms)
             if parcel is not None:
                 kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
+        workshop.lanes.take(client, list(handed))
         workshop.lanes.grant(client, self._room(message))
         workshop.awaited.pop(client, None)
         settled = self._settled_before(workshop.group, message)
@@ -171,11 +179,11 @@ class Sharing(Workshops):
         self._end(now_ms, workshop, client)
         return self.pump(now_ms, workshop)
 
-    def _end(self, now_ms: int, workshop: Workshop, client: str, untouched: Sequence[int] = ()) -> None:
+    def _end(self, now_ms: int, workshop: Workshop, client: str, taken: Sequence[int] | None = None) -> None:
         """A member has gone in good order: it has nothing in hand any more."""
         workshop.awaited.pop(client, None)
         if workshop.stations.pop(client, None) is not None:
-            workshop.lanes.leave(client, now_ms, untouched)
+            workshop.lanes.leave(client, now_ms, taken)
 
     def on_bye(self, now_ms: int, client: str) -> list[Effect]:
         """A client ends its session in good order: nobody has to wait for its lease to run out."""
@@ -294,7 +302,7 @@ class Sharing(Workshops):
     def on_rest(self, now_ms: int, peer: Peer, message: messages.Rest) -> list[Effect]:
         """A member ends its stream in good order."""
         workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
-        self._end(now_ms, workshop, message.client, spread(message.untouched))
+        self._end(now_ms, workshop, message.client, None if message.taken is None else spread(message.taken))
         answer = Send(peer, messages.RestDone(message.request))
         return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
 

@@ -3,7 +3,7 @@
 An attempt to write (a task of a Spark job, say) stores its batches under a name of its own, numbered from 1, so
 that a request which is sent twice stores nothing twice. `Publish` names the stages of the attempts that succeeded.
 Their bodies stay where they lie in the journal: only the indexes of their topics grow, all in one record. For each
-query the number of its last batch is remembered, so a batch that is published again changes nothing.
+sink of a query the number of its last batch is remembered, so a batch that is published again changes nothing.
 
 What nobody publishes goes with the next batch of its query, or when it has grown old.
 """
@@ -49,6 +49,12 @@ class Stage(msgspec.Struct, array_like=True):
     """When its last batch was stored."""
     size_bytes: int
     batches: list[StagedBatch]
+    sink: str = ""
+
+    @property
+    def key(self) -> str:
+        """The sink of a query that it is for."""
+        return sink_key(self.query, self.sink)
 
     @property
     def count(self) -> int:
@@ -56,12 +62,19 @@ class Stage(msgspec.Struct, array_like=True):
         return sum(each.count for each in self.batches)
 
 
+def sink_key(query: str, sink: str) -> str:
+    """The name under which the batches of a query's sink are counted. No query has such a name: it is not printable."""
+    return f"{query}\n{sink}" if sink else query
+
+
 class Query(msgspec.Struct, frozen=True, array_like=True):
-    """The last batch of a query that was published, and when."""
+    """The last batch that was published for a sink of a query, and when."""
 
     batch: int
     at_ms: int
     once: bool
+    topics: tuple[str, ...] | None = None
+    """Where it went. None if it was published when a query's sinks were not told apart: it then counts for all."""
 
 
 class StagesState(msgspec.Struct, frozen=True, array_like=True):
@@ -88,10 +101,17 @@ class Stages:
         self.queries: dict[str, Query] = {}
         self._of_query: dict[str, dict[str, Stage]] = {}
 
-    def is_published(self, query: str, batch: int) -> bool:
-        """Whether this batch of the query, or a later one, has been published."""
-        last = self.queries.get(query)
+    def is_published(self, query: str, batch: int, sink: str = "") -> bool:
+        """Whether this batch of the query, or a later one, has been published for this sink."""
+        last, shared = self.queries.get(sink_key(query, sink)), self.queries.get(query)
+        if shared is not None and shared.topics is None and batch <= shared.batch:
+            return True
         return last is not None and batch <= last.batch
+
+    def topics_of(self, query: str, batch: int, sink: str = "") -> tuple[str, ...] | None:
+        """The topics that a batch which is published went to, None if that is not known any more."""
+        last = self.queries.get(sink_key(query, sink))
+        return last.topics if last is not None and last.batch == batch else None
 
     # Storing.
 
@@ -109,7 +129,7 @@ class Stages:
                 raise LimitReached(f"There are already {settings.stages_max} stages (stages_max): raise the limit.")
             size_bytes = 0
         else:
-            if (stage.query, stage.batch) != (command.query, command.batch):
+            if (stage.key, stage.batch) != (sink_key(command.query, command.sink), command.batch):
                 raise InvalidRequest(
                     f"The stage {command.stage!r} belongs to batch {stage.batch} of {stage.query!r}: "
                     "give each attempt a name of its own."
@@ -128,14 +148,14 @@ class Stages:
 
     def add(self, machine: Machine, command: StageCommand, time_ms: int, address: int) -> bool:
         """Stores a batch; whether its query's batch was published before, so that nothing was stored."""
-        if self.is_published(command.query, command.batch):
+        if self.is_published(command.query, command.batch, command.sink):
             return True
         stage = self.stages.get(command.stage)
         if stage is not None and command.number <= len(stage.batches):
             return False
         self.check(machine, command)
         if stage is None:
-            stage = Stage(command.stage, command.query, command.batch, time_ms, 0, [])
+            stage = Stage(command.stage, command.query, command.batch, time_ms, 0, [], command.sink)
             self._remember(stage)
         stage.batches.append(StagedBatch(command.topic, address, command.size_bytes, command.count, command.ids))
         stage.size_bytes += command.size_bytes + RECORD_BYTES
@@ -144,23 +164,23 @@ class Stages:
 
     def _remember(self, stage: Stage) -> None:
         self.stages[stage.name] = stage
-        self._of_query.setdefault(stage.query, {})[stage.name] = stage
+        self._of_query.setdefault(stage.key, {})[stage.name] = stage
 
     def _drop(self, stage: Stage) -> None:
         del self.stages[stage.name]
-        named = self._of_query[stage.query]
+        named = self._of_query[stage.key]
         del named[stage.name]
         if not named:
-            del self._of_query[stage.query]
+            del self._of_query[stage.key]
 
     # Publishing.
 
     def publish(self, machine: Machine, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
         """Makes stages visible and says where their messages went; None if that batch had been published."""
-        if self.is_published(command.query, command.batch):
+        if self.is_published(command.query, command.batch, command.sink):
             return None
-        settings = machine.settings
-        if command.query not in self.queries and len(self.queries) >= settings.queries_max:
+        settings, key = machine.settings, sink_key(command.query, command.sink)
+        if key not in self.queries and len(self.queries) >= settings.queries_max:
             raise LimitReached(
                 f"{settings.queries_max} queries are remembered (queries_max): raise the limit, or remember them "
                 "for a shorter time (query_age_ms)."
@@ -175,8 +195,8 @@ class Stages:
                 topic.append(staged.address, staged.size_bytes, entry.count, entry.kept, None, time_ms)
             topic.remember_ids(entry.ids, time_ms)
             machine.used_at_ms[topic.name] = time_ms
-        self.queries[command.query] = Query(command.batch, time_ms, command.once)
-        for stage in list(self._of_query.get(command.query, {}).values()):
+        self.queries[key] = Query(command.batch, time_ms, command.once, tuple(firsts))
+        for stage in list(self._of_query.get(key, {}).values()):
             if stage.batch <= command.batch:
                 self._drop(stage)
         return tuple(Extent(name, first, nexts[name]) for name, first in firsts.items())
@@ -187,7 +207,8 @@ class Stages:
             stage = self.stages.get(named.name)
             if stage is None and not named.count:
                 continue  # An attempt without any message has stored nothing.
-            if stage is None or (stage.query, stage.batch) != (command.query, command.batch):
+            key = sink_key(command.query, command.sink)
+            if stage is None or (stage.key, stage.batch) != (key, command.batch):
                 raise InvalidRequest(
                     f"The stage {named.name!r} of batch {command.batch} of {command.query!r} is not there: "
                     "it was discarded, or has grown too old (stage_age_ms). Write that batch again."

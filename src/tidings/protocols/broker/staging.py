@@ -21,13 +21,15 @@ def on_stage(machine: Machine, event: Received, message: bulk.Stage, origin: Any
     check_batch(machine.settings, message.client, message.count, body, contents)
     check_name(message.query)
     check_name(message.stage)
+    if message.sink:
+        check_topic(message.sink)
     if message.number < 1 or message.batch < 0:
         raise ProtocolError("A stage's batches are numbered from 1, and a query's from 0: count again.")
     machine.check_puttable(check_topic(message.topic))
-    if machine.stages.is_published(message.query, message.batch):
+    if machine.stages.is_published(message.query, message.batch, message.sink):
         return [Send(event.peer, bulk.StageDone(message.request, published=True))]
     fields = (message.query, message.batch, message.stage, message.number, message.topic, message.count)
-    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(contents))
+    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(contents), message.sink)
     return [Persist(command, event.bodies, origin)]
 
 
@@ -39,20 +41,30 @@ def on_publish(machine: Machine, peer: Peer, message: bulk.Publish | bulk.Discar
     if isinstance(message, bulk.Discard):
         return [Persist(commands.Discard(message.stages), origin=origin)]
     check_name(message.query)
+    if message.sink:
+        check_topic(message.sink)
     if message.batch < 0:
         raise ProtocolError("A query's batches are numbered from 0: count again.")
-    if machine.stages.is_published(message.query, message.batch):
-        return [Send(peer, bulk.PublishDone(message.request, repeated=True))]
-    fields = (message.query, message.batch, message.stages, message.once)
+    if machine.stages.is_published(message.query, message.batch, message.sink):
+        return [Send(peer, repeated(machine, message))]
+    fields = (message.query, message.batch, message.stages, message.once, message.sink)
     return [Persist(commands.Publish(message.client, message.epoch, *fields), origin=origin)]
 
 
-def answer(message: bulk.Stage | bulk.Publish | bulk.Discard, result: Any) -> bulk.BulkAnswer:
+def repeated(machine: Machine, message: bulk.Publish) -> bulk.PublishDone:
+    """The answer to one who publishes what is published."""
+    topics = machine.stages.topics_of(message.query, message.batch, message.sink)
+    return bulk.PublishDone(message.request, repeated=True, topics=topics)
+
+
+def answer(machine: Machine, message: bulk.Stage | bulk.Publish | bulk.Discard, result: Any) -> bulk.BulkAnswer:
     """What became of such a request once it was durable."""
     match message:
         case bulk.Stage(request):
             return bulk.StageDone(request, result)
+        case bulk.Publish() if result is None:
+            return repeated(machine, message)
         case bulk.Publish(request):
-            return bulk.PublishDone(request, result is None, result or ())
+            return bulk.PublishDone(request, False, result)
         case bulk.Discard(request):
             return bulk.DiscardDone(request, result)

@@ -129,11 +129,14 @@ class Workshops:
             return []
         topic = self._machine.topics[workshop.group.topic]
         if workshop.position < topic.next_offset and (hunger := workshop.lanes.hunger()) > 0:
-            return [self._examine(workshop, topic, hunger)]
+            # Batches of which everything is done are not read again.
+            start = max(workshop.position, topic.first_offset)
+            workshop.position = workshop.group.progress.next_open(start, topic.next_offset)
+            if workshop.position < topic.next_offset:
+                return [self._examine(workshop, topic, hunger)]
         return [self._share(workshop, topic, picked) for picked in workshop.lanes.pick(now_ms)]
 
     def _examine(self, workshop: Workshop, topic: Topic, hunger: int) -> Examine:
-        workshop.position = max(workshop.position, topic.first_offset)
         entry = topic.find(workshop.position)
         places: list[Place] = []
         ends: list[int] = []

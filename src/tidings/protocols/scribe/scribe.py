@@ -11,6 +11,8 @@ its k successors must not all be gone at once, and the ring must hold.
 
 from __future__ import annotations
 
+from collections import deque
+
 from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed, ProtocolError
 from tidings.protocols.chord import Delivered, NeighboursChanged, Route, Stepped, identifier, key_of
 from tidings.protocols.chord.identifiers import within
@@ -97,6 +99,7 @@ class Scribe:
         """Where messages of a topic are sent directly; learnt from answers, forgotten when wrong."""
         self._heirs: dict[str, NodeId] = {}
         """Owners in front of this node that Chord has not told us about yet."""
+        self._to_self: deque[Message] = deque()
         self.malformed = 0
         """Payloads that came by a route and could not be read."""
 
@@ -106,6 +109,12 @@ class Scribe:
 
     def handle(self, event: Event) -> list[Effect]:
         self._now_ms = event.now_ms
+        effects = self._on_event(event)
+        while self._to_self:
+            effects = effects + self._on_message(self.node, self._to_self.popleft())
+        return effects
+
+    def _on_event(self, event: Event) -> list[Effect]:
         match event:
             case Received(_, peer, message):
                 return self._on_message(peer, message)
@@ -169,8 +178,14 @@ class Scribe:
         raise UnexpectedEvent(message)
 
     def _to(self, peer: NodeId, message: Message) -> list[Effect]:
-        """Sends a message; one to ourselves needs no network."""
-        return self._on_message(self.node, message) if peer == self.node else [Send((peer,), message)]
+        """Sends a message; one to ourselves needs no network.
+
+        It is taken when this event has been handled: one may lead to the next for as long as there is something to say.
+        """
+        if peer != self.node:
+            return [Send((peer,), message)]
+        self._to_self.append(message)
+        return []
 
     # What the application asks for.
 

@@ -265,8 +265,7 @@ class World:
         assert parcel.offsets and list(parcel.offsets) == sorted(set(parcel.offsets))
         again = self.hands[parcel.member].get(parcel.number)
         if again is not None:
-            assert list(again.offsets) == list(parcel.offsets) and parcel.attempt > again.attempt
-            again.attempt = parcel.attempt
+            assert list(again.offsets) == list(parcel.offsets) and parcel.attempt == again.attempt
             return
         assert parcel.number >= self.first_number
         held = self._held()
