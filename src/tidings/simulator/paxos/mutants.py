@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from tidings.node.bodies import Kept
 from tidings.node.exchange import INCOMING_SUFFIX, LIST_NAME, Exchange
 from tidings.node.head import Head
-from tidings.node.replica import ReplicaEngine, _Kept
+from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.acceptor import Acceptor
 from tidings.protocols.multipaxos.leader import Leader, Proposal
 from tidings.protocols.multipaxos.log import Log
@@ -469,7 +470,7 @@ def _apply_before_sync() -> Iterator[None]:
         while self._decided:
             decided = self._decided.popleft()
             entry = self.replica.log.entries[decided.slot]
-            self._kept.setdefault(decided.slot, _Kept(entry, self.journal.end_address, self.journal.end_address))
+            self._kept.setdefault(decided.slot, Kept(entry, self.journal.end_address, self.journal.end_address))
             self._apply(decided.slot, self._kept[decided.slot])
 
     with patched(ReplicaEngine, "_apply_ready", lambda _: planted):

@@ -188,7 +188,7 @@ class Node(DiskProcess):
         header = decode_message(frames)
         if isinstance(header.message, Piece) and not self._world.calm:
             self._plan_end_among_files()
-        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
+        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message), header.claim))
 
     def _plan_end_among_files(self) -> None:
         random = self._world.random
@@ -249,7 +249,8 @@ class Node(DiskProcess):
         for nodes, message in outgoing:
             world.watch.on_sent(self, nodes, message)
             for node in nodes:
-                world.network.send(self.number, node, encode_message(message, b"group", self.number, node))
+                frames = encode_message(message, b"group", self.number, node, engine.witness.claim)
+                world.network.send(self.number, node, frames)
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
             self._on_notification(notification)
