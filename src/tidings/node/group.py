@@ -286,6 +286,9 @@ class GroupEngine(Engine):
         """A replica that cannot write cannot answer, and the others go on without it."""
         raise StorageError(f"This member of the group has to end ({error}): free some space, then start it again.")
 
+    def conclude(self, now_ms: int) -> None:
+        self.replica.write_memories(now_ms)
+
     # Time.
 
     def tick(self, now_ms: int) -> None:
@@ -367,7 +370,7 @@ class GroupEngine(Engine):
             member = self._anybody()
         if member is not None:
             group, number = self._identity.group, self._identity.number
-            frames = encode_message(message, group, number, member.number, self.replica.witness.claim)
+            frames = encode_message(message, group, number, member.number, self.replica.witness.claim(member.number))
             self.outgoing.append((Mate(member.address), frames))
 
     def _anybody(self) -> Member | None:

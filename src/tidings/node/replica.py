@@ -411,7 +411,7 @@ class ReplicaEngine:
             return
         next_slot = head.snapshot.next_slot
         ours = tuple(kept.entry for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
-        reach = max(next_slot, self.witness.claim.now.reach)
+        reach = max(next_slot, self.witness.extent.reach)
         memories = self.witness.memories()
         promised = replica.acceptor.promised
         self._exchange.install(Head(replica.node, promised, head.snapshot, (), head.state, ours, reach, memories))
@@ -473,7 +473,7 @@ class ReplicaEngine:
     def _seal(self) -> tuple[bytes, bytes]:
         index, state = self.state.seal()
         held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
-        promised, reach = self.replica.acceptor.promised, self.witness.claim.now.reach
+        promised, reach = self.replica.acceptor.promised, self.witness.extent.reach
         memories = self.witness.memories()
         head = Head(self.replica.node, promised, self._snapshot(), held, state, (), reach, memories)
         return encode(self.places.seal(index)), encode(head)

@@ -34,6 +34,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     life: int
     began: Extent
     now: Extent
+    to: int = 0
+    """The life of the receiver that is spoken to, as far as is known; 0: any."""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):

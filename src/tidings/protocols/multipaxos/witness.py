@@ -7,7 +7,7 @@ have once said more than that.
 A member's *extent* is what it has on its disk: the ballot that it has promised, and the first slot above everything
 that it has accepted or knows to be decided. Both only rise, as long as the disk keeps what it was given. A *life* of
 a member is one of its processes, named by chance. With every message goes a `Claim`: the life, the extent with which
-it began, and the extent now.
+it began, the extent now, and the life of the receiver that it speaks to.
 
 - *Whoever hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,
   nothing that it says counts, as if it had got lost, and it is answered by `Remembered`. A life is judged by how it
@@ -15,6 +15,8 @@ it began, and the extent now.
 - *Whoever is told that it once said more than it began with* ends with `StorageDamaged`. There is no false alarm by
   late or repeated messages: the answer names the life that it is for, and a member that has lost nothing begins with
   all that it ever said.
+- *What is said to an earlier life is not for this one*, which asks to be known (`Recall`). An answer that waited while
+  its receiver was down could else meet a ballot that a life without memory uses for the second time.
 - *A member that starts asks first* (`Recall`): until every other voter has answered, or it has waited as long as for a
   leader, it neither votes nor accepts. It asks again now and then when it has come further, so that also those know
   of it to whom it has nothing to say.
@@ -45,7 +47,9 @@ class Witness:
         self._life = life
         self._log = log
         self._settings = settings
-        self._began = self._extent = NOTHING
+        self._began = NOTHING
+        self.extent = NOTHING
+        """How far we have come, and have it on disk."""
         self._heard: dict[int, Memory] = {}
         self._unanswered: dict[int, None] = {}
         """Who has been asked what it remembers, and is still waited for."""
@@ -64,7 +68,7 @@ class Witness:
         for record in records:
             if isinstance(record, Witnessed):
                 memories = record.memories
-        self._began = self._extent = self._told = Extent(promised, max(reach, self._log.reach))
+        self._began = self.extent = self._told = Extent(promised, max(reach, self._log.reach))
         self._heard = {each.node: each for each in memories}
         others = self._other_voters()
         self._unanswered = dict.fromkeys(others)
@@ -74,22 +78,23 @@ class Witness:
         voters = (voter for membership in self._log.open_memberships() for voter in membership.voters)
         return tuple(voter for voter in dict.fromkeys(voters) if voter != self._node)
 
-    @property
-    def claim(self) -> Claim:
-        return Claim(self._life, self._began, self._extent)
+    def claim(self, node: int) -> Claim:
+        """What goes with a message to a node."""
+        known = self._heard.get(node)
+        return Claim(self._life, self._began, self.extent, known.life if known is not None else 0)
 
     def keep(self, record: Record) -> None:
         """A record is on disk."""
         match record:
             case Promised(ballot):
-                self._extent = self._extent.joined(Extent(ballot, 0))
+                self.extent = self.extent.joined(Extent(ballot, 0))
             case Stored(entry):
                 ballot = entry.ballot if entry.ballot != CHOSEN else ZERO
-                self._extent = self._extent.joined(Extent(ballot, entry.slot + 1))
+                self.extent = self.extent.joined(Extent(ballot, entry.slot + 1))
             case Known(decided):
-                self._extent = self._extent.joined(Extent(ZERO, decided))
+                self.extent = self.extent.joined(Extent(ZERO, decided))
             case Installed(snapshot):
-                self._extent = self._extent.joined(Extent(ZERO, snapshot.next_slot))
+                self.extent = self.extent.joined(Extent(ZERO, snapshot.next_slot))
 
     # What is heard.
 
@@ -98,14 +103,16 @@ class Witness:
         node, message, claim = event.node, event.message, event.claim
         if isinstance(message, Remembered):
             self._check(node, message)
-            return False, []
-        asked = isinstance(message, Recall)
         if claim is None:
-            return not asked, []
-        # Of others than members nothing is remembered: they are without number, and what they say counts nowhere.
+            return not isinstance(message, Recall | Remembered), []
+        # Of others than members nothing is remembered: what they say counts nowhere.
         counts = not self._is_member(node) or self._hear(node, claim)
-        if asked or not counts:
+        if isinstance(message, Remembered):
+            return False, []
+        if not counts or isinstance(message, Recall):
             return False, [Send((node,), Remembered(claim.life, self._remembered(node, claim)))]
+        if claim.to not in (0, self._life):
+            return False, [Send((node,), Recall())]
         return not (self._unanswered and isinstance(message, Canvass | Prepare | Accept)), []
 
     def _is_member(self, node: int) -> bool:
@@ -155,8 +162,8 @@ class Witness:
         if self._tended_at_ms is not None and 0 <= now_ms - self._tended_at_ms < self._settings.witness_ms:
             return []
         self._tended_at_ms = now_ms
-        told, self._told = self._told, self._extent
-        others = self._other_voters() if told != self._extent else ()
+        told, self._told = self._told, self.extent
+        others = self._other_voters() if told != self.extent else ()
         return [*([Send(others, Recall())] if others else ()), *self.write()]
 
     def write(self) -> list[Effect]:

@@ -249,7 +249,7 @@ class Node(DiskProcess):
         for nodes, message in outgoing:
             world.watch.on_sent(self, nodes, message)
             for node in nodes:
-                frames = encode_message(message, b"group", self.number, node, engine.witness.claim)
+                frames = encode_message(message, b"group", self.number, node, engine.witness.claim(node))
                 world.network.send(self.number, node, frames)
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
