@@ -414,7 +414,9 @@ class ReplicaEngine:
         reach = max(next_slot, self.witness.extent.reach)
         memories = self.witness.memories()
         promised = replica.acceptor.promised
-        self._exchange.install(Head(replica.node, promised, head.snapshot, (), head.state, ours, reach, memories))
+        self._exchange.install(
+            Head(replica.node, promised, head.snapshot, (), head.state, ours, reach=reach, memories=memories)
+        )
         self.witness.keep(Installed(head.snapshot))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
         self._staged = [each for each in self._staged if isinstance(each, Persist)]
@@ -475,7 +477,7 @@ class ReplicaEngine:
         held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
         promised, reach = self.replica.acceptor.promised, self.witness.extent.reach
         memories = self.witness.memories()
-        head = Head(self.replica.node, promised, self._snapshot(), held, state, (), reach, memories)
+        head = Head(self.replica.node, promised, self._snapshot(), held, state, reach=reach, memories=memories)
         return encode(self.places.seal(index)), encode(head)
 
     def _snapshot(self) -> Snapshot:
