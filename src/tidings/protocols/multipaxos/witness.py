@@ -167,8 +167,8 @@ class Witness:
         return [*([Send(others, Recall())] if others else ()), *self.write()]
 
     def write(self) -> list[Effect]:
-        """Writes down what was heard, if it is not yet."""
-        return [Persist((Witnessed(self.memories()),))] if self._changed else []
+        """Writes down what was heard, if it is not yet; and, as with everything, how far the log is decided."""
+        return [Persist((Witnessed(self.memories()), Known(self._log.decided)))] if self._changed else []
 
     def memories(self) -> tuple[Memory, ...]:
         """All that is to be written down; what was heard of those who are no longer members is forgotten."""
