@@ -38,6 +38,7 @@ def open_engine(
     blank: bool = False,
     make_state: Callable[[Journal], Row] = Row,
     drops_recall: bool = True,
+    life: int = 1,
 ) -> ReplicaEngine:
     """A process begins; `blank`: a new node of a group that others have founded.
 
@@ -45,7 +46,12 @@ def open_engine(
     """
     journal = Journal.open(disk, JournalSettings(segment_records_max=records_max))
     engine = ReplicaEngine(
-        node, settings or ReplicaSettings(), lambda: make_state(journal), journal, disk, Random(f"life of {node}")
+        node,
+        settings or ReplicaSettings(),
+        lambda: make_state(journal),
+        journal,
+        disk,
+        Random(f"life {life} of {node}"),
     )
     engine.recover(0, None if blank else founding(voters, WINDOW))
     if drops_recall:
