@@ -67,7 +67,14 @@ def _forget_what_was_heard() -> Iterator[None]:
         yield
 
 
-@_mutant("seal-without-memories", "a snapshot leaves out what others have said of themselves", PROGRESS, ORDER, ONE)
+@_mutant(
+    "seal-without-memories",
+    "a snapshot leaves out what others have said of themselves",
+    PROGRESS,
+    ORDER,
+    ONE,
+    first_seed=141,
+)
 def _seal_without_memories() -> Iterator[None]:
     def make(encode: Any) -> Any:
         def planted(what: Any) -> bytes:
@@ -77,21 +84,6 @@ def _seal_without_memories() -> Iterator[None]:
         return planted
 
     with patched(replica, "encode", make):
-        yield
-
-
-@_mutant(
-    "exchange-of-memories", "who takes over files forgets what others have said of themselves", PROGRESS, ORDER, ONE
-)
-def _exchange_of_memories() -> Iterator[None]:
-    def make(exchange_state: Any) -> Any:
-        def planted(self: ReplicaEngine, now_ms: int) -> None:
-            self.witness._heard.clear()
-            exchange_state(self, now_ms)
-
-        return planted
-
-    with patched(ReplicaEngine, "_exchange_state", make):
         yield
 
 
