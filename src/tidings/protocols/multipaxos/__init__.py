@@ -9,7 +9,7 @@ who first asks more than half of the clerks what they have written so far, and d
     election.py     when to try, under which ballot             reads.py      is it still me who leads?
     membership.py   who votes on which slot                     catchup.py    for those who are behind
     records.py      what is on disk                             values.py     ballots, and what a slot may hold
-    messages.py     what is said, asked, told and wanted        witness.py    who has lost what it once said? (claims.py)
+    messages.py     what is said, asked, told and wanted        witness.py    who has lost what it said? (claims.py)
 
 Invariants
 ----------
