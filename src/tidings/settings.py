@@ -491,6 +491,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
     piece_bytes_max: int = MIB
     """One piece of a file, for a node that is far behind."""
+    witness_ms: int = 1_000
+    """How often at most a node tells the others how far it has come, and writes down how far they have."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

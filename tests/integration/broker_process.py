@@ -77,6 +77,11 @@ class ServerProcess:
         """SIGTERM: it ends in good order; its exit code."""
         return self._end(signal.SIGTERM)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself; `wait` says how."""
+        return self._process is not None and self._process.poll() is not None
+
     def wait(self) -> int:
         assert self._process is not None
         assert self._process.stderr is not None

@@ -51,7 +51,7 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert {plan.founders for plan in plans} == {3, 5}
     for rate in ("loss", "repetition", "late"):
         assert any(getattr(plan, rate) > 0 for plan in plans), rate
-    for kind in ("ends", "outages", "pauses", "partitions", "clock_jumps", "works"):
+    for kind in ("ends", "outages", "pauses", "partitions", "clock_jumps", "works", "copies"):
         assert any(getattr(plan, kind) for plan in plans), kind
     assert {partition.shape for plan in plans for partition in plan.partitions} == set(SHAPES)
     assert {work.task for plan in plans for work in plan.works} == set(TASKS)
@@ -98,6 +98,8 @@ def test_a_run_is_not_idle() -> None:
         "rash: [[",
         "replace: [[",
         "listeners=(6,)",
+        "an older copy of its folder is put back",
+        "ends: This folder knows less than member",
     ):
         assert any(wanted in line for line in lines), wanted
 

@@ -253,6 +253,9 @@ class Engine:
         if persist.origin is not None:
             self._run(self.broker.handle(Refused(now_ms, persist.command, persist.origin, told)))
 
+    def conclude(self, now_ms: int) -> None:
+        """The process is about to end in good order: stages what is still to be written down."""
+
     # What goes out.
 
     def _stage(self, effect: Persist) -> None:

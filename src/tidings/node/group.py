@@ -301,6 +301,9 @@ class GroupEngine(Engine):
         """A replica that cannot write cannot answer, and the others go on without it."""
         raise StorageError(f"This member of the group has to end ({error}): free some space, then start it again.")
 
+    def conclude(self, now_ms: int) -> None:
+        self.replica.write_memories(now_ms)
+
     # Time.
 
     def tick(self, now_ms: int) -> None:
@@ -341,7 +344,7 @@ class GroupEngine(Engine):
         if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
             if header.sender in self._state.members:
                 self._heard_at_ms[header.sender] = now_ms
-            self.replica.handle(Received(now_ms, header.sender, header.message))
+            self.replica.handle(Received(now_ms, header.sender, header.message, header.claim))
             self._after(now_ms)
 
     def _after(self, now_ms: int) -> None:
@@ -383,7 +386,8 @@ class GroupEngine(Engine):
             member = self._anybody()
         if member is not None:
             group, number = self._identity.group, self._identity.number
-            self.outgoing.append((Mate(member.address), encode_message(message, group, number, member.number)))
+            frames = encode_message(message, group, number, member.number, self.replica.witness.claim(member.number))
+            self.outgoing.append((Mate(member.address), frames))
 
     def _anybody(self) -> Member | None:
         """Somebody who may have what only a leader has told us of that came to the group later than we know it."""

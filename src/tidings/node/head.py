@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.multipaxos.claims import Memory
 from tidings.protocols.multipaxos.records import Snapshot
 from tidings.protocols.multipaxos.values import Ballot, Entry
 
@@ -30,6 +31,10 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     taken: tuple[Entry, ...] = ()
     """The same as `held`, of a replica that has exchanged its journal for another's: no record has them any more."""
+    reach: int = 0
+    """The first slot above everything that was accepted or known to be decided, be it damaged here by now or not."""
+    memories: tuple[Memory, ...] = ()
+    """What the other members have said of themselves."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

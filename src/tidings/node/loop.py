@@ -246,6 +246,7 @@ class Loop:
     def _finish(self) -> None:
         """Everything taken in is written and answered before the door closes."""
         engine = self._engine
+        engine.conclude(self._clock())
         while engine.committing or engine.has_staged:
             if engine.committing:
                 self._end_commit(self._last_commit())

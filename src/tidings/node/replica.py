@@ -25,27 +25,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import cast
-
-import msgspec
 
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal, advising
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
+from tidings.node.bodies import Kept, Local, put_together, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
 from tidings.node.state import State
-from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     Chosen,
     Decided,
+    ElectionDue,
     Fetch,
     FetchFile,
     Offer,
@@ -55,7 +53,16 @@ from tidings.protocols.multipaxos.messages import (
     Send,
 )
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
-from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
+from tidings.protocols.multipaxos.records import (
+    Installed,
+    Known,
+    Named,
+    Promised,
+    Record,
+    Snapshot,
+    Stored,
+    Whole,
+)
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
@@ -67,7 +74,8 @@ from tidings.protocols.multipaxos.values import (
     Value,
     size_of,
 )
-from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
+from tidings.protocols.multipaxos.witness import Witness
+from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
 
 REJOIN = "Give it an empty folder, and let it join its group again."
@@ -90,21 +98,6 @@ class StateExchanged(Notification, frozen=True):
     """The state was exchanged for another replica's; the slots below `next_slot` were never `Applied`."""
 
     next_slot: int
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """A value that is accepted and on disk, and not yet applied."""
-
-    entry: Entry
-    record_address: int
-    body_address: int
-
-
-class _Local(msgspec.Struct, frozen=True):
-    """A command of this replica for itself."""
-
-    command: bytes
-    bodies: tuple[Buffer, ...]
 
 
 def founding(voters: tuple[int, ...], window: int) -> Snapshot:
@@ -140,14 +133,16 @@ class ReplicaEngine:
         self.notifications: list[Notification] = []
         self._settings = settings
         self._make_state = make_state
-        self._exchange = Exchange(disk, journal, settings, random.getrandbits(32))
-        self._staged: list[Persist | _Local] = []
-        self._committing: list[Persist | _Local] = []
+        life = random.getrandbits(32)
+        self._exchange = Exchange(disk, journal, settings, life)
+        self.witness = Witness(node, life, self.replica.log, settings)
+        self._staged: list[Persist | Local] = []
+        self._committing: list[Persist | Local] = []
         self._commit: Commit | None = None
         self._roll_wanted = False
         self._decided: deque[Decided] = deque()
         """Decided, and not yet applied because it is still on its way to this disk."""
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, Kept] = {}
         self._reads: deque[ReadReady] = deque()
         self.places = Places()
         self._repairs: dict[int, None] = {}
@@ -184,6 +179,8 @@ class ReplicaEngine:
         taken = tuple(Stored(entry) for entry in (head.taken if head is not None else ()) if self._lacks(entry))
         if taken:  # Out of the head and into the journal, so that they have addresses.
             self._stage(Persist(taken))
+        reach, memories = (head.reach, head.memories) if head is not None else (0, ())
+        self._run(now_ms, self.witness.begin(self.replica.acceptor.promised, reach, memories, replayed))
         self._run(now_ms, self.replica.start())
         return count
 
@@ -219,7 +216,7 @@ class ReplicaEngine:
                     self._apply_through(known)
                     self.state.apply_local(found.command, found.body_address)
                 continue
-            record = self._read(found)
+            record = put_together(found, self.journal)
             replayed.append(record)
             match record:
                 case Stored(entry):
@@ -249,20 +246,12 @@ class ReplicaEngine:
     def _load_held(self, head: Head, damage: Damage) -> Whole:
         for held in head.held:
             found = self.journal.record_at(held.address)
-            record = self._read(found[0]) if found is not None else None
+            record = put_together(found[0], self.journal) if found is not None else None
             if found is not None and isinstance(record, Stored):
                 self._keep(record.entry, found[0])
             else:
                 damage.lost_slots.append(held.slot)
         return Whole(head.promised, head.snapshot, (*head.taken, *(kept.entry for kept in self._kept.values())))
-
-    def _read(self, found: JournalRecord) -> Record:
-        """A replica's record, with the command that is its body."""
-        record = records.decode(found.command)
-        if isinstance(record, Stored) and isinstance(record.entry.value, Command):
-            body = bytes(self.journal.read(found.body_address, found.bodies_size))
-            return Stored(_with_body(record.entry, body))
-        return record
 
     def _keep(self, entry: Entry, record: JournalRecord) -> None:
         older = self._kept.get(entry.slot)
@@ -270,7 +259,7 @@ class ReplicaEngine:
             if entry.ballot == CHOSEN and entry.slot in self.places:
                 self._move(entry, record)
         elif older is None or older.entry.ballot <= entry.ballot:
-            self._kept[entry.slot] = _Kept(entry, record.address, record.body_address)
+            self._kept[entry.slot] = Kept(entry, record.address, record.body_address)
 
     def _move(self, entry: Entry, record: JournalRecord) -> None:
         """What is applied already has come again: from another, because it is damaged where it lies."""
@@ -291,7 +280,10 @@ class ReplicaEngine:
     def handle(self, event: Event) -> None:
         """A message, a timer or a request."""
         now_ms = event.now_ms
+        self._run(now_ms, self.witness.tend(now_ms))
         match event:
+            case Received() if not self._admits(event):
+                pass
             case Received(_, node, Fetch(first_slot)):
                 self._serve(node, first_slot)
             case Received(_, node, FetchFile() as wanted):
@@ -300,20 +292,31 @@ class ReplicaEngine:
                 if offer.next_slot > self.applied:
                     self._exchange.take_offer(node, offer)
                     self._go_on_exchanging(now_ms)
-            case Received(_, _, Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
+            case Received(message=Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
                 del self._repairs[first_slot]
                 self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
             case Received(_, node, FilePiece() as piece):
                 self._exchange.take(node, piece)
                 self._go_on_exchanging(now_ms)
             case _:
+                if isinstance(event, TimerFired) and isinstance(event.timer, ElectionDue):
+                    self.witness.wait_no_longer()
                 self._run(now_ms, self.replica.handle(event))
+
+    def _admits(self, event: Received) -> bool:
+        counts, effects = self.witness.admit(event)
+        self._run(event.now_ms, effects)
+        return counts
+
+    def write_memories(self, now_ms: int) -> None:
+        """Has it written down how far the other members have come; before a clean end."""
+        self._run(now_ms, self.witness.write())
 
     def stage_local(self, command: bytes, bodies: tuple[Buffer, ...]) -> None:
         """Has a command written down that is for this replica alone; it is applied when it is on disk."""
         # On replay, too, it has to find at least the state as it is now.
         self._stage(self._known())
-        self._stage(_Local(command, bodies))
+        self._stage(Local(command, bodies))
 
     def _known(self) -> Persist:
         """How far the log is decided. Never less than an earlier record may have said: see `Damage`."""
@@ -379,7 +382,7 @@ class ReplicaEngine:
             return ()
         for slot in range(first_slot, self.applied):
             found = self.journal.record_at(self.places.record_address(slot))
-            record = self._read(found[0]) if found is not None else None
+            record = put_together(found[0], self.journal) if found is not None else None
             if not isinstance(record, Stored) or record.entry.slot != slot:
                 break
             size_bytes += size_of(record.entry.value)
@@ -410,9 +413,13 @@ class ReplicaEngine:
             return
         next_slot = head.snapshot.next_slot
         ours = tuple(kept.entry for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
+        reach = max(next_slot, self.witness.extent.reach)
+        memories = self.witness.memories()
+        promised = replica.acceptor.promised
         self._exchange.install(
-            msgspec.structs.replace(head, node=replica.node, promised=replica.acceptor.promised, held=(), taken=ours)
+            Head(replica.node, promised, head.snapshot, (), head.state, ours, reach=reach, memories=memories)
         )
+        self.witness.keep(Installed(head.snapshot))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
         self._staged = [each for each in self._staged if isinstance(each, Persist)]
         self._rebuild()
@@ -441,7 +448,7 @@ class ReplicaEngine:
         """The replica's records among it."""
         return [record for each in self._committing if isinstance(each, Persist) for record in each.records]
 
-    def _stage(self, what: Persist | _Local) -> None:
+    def _stage(self, what: Persist | Local) -> None:
         self._staged.append(what)
 
     def begin_commit(self, now_ms: int) -> Commit:
@@ -459,7 +466,8 @@ class ReplicaEngine:
         appends: list[Append] = []
         for each in self._committing:
             if isinstance(each, Persist):
-                appends += [self._append(record, now_ms) for record in each.records]
+                for record in each.records:
+                    appends.append(self._signed(REPLICA, *take_apart(record, self.state), now_ms))
             else:
                 appends.append(self._signed(LOCAL, each.command, each.bodies, now_ms))
         self._commit = journal.begin(appends)
@@ -468,17 +476,13 @@ class ReplicaEngine:
     def _seal(self) -> tuple[bytes, bytes]:
         index, state = self.state.seal()
         held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
-        head = Head(self.replica.node, self.replica.acceptor.promised, self._snapshot(), held, state)
+        promised, reach = self.replica.acceptor.promised, self.witness.extent.reach
+        memories = self.witness.memories()
+        head = Head(self.replica.node, promised, self._snapshot(), held, state, reach=reach, memories=memories)
         return encode(self.places.seal(index)), encode(head)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.applied, self.history.window, self.history.terms)
-
-    def _append(self, record: Record, now_ms: int) -> Append:
-        if isinstance(record, Stored) and isinstance(record.entry.value, Command):
-            bodies = self.state.buffers(record.entry.value.body)
-            return self._signed(REPLICA, records.encode(Stored(_with_body(record.entry, b""))), bodies, now_ms)
-        return self._signed(REPLICA, records.encode(record), (), now_ms)
 
     def _signed(self, kind: int, command: bytes, bodies: tuple[Buffer, ...], now_ms: int) -> Append:
         """Every record says what was promised when it was written."""
@@ -494,12 +498,13 @@ class ReplicaEngine:
             self._forget_places()
         written = iter(commit.records)
         for each in committed:
-            if isinstance(each, _Local):
+            if isinstance(each, Local):
                 record = next(written)
                 self.state.apply_local(each.command, record.body_address)
                 continue
             for kept in each.records:
                 record = next(written)
+                self.witness.keep(kept)
                 if isinstance(kept, Stored):
                     self._keep(kept.entry, record)
         # Answers leave in their order: what is staged while they do comes after all of them.
@@ -550,7 +555,7 @@ class ReplicaEngine:
         while self.applied < end:
             self._apply(self.applied, self._kept[self.applied])
 
-    def _apply(self, slot: int, kept: _Kept) -> None:
+    def _apply(self, slot: int, kept: Kept) -> None:
         value, result = kept.entry.value, None
         del self._kept[slot]
         self.applied = slot + 1
@@ -593,9 +598,3 @@ class ReplicaEngine:
                     self.notifications.append(notification)
                 case _:
                     raise AssertionError(f"A replica does not ask for {effect!r}.")
-
-
-def _with_body(entry: Entry, body: Buffer) -> Entry:
-    value = entry.value
-    assert isinstance(value, Command)
-    return Entry(entry.slot, entry.ballot, Command(value.client, value.sequence, cast(bytes, body)))

@@ -224,6 +224,17 @@ class SimulatedDisk:
         self._files_synced = dict(self._files)
         self._fail_next_sync = False
 
+    def copied(self) -> SimulatedDisk:
+        """Another disk with all that is written on this one, as a copy of the folder would have it."""
+        copy = SimulatedDisk(self._random)
+        for name, file in self._files.items():
+            copy._files[name] = twin = _File()
+            twin.content, twin.grows = bytearray(file.content), file.grows
+            twin.show_room()
+            twin.sync()
+        copy._files_synced = dict(copy._files)
+        return copy
+
     def fail_next_sync(self) -> None:
         """Makes the next sync, of a file or of the folder, raise SyncFailed."""
         self._fail_next_sync = True

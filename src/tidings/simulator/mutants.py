@@ -18,6 +18,7 @@ from tidings.simulator import (
 from tidings.simulator.cluster import mutants as cluster_mutants
 from tidings.simulator.cluster import ring_mutants
 from tidings.simulator.paxos import mutants as paxos_mutants
+from tidings.simulator.paxos import witness_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "ring_mutants",
     "stage_mutants",
     "stream_mutants",
+    "witness_mutants",
 ]

@@ -35,7 +35,11 @@ class DiskProcess:
 
     def use_new_disk(self) -> None:
         """From here on it writes to an empty disk; what was planned for the old one is gone with it."""
-        self.disk = SimulatedDisk(self._timeline.random)
+        self.use_disk(SimulatedDisk(self._timeline.random))
+
+    def use_disk(self, disk: SimulatedDisk) -> None:
+        """From here on it writes to another disk."""
+        self.disk = disk
         self.disk.on_step = self._on_step
         self._steps_left: int | None = None
 

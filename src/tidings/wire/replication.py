@@ -1,6 +1,6 @@
 """Messages between the replicas of a group as frames and back. Bad bytes stop here, as in `codec`.
 
-    MARK | header: group, sender, receiver, message, which values have their bodies behind it | these bodies
+    MARK | header: group, sender, receiver, message, which values have their bodies behind it, claim | these bodies
 
 Small commands travel in the header, large ones in frames of their own, so that they are not copied into it.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from tidings.errors import ProtocolError
+from tidings.protocols.multipaxos.claims import Claim
 from tidings.protocols.multipaxos.joining import JoiningMessage
 from tidings.protocols.multipaxos.messages import Accept, AnyMessage, Chosen, Promise
 from tidings.protocols.multipaxos.values import Command, Entry, Value
@@ -41,6 +42,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     message: AnyMessage | JoiningMessage
     apart: tuple[int, ...] = ()
     """Which of the message's values, counted from 0, have their bodies in frames of their own."""
+    claim: Claim | None = None
+    """What the sender says of itself; None from one without a number, and from an older version."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -48,7 +51,11 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 def encode_message(
-    message: AnyMessage | JoiningMessage, group: bytes = b"", sender: int = 0, receiver: int = 0
+    message: AnyMessage | JoiningMessage,
+    group: bytes = b"",
+    sender: int = 0,
+    receiver: int = 0,
+    claim: Claim | None = None,
 ) -> list[Frame]:
     """The frames of a message.
 
@@ -61,13 +68,13 @@ def encode_message(
         place for place, value in enumerate(values) if isinstance(value, Command) and len(value.body) > INLINE_BYTES_MAX
     ]
     if not apart:
-        return [MARK, _encoder.encode(Header(group, sender, receiver, message))]
+        return [MARK, _encoder.encode(Header(group, sender, receiver, message, claim=claim))]
     bodies: list[Frame] = []
     for place in apart:
         command = cast(Command, values[place])
         bodies.append(command.body)
         values[place] = Command(command.client, command.sequence, b"")
-    header = Header(group, sender, receiver, _with_values(message, values), tuple(apart))
+    header = Header(group, sender, receiver, _with_values(message, values), tuple(apart), claim)
     return [MARK, _encoder.encode(header), *bodies]
 
 

@@ -37,13 +37,25 @@ def open_engine(
     settings: ReplicaSettings | None = None,
     blank: bool = False,
     make_state: Callable[[Journal], Row] = Row,
+    drops_recall: bool = True,
+    life: int = 1,
 ) -> ReplicaEngine:
-    """A process begins; `blank`: a new node of a group that others have founded."""
+    """A process begins; `blank`: a new node of a group that others have founded.
+
+    `drops_recall`: what it asks the others first gets lost.
+    """
     journal = Journal.open(disk, JournalSettings(segment_records_max=records_max))
     engine = ReplicaEngine(
-        node, settings or ReplicaSettings(), lambda: make_state(journal), journal, disk, Random(f"life of {node}")
+        node,
+        settings or ReplicaSettings(),
+        lambda: make_state(journal),
+        journal,
+        disk,
+        Random(f"life {life} of {node}"),
     )
     engine.recover(0, None if blank else founding(voters, WINDOW))
+    if drops_recall:
+        engine.outgoing.clear()
     return engine
 
 

@@ -368,13 +368,17 @@ def test_what_is_not_said_to_it_by_another_member_is_not_heard(
 
 @pytest.mark.parametrize("message", [Known(()), Found(GROUP, 2, ())])
 def test_what_newcomers_are_told_means_nothing_to_a_member(message: Any) -> None:
-    engine = Members().nodes[1].engine
+    group = Members()
+    group.settle()
+    engine = group.nodes[1].engine
     engine.receive(1_000, b"mate", encode_message(message, GROUP, 2, 1))
     assert engine.outgoing == []
 
 
 def test_other_bytes_behind_the_mark_are_not_answered() -> None:
-    engine = Members().nodes[1].engine
+    group = Members()
+    group.settle()
+    engine = group.nodes[1].engine
     engine.receive(1_000, b"mate", [encode_message(Known(()))[0], b"\xff"])
     assert engine.outgoing == []
 

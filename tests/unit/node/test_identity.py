@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.unit.node.replicas import make_disk
-from tidings.errors import StorageDamaged
+from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal import REPLICA, Append, Journal
 from tidings.node.identity import CONTACTS_MAX, DISK_NAME, MEMBER_NAME, Identity, Newcomer, read_identity
 from tidings.node.member import check_told

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.errors import ProtocolError
+from tidings.protocols.multipaxos.claims import Claim, Extent
 from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
 from tidings.protocols.multipaxos.messages import (
     Accept,
@@ -22,7 +23,9 @@ from tidings.protocols.multipaxos.messages import (
     Piece,
     Prepare,
     Promise,
+    Recall,
     Refused,
+    Remembered,
     Support,
 )
 from tidings.protocols.multipaxos.values import CHOSEN, Add, Ballot, Command, Entry, Noop, Promote, Remove
@@ -48,6 +51,8 @@ MESSAGES = [
     Offer(9, 77, (File("a.journal", 5), File("a.snapshot", 6))),
     FetchFile("a.journal", 100, 77),
     Piece("a.journal", 100, b"y" * 100),
+    Recall(),
+    Remembered(77, Extent(BALLOT, 9)),
     Meet("tcp://a:1", b"disk", ("tcp://a:1", "tcp://b:1")),
     Found(b"group", 2, (ANN,), (ANN,)),
     Known(("tcp://a:1",)),
@@ -62,6 +67,19 @@ WITH_LARGE = [
 @pytest.mark.parametrize("message", MESSAGES + WITH_LARGE)
 def test_every_message_comes_back(message: AnyMessage | JoiningMessage) -> None:
     assert decode_message(encode_message(message, b"group", 3, 1)) == Header(b"group", 3, 1, message)
+
+
+@pytest.mark.parametrize("message", [Fetch(3), WITH_LARGE[0]])
+def test_a_claim_travels_with_its_message(message: AnyMessage) -> None:
+    claim = Claim(77, Extent(BALLOT, 8), Extent(BALLOT, 9), 78)
+    header = decode_message(encode_message(message, b"group", 3, 1, claim))
+    assert header == Header(b"group", 3, 1, message, claim=claim)
+
+
+def test_a_message_of_an_older_version_claims_nothing() -> None:
+    mark, data = encode_message(Fetch(3), b"group", 3, 1)
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(data)[:5])
+    assert decode_message([mark, older]) == Header(b"group", 3, 1, Fetch(3))
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -142,7 +160,9 @@ def test_other_bytes_behind_the_mark_are_refused(data: bytes, bodies: list[bytes
         found = decode_message([MARK, data, *bodies])
     except ProtocolError:
         return
-    assert decode_message(encode_message(found.message, found.group, found.sender, found.receiver)) == found
+    assert (
+        decode_message(encode_message(found.message, found.group, found.sender, found.receiver, found.claim)) == found
+    )
 
 
 @given(st.sampled_from(MESSAGES + WITH_LARGE), st.data())
@@ -155,7 +175,9 @@ def test_a_damaged_header_is_refused_or_is_another_message(message: AnyMessage, 
         found = decode_message([MARK, bytes(damaged), *frames[2:]])
     except ProtocolError:
         return
-    assert decode_message(encode_message(found.message, found.group, found.sender, found.receiver)) == found
+    assert (
+        decode_message(encode_message(found.message, found.group, found.sender, found.receiver, found.claim)) == found
+    )
 
 
 @pytest.mark.parametrize("message", MESSAGES)

@@ -9,7 +9,7 @@ who first asks more than half of the clerks what they have written so far, and d
     election.py     when to try, under which ballot             reads.py      is it still me who leads?
     membership.py   who votes on which slot                     catchup.py    for those who are behind
     records.py      what is on disk                             values.py     ballots, and what a slot may hold
-    messages.py     what is said, asked, told and wanted
+    messages.py     what is said, asked, told and wanted        witness.py    who has lost what it said? (claims.py)
 
 Invariants
 ----------
@@ -32,7 +32,8 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
    they are decided and on its disk; whether a command was chosen before, in another slot, is judged by the replicated
    state. A snapshot therefore contains that too, like the slot it stands at and who votes there.
 8. *A number stands for a disk.* A node that has lost its disk has lost its promises: it comes back under a new number,
-   listens until it has caught up, and votes only after a change that says so.
+   listens until it has caught up, and votes only after a change that says so. One that has lost some of it is found
+   out by the others, if these are there: they remember how far it had come (`witness`).
 9. *Reads are current.* A read is answered after a majority has confirmed, in a round that began after the read, that
    the leader still leads, and only by a leader that has decided all that its promises reported (`reads`).
 10. *Progress.* While a majority of voters and the network between them work for long enough, some node leads, and what

@@ -16,7 +16,17 @@ from collections.abc import Iterable
 from tidings.errors import StorageDamaged
 from tidings.protocols.multipaxos.membership import History, Membership
 from tidings.protocols.multipaxos.messages import Decided
-from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
+from tidings.protocols.multipaxos.records import (
+    Installed,
+    Known,
+    Named,
+    Promised,
+    Record,
+    Snapshot,
+    Stored,
+    Whole,
+    Witnessed,
+)
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
     ZERO,
@@ -52,6 +62,11 @@ class Log:
         """Every slot below is known to be decided. After damage to this disk that may be more than is still here."""
         return max(self.decided, self._known)
 
+    @property
+    def reach(self) -> int:
+        """The first slot above everything that is accepted or known to be decided."""
+        return max(self.known, max(self.entries, default=-1) + 1)
+
     # From the disk.
 
     def rebuild(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> Ballot:
@@ -76,7 +91,7 @@ class Log:
                 case Installed(newer):
                     if snapshot is None or newer.next_slot > snapshot.next_slot:
                         snapshot = newer
-                case Named():
+                case Named() | Witnessed():
                     pass  # Whoever opened the disk has looked at it.
         if snapshot is not None:
             self._stand_at(snapshot)

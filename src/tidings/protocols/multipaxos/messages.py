@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.multipaxos.claims import Claim, Extent
 from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.records import Record
 from tidings.protocols.multipaxos.values import Ballot, Change, Command, Entry, Value
@@ -127,8 +128,32 @@ class Piece(Message, frozen=True):
     data: bytes
 
 
+class Recall(Message, frozen=True):
+    """I am here, and have come as far as my claim says: what do you remember of me?"""
+
+
+class Remembered(Message, frozen=True):
+    """So far you had come by your own words, before this life of yours, which began with less if it is more."""
+
+    life: int
+    extent: Extent
+
+
 AnyMessage = (
-    Canvass | Support | Prepare | Promise | Accept | Accepted | Refused | Fetch | Chosen | Offer | FetchFile | Piece
+    Canvass
+    | Support
+    | Prepare
+    | Promise
+    | Accept
+    | Accepted
+    | Refused
+    | Fetch
+    | Chosen
+    | Offer
+    | FetchFile
+    | Piece
+    | Recall
+    | Remembered
 )
 
 
@@ -223,6 +248,8 @@ class Received(Event, frozen=True):
 
     node: int
     message: AnyMessage
+    claim: Claim | None = None
+    """What the sender says of itself. None: it is this node, or of an older version."""
 
 
 class Send(Effect, frozen=True):

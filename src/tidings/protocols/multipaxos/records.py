@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.multipaxos.claims import Memory
 from tidings.protocols.multipaxos.membership import Term
 from tidings.protocols.multipaxos.values import Ballot, Entry
 
@@ -53,7 +54,13 @@ class Installed(msgspec.Struct, frozen=True, array_like=True, tag="installed"):
     snapshot: Snapshot
 
 
-Record = Named | Promised | Stored | Known | Installed
+class Witnessed(msgspec.Struct, frozen=True, array_like=True, tag="witnessed"):
+    """What the other members have said of themselves. Not needed for safety: it shows whose disk has lost something."""
+
+    memories: tuple[Memory, ...]
+
+
+Record = Named | Promised | Stored | Known | Installed | Witnessed
 
 
 class Whole(msgspec.Struct, frozen=True):

@@ -2,6 +2,10 @@
 
 What a checker knows it has from the disks (the ledger), from what nodes say, and from what clients are told; never from
 the memory of the code under test, but for the state that it is to judge.
+
+A node whose folder was exchanged for an older copy of itself has no vote any more. The ledger does not count what it
+accepts from then on, so whoever does takes something for decided that is not chosen; nor is it held to promises that
+it no longer knows of. What it applies has to be right all the same.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from tidings.node.replica import Applied, ReplicaEngine
+from tidings.protocols.multipaxos.claims import NOTHING, Extent
 from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, Prepare, Promise
-from tidings.protocols.multipaxos.records import Promised, Record, Stored
+from tidings.protocols.multipaxos.records import Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Command, Entry
 from tidings.simulator.checkers import Violation
@@ -79,7 +84,7 @@ class OneValue(PaxosChecker):
             self._take(node, entry)
 
     def _take(self, node: Node, entry: Entry) -> None:
-        if entry.ballot != CHOSEN:
+        if entry.ballot != CHOSEN and not node.outdated:
             self.ledger.accept(node.number, entry.slot, entry.ballot, entry.value)
         if self.ledger.conflict is not None:
             self.broken(self.ledger.conflict)
@@ -107,6 +112,8 @@ class PromisesHold(PaxosChecker):
                     self._raise(node, entry.ballot)
 
     def _accept(self, node: Node, entry: Entry) -> None:
+        if node.outdated:
+            return
         accept = (node.number, entry.slot, entry.ballot)
         if accept not in self._accepted and entry.ballot < self._answered.get(node.number, ZERO):
             self.broken(f"{node.name} has accepted {entry} after promising {self._answered[node.number]}")
@@ -117,6 +124,8 @@ class PromisesHold(PaxosChecker):
 
     def on_recovered(self, node: Node, replica: Replica) -> None:
         promised, answered = replica.acceptor.promised, self._answered.get(node.number, ZERO)
+        if node.outdated:
+            return
         if promised < answered:
             self.broken(f"{node.name} has come back with {promised} and had promised {answered}")
         # Also what was written and not synced may have survived; from now on it counts.
@@ -126,7 +135,7 @@ class PromisesHold(PaxosChecker):
 
     def on_sent(self, node: Node, message: AnyMessage) -> None:
         match message:
-            case Promise() | Accepted() | Prepare():
+            case Promise() | Accepted() | Prepare() if not node.outdated:
                 pass
             case _:
                 return
@@ -245,8 +254,17 @@ class Watch:
         self.acknowledged = 0
         """Every place of the row below has been acknowledged, or lies before one that was."""
         self._reads: dict[int, int] = {}
+        self._testimonies: dict[int, dict[int, Extent]] = {}
+        """What each node has on its disk of what the others have said of themselves."""
+
+    def testimony(self, node: int, other: int) -> Extent:
+        """What a node will always remember that another has said."""
+        return self._testimonies.get(node, {}).get(other, NOTHING)
 
     def on_durable(self, node: Node, records: list[Record]) -> None:
+        for record in records:
+            if isinstance(record, Witnessed):
+                self._testimonies[node.number] = {each.node: each.extent for each in record.memories}
         self._world.note(node.name, f"durable: {' '.join(map(_record_line, records))}")
         for checker in self._checkers:
             checker.on_durable(node, records)

@@ -19,9 +19,11 @@ one node to another nothing passes. split: two halves. bridge: two halves, and o
 """
 SHAPES: tuple[Shape, ...] = ("isolated", "mute", "deaf", "one-way", "split", "bridge")
 
-Task = Literal["grow", "shrink", "replace", "lose-disk", "rash"]
-"""What an operator does. rash: several changes at once, without waiting for the first."""
-TASKS: tuple[Task, ...] = ("grow", "shrink", "replace", "lose-disk", "lose-disk", "rash")
+Task = Literal["grow", "shrink", "replace", "lose-disk", "rash", "put-back"]
+"""What an operator does. rash: several changes at once, without waiting for the first. put-back: an older copy of a
+node's folder takes the place of the folder.
+"""
+TASKS: tuple[Task, ...] = ("grow", "shrink", "replace", "lose-disk", "lose-disk", "rash", "put-back", "put-back")
 
 
 class NodeEnd(msgspec.Struct, frozen=True):
@@ -104,6 +106,8 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     clock_jumps: tuple[ClockJump, ...]
     damages: tuple[Damage, ...]
     works: tuple[Work, ...]
+    copies: tuple[int, ...] = ()
+    """When all folders are copied."""
 
 
 def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: int) -> PaxosPlan:
@@ -167,6 +171,7 @@ def draw_plan(random: Random) -> PaxosPlan:
         ),
         damages=_draw_damages(random, [*times(2), calm_ms - 1]),
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
+        copies=tuple(times(4)),
     )
 
 

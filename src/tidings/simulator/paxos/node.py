@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, cast
 
+from tidings.errors import StorageDamaged
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.journal.segment import journal_name
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
+from tidings.protocols.multipaxos.claims import Extent
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
@@ -24,7 +27,7 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.records import Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
-from tidings.simulator.disk import PowerCut
+from tidings.simulator.disk import PowerCut, SimulatedDisk
 from tidings.simulator.faults import End
 from tidings.simulator.paxos.row import Row
 from tidings.simulator.process import START_MS, DiskProcess
@@ -56,6 +59,10 @@ class Node(DiskProcess):
         """None while there is no process."""
         self.retired = False
         """For good: it never comes back."""
+        self.outdated = False
+        """Whether its folder is an older copy of itself, so that nothing that it says may count."""
+        self._copy = SimulatedDisk(world.random)
+        """Its folder as it was once; at first it was empty."""
         self.waiting: dict[tuple[str, int], None] = {}
         """Commands that clients asked this process for."""
         self._timers: dict[Timer, int] = {}
@@ -73,7 +80,7 @@ class Node(DiskProcess):
             return
         self.life += 1
         self._timers, self.waiting = {}, {}
-        engine = self.open()
+        engine = self.open(self.disk, world.random)
         try:
             count = engine.recover(self.clock(), self._founded)
         except PowerCut:
@@ -90,12 +97,10 @@ class Node(DiskProcess):
         world.watch.on_recovered(self, engine)
         self._go_on(engine)
 
-    def open(self) -> ReplicaEngine:
+    def open(self, disk: SimulatedDisk, random: Random) -> ReplicaEngine:
         world = self._world
-        journal = Journal.open(self.disk, world.journal_settings)
-        return ReplicaEngine(
-            self.number, world.replica_settings, lambda: Row(journal), journal, self.disk, world.random
-        )
+        journal = Journal.open(disk, world.journal_settings)
+        return ReplicaEngine(self.number, world.replica_settings, lambda: Row(journal), journal, disk, random)
 
     @property
     def row(self) -> Row:
@@ -119,6 +124,27 @@ class Node(DiskProcess):
         """Its machine is gone, and its disk with it."""
         self._world.note(self.name, "is gone for good")
         self.engine, self.retired = None, True
+
+    # Copies of its folder.
+
+    def copy_folder(self) -> None:
+        self._copy = self.disk.copied()
+
+    def put_back(self) -> None:
+        """The copy takes the place of the folder."""
+        self._world.note(self.name, "an older copy of its folder is put back")
+        self.end("kill")
+        self.use_disk(self._copy.copied())
+        self.outdated = True
+
+    def extent_of_copy(self) -> Extent | None:
+        """How far a process on the copy would say that it has come; None if it would refuse to start."""
+        engine = self.open(self._copy.copied(), Random(0))
+        try:
+            engine.recover(self.clock(), self._founded)
+        except StorageDamaged:
+            return None
+        return engine.witness.extent
 
     # What is planned for it.
 
@@ -188,7 +214,7 @@ class Node(DiskProcess):
         header = decode_message(frames)
         if isinstance(header.message, Piece) and not self._world.calm:
             self._plan_end_among_files()
-        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message)))
+        self._handle(Received(self.clock(), header.sender, cast(AnyMessage, header.message), header.claim))
 
     def _plan_end_among_files(self) -> None:
         random = self._world.random
@@ -234,6 +260,11 @@ class Node(DiskProcess):
             self.die_at_step("among the files of another")
         except SyncFailed:
             self.die("sync", "because a sync failed")
+        except StorageDamaged as error:
+            if not self.outdated:
+                raise
+            self._world.note(self.name, f"ends: {error}")
+            self.retire()
         else:
             self._go_on(engine)
 
@@ -249,7 +280,8 @@ class Node(DiskProcess):
         for nodes, message in outgoing:
             world.watch.on_sent(self, nodes, message)
             for node in nodes:
-                world.network.send(self.number, node, encode_message(message, b"group", self.number, node))
+                frames = encode_message(message, b"group", self.number, node, engine.witness.claim(node))
+                world.network.send(self.number, node, frames)
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
             self._on_notification(notification)

@@ -32,6 +32,8 @@ class Operator:
         """Nodes that were taken out and still run."""
         self._settled_slot = 0
         """The newest membership of which a leader has said that the earlier voters are needed no more."""
+        self._outdated: int | None = None
+        """Whose folder is an older copy of itself, as long as it has not noticed."""
         self._busy = False
         """From the beginning of a task until its last change is settled."""
 
@@ -72,6 +74,8 @@ class Operator:
                 world.nodes[victim].retire()
                 new = world.add_node()
                 self._wanted = [[Remove(victim)], [Add(new), Promote(new)]]
+            case "put-back" if len(voters) >= 3:
+                self._put_back(work.choice)
             case "rash" if len(voters) > 3:
                 others = [voter for voter in voters if voter != victim]
                 self._wanted = [[Remove(victim)], [Remove(others[work.choice % len(others)])]]
@@ -81,9 +85,26 @@ class Operator:
         world.note("operator", f"{work.task}: {self._wanted}")
         self._go_on()
 
+    def _put_back(self, choice: int) -> None:
+        """An older folder takes the place of a voter's. Its number is replaced once it has noticed, and not before."""
+        world = self._world
+        victims = [number for number in world.ledger.voters if world.may_put_back(number)]
+        if victims:
+            self._outdated = victims[choice % len(victims)]
+            world.nodes[self._outdated].put_back()
+
+    def _replace_outdated(self) -> None:
+        """Nobody comes to the group who has not heard what the outdated node once said, while it is a member."""
+        outdated, world = self._outdated, self._world
+        if outdated is not None and world.nodes[outdated].retired:
+            new, self._outdated = world.add_node(), None
+            self._wanted = [[Remove(outdated), Add(new), Promote(new)]]
+            world.note("operator", f"replace what was put back: {self._wanted}")
+
     def _go_on(self) -> None:
         """Crosses out what has happened, and asks for the rest again."""
         world = self._world
+        self._replace_outdated()
         for row in self._wanted:
             while row and self._has_happened(row[0]):
                 change = row.pop(0)
@@ -93,7 +114,7 @@ class Operator:
                 new = world.add_node()  # Another one came first, and numbers only rise: this one will never do.
                 row[:2] = [Add(new), Promote(new)]
         self._wanted = [row for row in self._wanted if row]
-        if not self._wanted and self._settled_slot >= world.ledger.terms[-1][0]:
+        if not self._wanted and self._outdated is None and self._settled_slot >= world.ledger.terms[-1][0]:
             self._busy = False
             if self._tasks:
                 self._begin()

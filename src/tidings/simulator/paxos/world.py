@@ -133,6 +133,8 @@ class PaxosWorld(Timeline):
             )
         for damage in plan.damages:
             self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
+        for at_ms in plan.copies:
+            self.at(at_ms, self._on_copy)
         for work in plan.works:
             self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
         self.at(plan.calm_ms, self._on_calm)
@@ -150,6 +152,11 @@ class PaxosWorld(Timeline):
             self._damaged = self.pick(damage.victim)
         self.nodes[self._damaged].on_damage(damage.choice)
 
+    def _on_copy(self) -> None:
+        self.note("world", "all folders are copied")
+        for node in self.nodes.values():
+            node.copy_folder()
+
     def _on_calm(self) -> None:
         self.note("world", "from now on nothing goes wrong")
         self.calm = True
@@ -166,6 +173,18 @@ class PaxosWorld(Timeline):
     def members_beside(self, node: Node) -> list[Node]:
         """The other members of the group."""
         return [self.nodes[number] for number in self.ledger.members if number != node.number]
+
+    def may_put_back(self, number: int) -> bool:
+        """Whether the copy of a node's folder may take the place of the folder: everybody remembers that it said more.
+
+        Everybody: who has ever voted and is not gone, and has it on disk. Whoever remembers does not count what the
+        node says. If there were one who did not, and who reached the node before the others do, the two could come to
+        a majority: no protocol that goes on without some of its members can tell that from a healthy group.
+        """
+        began = self.nodes[number].extent_of_copy()
+        voters = {voter for _, voters, _ in self.ledger.terms for voter in voters if voter != number}
+        others = [voter for voter in sorted(voters) if not self.nodes[voter].retired]
+        return began is not None and not any(began.covers(self.watch.testimony(other, number)) for other in others)
 
     def pick(self, choice: int) -> int:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
@@ -244,4 +263,5 @@ def draw_replica(random: Random) -> ReplicaSettings:
         batches_open_max=random.choice((1, 2, 4)),
         undecided_bytes_max=random.choice((100, 10_000)),
         piece_bytes_max=random.choice((300, 2_000)),
+        witness_ms=random.choice((20, 100, 500)),
     )

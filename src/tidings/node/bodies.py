@@ -1,0 +1,51 @@
+"""Commands lie in the journal as the bodies of the records that speak of them, so that they are read where they lie."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from tidings.journal.disk import Buffer
+from tidings.journal.journal import Journal
+from tidings.journal.record import Record as JournalRecord
+from tidings.node.state import State
+from tidings.protocols.multipaxos import records
+from tidings.protocols.multipaxos.records import Record, Stored
+from tidings.protocols.multipaxos.values import Command, Entry
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A value that is accepted and on disk, and not yet applied."""
+
+    entry: Entry
+    record_address: int
+    body_address: int
+
+
+class Local(msgspec.Struct, frozen=True):
+    """A command of this replica for itself."""
+
+    command: bytes
+    bodies: tuple[Buffer, ...]
+
+
+def take_apart(record: Record, state: State) -> tuple[bytes, tuple[Buffer, ...]]:
+    """A replica's record without the command that it speaks of, and the pieces of that."""
+    if isinstance(record, Stored) and isinstance(record.entry.value, Command):
+        return records.encode(Stored(_with_body(record.entry, b""))), state.buffers(record.entry.value.body)
+    return records.encode(record), ()
+
+
+def put_together(found: JournalRecord, journal: Journal) -> Record:
+    """A replica's record, with the command that is its body."""
+    record = records.decode(found.command)
+    if isinstance(record, Stored) and isinstance(record.entry.value, Command):
+        return Stored(_with_body(record.entry, bytes(journal.read(found.body_address, found.bodies_size))))
+    return record
+
+
+def _with_body(entry: Entry, body: Buffer) -> Entry:
+    value = entry.value
+    assert isinstance(value, Command)
+    return Entry(entry.slot, entry.ballot, Command(value.client, value.sequence, cast(bytes, body)))
