@@ -19,10 +19,13 @@ import msgspec
 
 from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
-from tidings.journal.disk import Whereabouts
+from tidings.journal.checked import DamagedPlace
+from tidings.journal.disk import Buffer, Whereabouts
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
 from tidings.message import Columns, Contents, select
+from tidings.node.damages import Damages
+from tidings.node.scrub import Scrub
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
@@ -31,7 +34,7 @@ from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, deco
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
-from tidings.protocols.events import Examined, Persisted, Received, Refused, Ticked
+from tidings.protocols.events import Damaged, Examined, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -67,6 +70,8 @@ class Engine:
         self._unpacked = Unpacked()
         self._postponed: list[Effect] = []
         """What could not be read because the storage server is away, and is tried again."""
+        self.damages = Damages()
+        self._scrub = Scrub(journal)
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""
@@ -124,6 +129,8 @@ class Engine:
     def tick(self, now_ms: int) -> None:
         """To be called every `tick_ms`: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
+        self.journal.forget_checks()
+        self.scrub(now_ms)
         if self._postponed:
             postponed, self._postponed = self._postponed, []
             self._run(postponed)
@@ -134,6 +141,16 @@ class Engine:
             self._run(self.broker.retain(now_ms, segments))
             self._carry(segments)
 
+    def scrub(self, now_ms: int) -> None:
+        """Reads a little of what is stored, to see whether the disk still has it."""
+        for damage in self._scrub.tick(now_ms):
+            self._note_damage(damage)
+
+    def _note_damage(self, damage: DamagedPlace) -> None:
+        """Something on the disk is not as it was written."""
+        if self.damages.note(damage):
+            self.broker.damaged = self.damages.places
+
     def _segments(self) -> list[Segment]:
         return [Segment(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
 
@@ -141,8 +158,9 @@ class Engine:
         """Copies what little the oldest segment still owes to the journal's end."""
         due = carry_due(self.broker.machine, segments)
         if due:
-            with contextlib.suppress(Unavailable):  # The storage server is away: next time.
-                bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
+            # The storage server is away: next time. Or something is damaged, and stays where it is, with its segment.
+            with contextlib.suppress(Unavailable, DamagedPlace):
+                bodies = tuple(self._stored(place) for _, place in due)
                 stored = tuple(carried for carried, _ in due if isinstance(carried, Carried))
                 staged = tuple(carried for carried, _ in due if isinstance(carried, CarriedStage))
                 self._stage_carry(Carry(stored, staged), bodies)
@@ -251,6 +269,18 @@ class Engine:
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
+            except DamagedPlace as damage:
+                self._on_damage(effect, damage)
+
+    def _on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
+        """Something that an effect wants to read is damaged: it is withheld, and all else goes on."""
+        self._withhold(effect, damage, f"{damage.name} is damaged at position {damage.position}")
+
+    def _withhold(self, effect: Effect, damage: DamagedPlace, reason: str | None) -> None:
+        wanted = enumerate(_places(effect))
+        readable = next((number for number, place in wanted if _is_within(place, damage)), None)
+        if readable is not None:
+            self._run(self.broker.handle(Damaged(self._now_ms, effect, readable, reason)))
 
     def _pointed(self, done: ReadDone, places: tuple[Place, ...]) -> tuple[ReadDone, tuple[Place, ...]]:
         """An answer that says where its bodies lie, for a reader that has the same files; and which have to be sent."""
@@ -275,19 +305,41 @@ class Engine:
     def _columns(self, place: Place) -> Columns:
         """A stored batch, unpacked."""
         address, size_bytes = place.address, place.size_bytes
-        return self._unpacked.get(
-            address, size_bytes, lambda: codec.decode_columns(self.journal.read(address, size_bytes))
-        )
+        return self._unpacked.get(address, size_bytes, lambda: codec.decode_columns(self._stored(place)))
 
     def _pick(self, place: Place, rows: tuple[int, ...]) -> Frame:
         columns = self._columns(place)
         if len(rows) == len(columns.values):
-            return self.journal.read(place.address, place.size_bytes)
+            return self._stored(place)
         return codec.encode(select(columns, rows))
 
     def _read(self, place: Place) -> Frame:
-        body = self.journal.read(place.address, place.size_bytes)
+        body = self._stored(place)
         return body if place.kept is None else codec.thin(body, place.kept)
+
+    def _stored(self, place: Place) -> Buffer:
+        """A stored body as it was written, or DamagedPlace."""
+        try:
+            return self.journal.read(place.address, place.size_bytes)
+        except DamagedPlace as damage:
+            self._note_damage(damage)
+            raise
+
+
+def _places(effect: Effect) -> tuple[Place, ...]:
+    """What an effect reads, in its order."""
+    match effect:
+        case Forward(_, _, places) | Examine(places):
+            return places
+        case Share(_, _, picks):
+            return tuple(place for place, _ in picks)
+        case PersistCopy(place):
+            return (place,)
+    return ()
+
+
+def _is_within(place: Place, damage: DamagedPlace) -> bool:
+    return place.address < damage.span.end and damage.span.start < place.address + place.size_bytes
 
 
 def staged_bytes_of(effect: Persist) -> int:

@@ -1,0 +1,40 @@
+"""The scrub: everything stored is read again now and then, to see whether the disk still has what it was given.
+
+A little is read at every tick, so that nobody waits for it. The pace follows the size of the journal: all of it comes
+by once within `scrub_hours`, and a small one sooner.
+"""
+
+from __future__ import annotations
+
+from tidings.journal.checked import DamagedPlace
+from tidings.journal.journal import Journal
+
+SLICE_BYTES = 256 * 1024
+"""Read at least this much, or wait until it is due."""
+SLICE_BYTES_MAX = 4 * 1024 * 1024
+"""What one tick reads at most."""
+PACE_MIN = 1024 * 1024
+"""Bytes a second, however small the journal is."""
+
+
+class Scrub:
+    """Goes round and round through a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._address = 0
+        self._due = 0.0
+        self._at_ms: int | None = None
+
+    def tick(self, now_ms: int) -> list[DamagedPlace]:
+        """Reads what is due; where it found the disk damaged."""
+        elapsed_ms = 0 if self._at_ms is None else max(0, now_ms - self._at_ms)
+        self._at_ms = now_ms
+        journal = self._journal
+        pace = max(PACE_MIN, journal.size_bytes / (journal.scrub_hours * 3600))
+        self._due = min(self._due + pace * elapsed_ms / 1000, SLICE_BYTES_MAX)
+        if journal.remote or self._due < SLICE_BYTES:
+            return []
+        self._address, found = journal.scrub(self._address, int(self._due))
+        self._due = 0.0
+        return found

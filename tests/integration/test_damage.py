@@ -1,0 +1,156 @@
+"""Bits that the disk has flipped: nobody gets an altered message, everybody is told, and all else goes on (Z11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tidings
+from tests.integration.conftest import EmbeddedHouse, House, ServedHouse
+
+COUNT = 60
+SMALL = {"segment_bytes_max": 20_000, "recent_bytes_max": 1}
+"""Several sealed segments, and nothing in memory."""
+
+
+def value(number: int) -> bytes:
+    return b"message %03d " % number * 100
+
+
+def flip(house: House, number: int, bit: int = 0, within: int = 0) -> Path:
+    """Flips a bit of a message where it is stored; the file that has it."""
+    for path in sorted(house.data.glob("*.journal")):
+        position = path.read_bytes().find(value(number))
+        if position >= 0:
+            with path.open("r+b") as file:
+                file.seek(position + within)
+                byte = file.read(1)[0]
+                file.seek(position + within)
+                file.write(bytes([byte ^ 1 << bit]))
+            return path
+    raise AssertionError(f"message {number} is not stored")
+
+
+def filled(build: Callable[..., House]) -> House:
+    house = build(**SMALL)
+    bus = house.connect("ann")
+    bus.subscribe("other", start="earliest")
+    for number in range(COUNT):
+        bus.put("news", value(number))
+        bus.put("other", b"other %d" % number)
+    return house
+
+
+def read(bus: tidings.Bus, start: int, end: int | None = None) -> Iterator[bytes]:
+    for batch in bus.read("news", start, end):
+        yield from batch.values
+
+
+def taken(bus: tidings.Bus, until: int) -> list[bytes]:
+    """Gets messages up to a number of them; fewer only if an error comes, which is raised."""
+    found = []
+    while len(found) < until:
+        message = bus.get("news", timeout=10)
+        assert message is not None
+        found.append(message.value)
+    return found
+
+
+def test_a_reader_of_a_range_gets_all_but_the_damaged_batch(build: Callable[..., House]) -> None:
+    house = filled(build)
+    path = flip(house, 7)
+    bus = house.connect()
+    got = []
+    with pytest.raises(tidings.StorageDamaged, match=rf"{path.name} is damaged at position \d+.*from offset 8"):
+        for each in read(bus, 0):
+            got.append(each)
+    assert got == [value(number) for number in range(7)]
+    with pytest.raises(tidings.StorageDamaged):
+        list(read(bus, 7, 8))
+    assert list(read(bus, 8)) == [value(number) for number in range(8, COUNT)]
+    assert bus.status()["damaged"] == 1
+    if isinstance(house, ServedHouse):
+        assert house.broker.stop() == 0
+        told = [line for line in house.broker.log if "is damaged at position" in line]
+        assert len(told) == 1
+        assert path.name in told[0]
+
+
+def test_a_subscriber_is_stopped_and_told_and_all_others_go_on(build: Callable[..., House]) -> None:
+    house = filled(build)
+    reader = house.connect("reader")
+    reader.subscribe("news", start="earliest")
+    path = flip(house, 11)
+    assert taken(reader, 11) == [value(number) for number in range(11)]
+    for _ in range(3):  # Again and again, until something is done about it.
+        with pytest.raises(tidings.StorageDamaged, match=rf"{path.name} is damaged.*from offset 12"):
+            reader.get("news", timeout=10)
+    ann = house.connect("ann")
+    assert ann.get("other").value == b"other 0"  # type: ignore[union-attr]
+    ann.put("news", b"the news go on")
+    ahead = house.connect("ahead")
+    ahead.subscribe("news", start=12)
+    assert taken(ahead, COUNT - 12) == [value(number) for number in range(12, COUNT)]
+    assert ahead.get("news", timeout=10).value == b"the news go on"  # type: ignore[union-attr]
+
+
+def test_a_loop_over_a_subscription_ends_with_the_error(build: Callable[..., House]) -> None:
+    house = filled(build)
+    reader = house.connect("reader")
+    subscription = reader.subscribe("news", start="earliest")
+    flip(house, 5)
+    got = []
+    with pytest.raises(tidings.StorageDamaged, match="is damaged"):
+        for message in subscription:
+            got.append(message.value)
+    assert got == [value(number) for number in range(5)]
+
+
+def test_a_group_stops_in_front_of_it_and_its_members_are_told(build: Callable[..., House]) -> None:
+    house = filled(build)
+    flip(house, 5)
+    worker = house.connect("worker", beat_ms=100)
+    group = worker.subscribe("news", start="earliest", group="workers")
+    got = []
+    with pytest.raises(tidings.StorageDamaged, match="is damaged"):
+        for message in group:
+            got.append(message.value)
+    assert got == [value(number) for number in range(5)]
+    behind = house.connect("behind", beat_ms=100)
+    others = behind.subscribe("news", start=6, group="others")
+    found = [message.value for message, _ in zip(others, range(COUNT - 6), strict=False)]
+    assert found == [value(number) for number in range(6, COUNT)]
+
+
+@pytest.mark.parametrize("current", [False, True], ids=["sealed", "current"])
+def test_wherever_a_bit_flips_no_altered_message_gets_out(tmp_path: Path, current: bool) -> None:
+    """Bit by bit over all of a message and what surrounds it in the file, with a broker that runs meanwhile."""
+    house = EmbeddedHouse(tmp_path / "data", **(SMALL if not current else {"recent_bytes_max": 1}))
+    bus = house.connect("ann")
+    for number in range(COUNT):
+        bus.put("news", value(number))
+    path = sorted(house.data.glob("*.journal"))[0]
+    at = path.read_bytes().find(value(3))
+    try:
+        for position in range(at - 300, at + 1500, 11):
+            with path.open("r+b") as file:
+                file.seek(position)
+                byte = file.read(1)[0]
+                file.seek(position)
+                file.write(bytes([byte ^ 1 << position % 8]))
+                file.flush()
+                good = damaged = 0
+                while house._buses[0].status()["topics"] and good + damaged < COUNT:
+                    try:
+                        for each in read(bus, good + damaged):
+                            assert each == value(good + damaged), position
+                            good += 1
+                    except tidings.StorageDamaged:
+                        damaged += 1
+                assert damaged == 1, position
+                file.seek(position)
+                file.write(bytes([byte]))
+    finally:
+        house.close()
