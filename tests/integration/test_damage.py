@@ -120,7 +120,7 @@ def test_a_group_stops_in_front_of_it_and_its_members_are_told(build: Callable[.
     assert got == [value(number) for number in range(5)]
     behind = house.connect("behind", beat_ms=100)
     others = behind.subscribe("news", start=6, group="others")
-    found = [message.value for message, _ in zip(others, range(COUNT - 6), strict=False)]
+    found = [message.value for _, message in zip(range(COUNT - 6), others, strict=False)]
     assert found == [value(number) for number in range(6, COUNT)]
 
 
@@ -142,7 +142,7 @@ def test_wherever_a_bit_flips_no_altered_message_gets_out(tmp_path: Path, curren
                 file.write(bytes([byte ^ 1 << position % 8]))
                 file.flush()
                 good = damaged = 0
-                while house._buses[0].status()["topics"] and good + damaged < COUNT:
+                while good + damaged < COUNT:
                     try:
                         for each in read(bus, good + damaged):
                             assert each == value(good + damaged), position
