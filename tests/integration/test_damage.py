@@ -62,10 +62,9 @@ def test_a_reader_of_a_range_gets_all_but_the_damaged_batch(build: Callable[...,
     house = filled(build)
     path = flip(house, 7)
     bus = house.connect()
-    got = []
+    got: list[bytes] = []
     with pytest.raises(tidings.StorageDamaged, match=rf"{path.name} is damaged at position \d+.*from offset 8"):
-        for each in read(bus, 0):
-            got.append(each)
+        got.extend(read(bus, 0))
     assert got == [value(number) for number in range(7)]
     with pytest.raises(tidings.StorageDamaged):
         list(read(bus, 7, 8))
@@ -101,10 +100,9 @@ def test_a_loop_over_a_subscription_ends_with_the_error(build: Callable[..., Hou
     reader = house.connect("reader")
     subscription = reader.subscribe("news", start="earliest")
     flip(house, 5)
-    got = []
+    got: list[bytes] = []
     with pytest.raises(tidings.StorageDamaged, match="is damaged"):
-        for message in subscription:
-            got.append(message.value)
+        got.extend(message.value for message in subscription)
     assert got == [value(number) for number in range(5)]
 
 
@@ -113,10 +111,9 @@ def test_a_group_stops_in_front_of_it_and_its_members_are_told(build: Callable[.
     flip(house, 5)
     worker = house.connect("worker", beat_ms=100)
     group = worker.subscribe("news", start="earliest", group="workers")
-    got = []
+    got: list[bytes] = []
     with pytest.raises(tidings.StorageDamaged, match="is damaged"):
-        for message in group:
-            got.append(message.value)
+        got.extend(message.value for message in group)
     assert got == [value(number) for number in range(5)]
     behind = house.connect("behind", beat_ms=100)
     others = behind.subscribe("news", start=6, group="others")
@@ -131,7 +128,7 @@ def test_wherever_a_bit_flips_no_altered_message_gets_out(tmp_path: Path, curren
     bus = house.connect("ann")
     for number in range(COUNT):
         bus.put("news", value(number))
-    path = sorted(house.data.glob("*.journal"))[0]
+    path = min(house.data.glob("*.journal"))
     at = path.read_bytes().find(value(3))
     try:
         for position in range(at - 300, at + 1500, 11):

@@ -12,7 +12,7 @@ that is the group commit.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 
 import msgspec
@@ -277,7 +277,7 @@ class Engine:
         self._withhold(effect, damage, f"{damage.name} is damaged at position {damage.position}")
 
     def _withhold(self, effect: Effect, damage: DamagedPlace, reason: str | None) -> None:
-        wanted = enumerate(_places(effect))
+        wanted = enumerate(places_of(effect))
         readable = next((number for number, place in wanted if _is_within(place, damage)), None)
         if readable is not None:
             self._run(self.broker.handle(Damaged(self._now_ms, effect, readable, reason)))
@@ -326,7 +326,7 @@ class Engine:
             raise
 
 
-def _places(effect: Effect) -> tuple[Place, ...]:
+def places_of(effect: Effect) -> tuple[Place, ...]:
     """What an effect reads, in its order."""
     match effect:
         case Forward(_, _, places) | Examine(places):
@@ -336,6 +336,19 @@ def _places(effect: Effect) -> tuple[Place, ...]:
         case PersistCopy(place):
             return (place,)
     return ()
+
+
+def with_places(effect: Effect, change: Callable[[Place], Place]) -> Effect:
+    """The same effect, reading elsewhere."""
+    replace = msgspec.structs.replace
+    match effect:
+        case Forward(_, _, places) | Examine(places):
+            return replace(effect, places=tuple(map(change, places)))
+        case Share(_, _, picks):
+            return replace(effect, picks=tuple((change(place), rows) for place, rows in picks))
+        case PersistCopy(place):
+            return replace(effect, place=change(place))
+    return effect
 
 
 def _is_within(place: Place, damage: DamagedPlace) -> bool:

@@ -19,11 +19,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from tidings.errors import InvalidRequest, ProtocolError, StorageError
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, staged_bytes_of
+from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
 from tidings.node.identity import Identity
 from tidings.node.replica import ReplicaEngine, founding
 from tidings.node.replicated import BrokerState, pack, unpack
@@ -31,6 +33,7 @@ from tidings.node.state import State
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
+from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Forward, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Persisted
@@ -336,6 +339,8 @@ class GroupEngine(Engine):
         """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
         if not self.replica.mend(damage.span):
             super()._on_damage(effect, damage)
+        elif not places_of(effect):
+            pass  # A message between nodes that gets lost: whoever waits for it asks again.
         elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
             self._withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
             self._mending.append(_Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, True))
@@ -344,10 +349,17 @@ class GroupEngine(Engine):
 
     def _on_mended(self) -> None:
         """Something has come: all that waits is tried again."""
-        self.replica.repairs.has_come = False
+        moves, self.replica.repairs.moves = self.replica.repairs.moves, []
         mending, self._mending = self._mending, []
         self.broker.mended()
-        self._run([each.effect for each in mending if not each.is_stream])
+
+        def follow(place: Place) -> Place:
+            address = place.address
+            for move in moves:
+                address = move.follow(address)
+            return msgspec.structs.replace(place, address=address)
+
+        self._run([with_places(each.effect, follow) for each in mending if not each.is_stream])
 
     def _give_up(self, now_ms: int) -> None:
         """Tells those who have waited long enough."""
@@ -400,7 +412,7 @@ class GroupEngine(Engine):
                     self.broker.members = self._addresses()
                     self._answer_operators()
         self._check_serving()
-        if self.serving and self.replica.repairs.has_come:
+        if self.serving and self.replica.repairs.moves:
             self._on_mended()
         if self.serving:
             self._run(self.broker.serve_streams(now_ms))

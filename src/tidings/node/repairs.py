@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidings.journal.recovery import Span
 from tidings.node.places import Places
 
 ASKED_MAX = 16
 """Damaged slots that are asked for at a time."""
+
+
+class Move(NamedTuple):
+    """A value that lies somewhere else now."""
+
+    address: int
+    size_bytes: int
+    new_address: int
+
+    def follow(self, address: int) -> int:
+        """Where to find what was at an address."""
+        inside = self.address <= address < self.address + self.size_bytes
+        return address - self.address + self.new_address if inside else address
 
 
 class Repairs:
@@ -15,8 +30,8 @@ class Repairs:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._slots: dict[int, None] = {}
-        self.has_come = False
-        """Whether something has come and been stored since somebody looked."""
+        self.moves: list[Move] = []
+        """What has come and been stored since somebody looked."""
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._slots
@@ -37,7 +52,7 @@ class Repairs:
         """It is on its way to the disk."""
         self._slots.pop(slot, None)
 
-    def came(self, slot: int) -> None:
-        """It is stored again."""
+    def came(self, slot: int, move: Move) -> None:
+        """It is stored again, at another place."""
         self.drop(slot)
-        self.has_come = True
+        self.moves.append(move)

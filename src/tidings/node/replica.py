@@ -39,7 +39,7 @@ from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
-from tidings.node.repairs import ASKED_MAX, Repairs
+from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
@@ -270,10 +270,11 @@ class ReplicaEngine:
 
     def _move(self, entry: Entry, record: JournalRecord) -> None:
         """What is applied already has come again: from another, because it is damaged where it lies."""
+        move = Move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
         if isinstance(entry.value, Command):
-            self.state.move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
+            self.state.move(*move)
         self.places.move(entry.slot, record)
-        self.repairs.came(entry.slot)
+        self.repairs.came(entry.slot, move)
 
     def _stand_at(self, snapshot: Snapshot) -> None:
         """The state is the one before the snapshot's next slot."""
