@@ -9,6 +9,7 @@ import pytest
 
 import tidings
 from tests.integration.conftest import EmbeddedHouse, House, ServedHouse
+from tidings.exchange.exporting import export
 
 COUNT = 60
 SMALL = {"segment_bytes_max": 20_000, "recent_bytes_max": 1}
@@ -75,6 +76,29 @@ def test_a_reader_of_a_range_gets_all_but_the_damaged_batch(build: Callable[...,
         told = [line for line in house.broker.log if "is damaged at position" in line]
         assert len(told) == 1
         assert path.name in told[0]
+
+
+def test_who_reads_the_files_by_itself_gets_nothing_altered_either(build: Callable[..., House]) -> None:
+    """D1: the broker only points to them; what is damaged there, it is asked for, and refuses."""
+    house = build(segment_bytes_max=200_000, recent_bytes_max=1)
+    bus = house.connect("ann")
+    for number in range(400):
+        bus.put("news", value(number))
+    path = flip(house, 150)
+    got: list[bytes] = []
+    with pytest.raises(tidings.StorageDamaged, match=f"{path.name} is damaged"):
+        got.extend(each for stored in bus.read_stored("news") for each in stored.batch().values)
+    assert got == [value(number) for number in range(150)]
+    rest = [each for stored in bus.read_stored("news", 151) for each in stored.batch().values]
+    assert rest == [value(number) for number in range(151, 400)]
+
+
+def test_an_export_ends_with_the_error_and_writes_nothing_altered(build: Callable[..., House], tmp_path: Path) -> None:
+    house = filled(build)
+    path, out = flip(house, 9), tmp_path / "news.jsonl"
+    with pytest.raises(tidings.StorageDamaged, match=f"{path.name} is damaged"):
+        export(house.connect("ann").read("news"), "json", out, lambda count: None)
+    assert not out.exists()
 
 
 def test_a_subscriber_is_stopped_and_told_and_all_others_go_on(build: Callable[..., House]) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
+from tidings.journal.blocks import BLOCK_BYTES
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import Buffer, Whereabouts
 from tidings.journal.journal import Commit, Journal
@@ -29,7 +30,7 @@ from tidings.node.scrub import Scrub
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
-from tidings.protocols.broker.bulk import NearBody, NearFile, ReadDone
+from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
 from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
@@ -39,6 +40,8 @@ from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.contents import read_contents
+
+assert NEAR_BLOCK_BYTES == BLOCK_BYTES
 
 COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
@@ -288,13 +291,14 @@ class Engine:
         near: list[NearBody | None] = []
         sent: list[Place] = []
         for place in places:
-            found = self.journal.whereabouts(place.address, place.size_bytes) if place.kept is None else None
+            is_pointed = place.kept is None and place.size_bytes <= NEAR_BYTES_MAX
+            found = self.journal.whereabouts(place.address, place.size_bytes) if is_pointed else None
             if found is None:
                 near.append(None)
                 sent.append(place)
             else:
-                file, position, _ = found
-                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes))
+                file, position, sums = found
+                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes, sums))
         pointed = msgspec.structs.replace(done, files=tuple(NearFile(*file) for file in files), near=tuple(near))
         return pointed, tuple(sent)
 
