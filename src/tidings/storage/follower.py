@@ -15,11 +15,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tidings.errors import NoSuchTopic, StorageError, TidingsError
 from tidings.journal import segment as files
+from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import ReadFolder
 from tidings.protocols.storage import (
     REFUSED,
@@ -79,6 +80,8 @@ class Follower:
         self._pause_until = 0.0
         self._failed: TidingsError | None = None
         self._complaint = ""
+        self._stopped: dict[str, None] = {}
+        """Topics whose texts have come to something that is damaged."""
         self._needed_slot = 0
         self.replies: deque[Reply] = deque()
         """Answers to `ask`, for the server to send."""
@@ -259,7 +262,7 @@ class Follower:
         text.next_offset = max(text.next_offset, topic.first_offset)  # Retention was faster, or it is written anew.
         lines: list[bytes] = []
         size = count = 0
-        for values in self._history.values(topic, text.next_offset):
+        for values in self._readable(name, self._history.values(topic, text.next_offset)):
             lines.append(lines_of(values))
             size += len(lines[-1])
             count += len(values)
@@ -272,6 +275,16 @@ class Follower:
                     return
         if count and not self._texts.append(text, b"".join(lines), count):
             self._begin_anew()
+
+    def _readable(self, name: str, batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Batches up to one that is damaged: a text stops in front of it, and the others go on."""
+        try:
+            yield from batches
+        except DamagedPlace as damage:
+            self._behind.pop(name, None)
+            if name not in self._stopped:
+                self._stopped[name] = None
+                _log.warning("The text of %r ends in front of what cannot be read: %s", name, damage)
 
     def _begin_anew(self) -> None:
         """A text was not as it was left; before it is written anew, it must be known that it is."""
