@@ -24,9 +24,9 @@ from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import Buffer, Whereabouts
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
+from tidings.journal.scrub import Scrub
 from tidings.message import Columns, Contents, select
 from tidings.node.damages import Damages
-from tidings.node.scrub import Scrub
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
@@ -74,7 +74,7 @@ class Engine:
         self._postponed: list[Effect] = []
         """What could not be read because the storage server is away, and is tried again."""
         self.damages = Damages()
-        self._scrub = Scrub(journal)
+        self._scrub = Scrub(journal, journal.scrub_hours)
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tidings.errors import NoSuchTopic, StorageDamaged, TidingsError
 from tidings.journal import segment as files
-from tidings.journal.blocks import Blocks
-from tidings.journal.checked import Checked
+from tidings.journal.blocks import BLOCK_BYTES, Blocks, block_count
+from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import ReadFolder
 from tidings.journal.record import COMMAND, HEADER_SIZE, Record, decode, size_at
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
@@ -174,6 +174,33 @@ class History:
             raise StorageDamaged(f"{files.journal_name(self._next_slot)} is missing. Restore the folder from a copy.")
         self._position = SEGMENT_HEADER_SIZE
         self.machine.mark_sealed()
+
+    # Looking for damage.
+
+    remote = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How much has been taken in and is still there, as far as is known here."""
+        return self.address - self._bases[0]
+
+    def scrub(self, address: int, size: int) -> tuple[int, list[DamagedPlace]]:
+        """Reads some of a segment again; where to go on, 0 after the end, and what is damaged in the segment."""
+        number = max(0, bisect_right(self._bases, address) - 1)
+        slot, base_address = self._slots[number], self._bases[number]
+        is_last = number == len(self._slots) - 1
+        end = 0 if is_last else self._bases[number + 1]
+        try:
+            checked = self._checked_of(slot, base_address)
+            count = len(self._blocks.sums) if is_last else block_count(end - base_address)
+            first = (max(address, base_address) - base_address) // BLOCK_BYTES
+            last = min(count, first + max(1, size // BLOCK_BYTES))
+            whole = [checked.scrub(each) for each in range(first, last)]
+        except FileNotFoundError:  # Retention has removed it.
+            return end, []
+        return (end if last == count else base_address + last * BLOCK_BYTES), [] if all(whole) else list(
+            checked.damaged
+        )
 
     # Looking at messages.
 
