@@ -117,6 +117,9 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mapped_segments_max: int = 2
     recent_bytes_max: int = 16 * MIB
     """Batches just written are kept in memory up to this size, for subscribers that follow closely."""
+    scrub_hours: float = 24.0
+    """Within this time all that is stored is read once, to see whether the disk still has it; a small journal sooner.
+    """
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__[1:]:

@@ -188,3 +188,18 @@ def test_what_retention_removed(build: Callable[..., Place]) -> None:
     rest = place.read("numbers", startingOffsets=0, failOnDataLoss="false")
     assert numbers(rest) == list(range(low, 200))
     assert numbers(place.read("numbers")) == list(range(low, 200))
+
+
+def test_a_bit_that_the_disk_has_flipped_ends_the_job_and_alters_nothing(build: Callable[..., Place]) -> None:
+    """Z11: tasks read the journal's files by themselves, and check what they read."""
+    place = build(recent_bytes_max=1)
+    for number in range(400):
+        place.bus.put("flipped", b"message %03d " % number * 100)
+    assert place.read("flipped").count() == 400
+    (path,) = place.broker.data.glob("*.journal")
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().find(b"message 200") + 500)
+        file.write(b"?")
+    with pytest.raises(Exception, match=f"{path.name} is damaged at position"):
+        place.read("flipped").collect()
+    assert place.read("flipped", startingOffsets="201").count() == 199

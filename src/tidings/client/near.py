@@ -3,24 +3,68 @@
 The broker only points to them: that spares it the reading, and both the way over a socket. A finished record never
 changes, and neither does the file that has it, so whoever has opened the right file reads the right bytes, also when
 retention has removed it since. That it is the right file is seen by its number on its device, which no two files of a
-machine share. Whatever cannot be read here, for instance in a container that does not see the folder, the broker sends.
+machine share; that the disk has kept the bytes, by the checksums of the blocks that they lie in, which the broker says.
+So whole blocks are read, those of bodies that lie side by side in one piece. Whatever cannot be read here, or fails its
+check, the broker is asked to send: it says so, if it cannot do better.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from io import FileIO
+from sys import byteorder
+
+from zlib_ng.zlib_ng import crc32
 
 from tidings.client.link import Frame
 from tidings.errors import ProtocolError
-from tidings.protocols.broker.bulk import NearBody, NearFile, ReadDone
+from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
 
 FILES_MAX = 8
 """Open files of one reader: it goes through them one after another."""
-BODY_BYTES_MAX = 64 * 1024 * 1024
-"""A larger body is sent."""
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+"""Read in one piece, but for a body that is larger."""
+
+
+class _Window:
+    """Neighbouring blocks of one file, with the sums that they must have."""
+
+    def __init__(self, file: int, first: int) -> None:
+        self.file = file
+        self.first = first
+        self.sums: array[int] = array("I")
+        self.bodies: list[NearBody] = []
+
+    def take(self, near: NearBody) -> bool:
+        """Makes room for one more body; False if it lies elsewhere."""
+        first, sums = near.position // NEAR_BLOCK_BYTES, _sums(near)
+        known = self.first + len(self.sums) - first
+        if (
+            near.file != self.file
+            or first < self.first
+            or known < 0
+            or (self.bodies and (first + len(sums) - self.first) * NEAR_BLOCK_BYTES > WINDOW_BYTES_MAX)
+        ):
+            return False
+        self.sums.extend(sums[known:])
+        self.bodies.append(near)
+        return True
+
+    def cut(self, data: memoryview) -> list[Frame] | None:
+        """The bodies out of the blocks; None if one of these is not as it was written."""
+        for number, expected in enumerate(self.sums):
+            if crc32(data[number * NEAR_BLOCK_BYTES : (number + 1) * NEAR_BLOCK_BYTES]) != expected:
+                return None
+        found: list[Frame] = []
+        for near in self.bodies:
+            start = near.position - self.first * NEAR_BLOCK_BYTES
+            found.append(data[start : start + near.size_bytes])
+            if len(found[-1]) != near.size_bytes:
+                return None
+        return found
 
 
 class NearFiles:
@@ -31,26 +75,24 @@ class NearFiles:
 
     def bodies(self, done: ReadDone, sent: Sequence[Frame]) -> list[Frame] | None:
         """A body for each batch of an answer, those that were sent among them; None if one of them cannot be read."""
-        rest = iter(sent)
-        found: list[Frame] = []
-        for each in done.near:
-            body = next(rest, None) if each is None else self._read(done.files, each)
-            if body is None:
+        read: list[Frame] = []
+        for window in _windows(done):
+            found = self._read(done.files[window.file], window)
+            if found is None:
                 return None
-            found.append(body)
-        return found
+            read += found
+        rest, near = iter(sent), iter(read)
+        bodies = [next(rest, None) if each is None else next(near) for each in done.near]
+        return None if None in bodies else [body for body in bodies if body is not None]
 
-    def _read(self, files: tuple[NearFile, ...], near: NearBody) -> bytes | None:
-        if not (0 <= near.file < len(files) and near.position >= 0 and near.size_bytes >= 0):
-            raise ProtocolError(f"The broker points to a body at {near}, which cannot be: is that a tidings broker?")
-        if near.size_bytes > BODY_BYTES_MAX:
-            return None
+    def _read(self, wanted: NearFile, window: _Window) -> list[Frame] | None:
+        size = len(window.sums) * NEAR_BLOCK_BYTES
         try:
-            file = self._file(files[near.file])
-            body = b"" if file is None else os.pread(file.fileno(), near.size_bytes, near.position)
+            file = self._file(wanted)
+            data = b"" if file is None else os.pread(file.fileno(), size, window.first * NEAR_BLOCK_BYTES)
         except OSError:
             return None
-        return body if len(body) == near.size_bytes else None
+        return window.cut(memoryview(data))
 
     def _file(self, wanted: NearFile) -> FileIO | None:
         file = self._open.get(wanted)
@@ -70,3 +112,33 @@ class NearFiles:
         """Closes the files."""
         while self._open:
             self._open.popitem()[1].close()
+
+
+def _windows(done: ReadDone) -> Iterator[_Window]:
+    """What to read, for all bodies that are not sent, in their order."""
+    window: _Window | None = None
+    for near in done.near:
+        if near is None:
+            continue
+        if not (
+            0 <= near.file < len(done.files)
+            and near.position >= 0
+            and 0 <= near.size_bytes <= NEAR_BYTES_MAX
+            and len(near.sums) % 4 == 0
+        ):
+            raise ProtocolError(f"The broker points to a body at {near}, which cannot be: is that a tidings broker?")
+        if window is None or not window.take(near):
+            if window is not None:
+                yield window
+            window = _Window(near.file, near.position // NEAR_BLOCK_BYTES)
+            window.take(near)
+    if window is not None:
+        yield window
+
+
+def _sums(near: NearBody) -> array[int]:
+    """What the blocks of a body have to be checked by; too few if the broker does not say."""
+    sums: array[int] = array("I", near.sums)
+    if byteorder == "big":
+        sums.byteswap()
+    return sums

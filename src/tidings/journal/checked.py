@@ -16,7 +16,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
 from tidings.journal.blocks import BLOCK_BYTES, SUM_BYTES, Blocks, block_count, pack_sums
-from tidings.journal.disk import Disk
+from tidings.journal.disk import Disk, ReadFolder
 from tidings.journal.recovery import Span, check
 
 
@@ -24,10 +24,7 @@ class DamagedPlace(StorageDamaged):
     """What was to be read fails its checksum: in which file, where in it, and which addresses the damage covers."""
 
     def __init__(self, name: str, position: int, span: Span) -> None:
-        super().__init__(
-            f"{name} is damaged at position {position}: the record there fails its checksum. "
-            "Restore the folder from a copy."
-        )
+        super().__init__(f"{name} is damaged at position {position}: the record there fails its checksum.")
         self.name = name
         self.position = position
         self.span = span
@@ -36,11 +33,13 @@ class DamagedPlace(StorageDamaged):
 class Checked:
     """One segment. `blocks` may grow, if it is the one that is being written; None: it was sealed without sums."""
 
-    def __init__(self, disk: Disk, name: str, base_address: int, blocks: Blocks | None) -> None:
+    def __init__(self, disk: Disk | ReadFolder, name: str, base_address: int, blocks: Blocks | None) -> None:
         self._disk = disk
         self._name = name
         self._base_address = base_address
         self._view: memoryview | None = None
+        self._piece = (0, memoryview(b""))
+        """What was read last of a file that is not mapped, and where it begins: it has been checked."""
         self._good = bytearray()
         self._seen: dict[int, int] = {}
         """Blocks that are not as they were written: the sums that they had when the records were walked through."""
@@ -66,6 +65,9 @@ class Checked:
         view = self._view
         if view is not None and self._good.count(1, first, last + 1) == last + 1 - first:
             return view[position : position + size]
+        start, piece = self._piece
+        if start <= position and position + size <= start + len(piece):
+            return piece[position - start : position - start + size]
         start, blocks = first * BLOCK_BYTES, self._blocks
         data = self._fetch(start, min((last + 1) * BLOCK_BYTES, blocks.size))
         # Only what stays in memory need not be checked again; and a block that grows has another sum each time.
@@ -79,6 +81,8 @@ class Checked:
                 bad[number] = found
             elif number < lasting:
                 self._good[number] = 1
+        if self._disk.remote and not bad:
+            self._piece = (start, data)
         data = data[position - start : position - start + size]
         return self._read_around(position, data, bad) if bad else data
 

@@ -399,7 +399,12 @@ def lone_disk(folder: str | Path) -> RealDisk:
 
 
 class ReadFolder:
-    """A look into a folder that somebody else writes, in another thread: with open files of its own."""
+    """A look into a folder that somebody else writes, in another thread: with open files of its own.
+
+    It has what `Checked` reads by. The files are not this thread's to map, since the other one cuts them.
+    """
+
+    remote = True
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -419,8 +424,8 @@ class ReadFolder:
         """The bytes of a file from `position` on, as many of `size` as there are."""
         return memoryview(os.pread(self._readers.of(name), size, position))
 
-    def read(self, name: str) -> memoryview:
-        """All of a file."""
+    def map(self, name: str) -> memoryview:
+        """All of a file, as it is now."""
         return memoryview((self._folder / name).read_bytes())
 
     def close(self) -> None:

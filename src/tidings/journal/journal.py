@@ -92,6 +92,7 @@ class Journal:
         self.remote = disk.remote
         """Whether another process keeps the files: writes and reads may then take long, or have to wait."""
         self._settings = settings
+        self.scrub_hours = settings.scrub_hours
         self._syncs = settings.durability == "fsync"
         self._ready = False
         self._commit: Commit | None = None

@@ -122,22 +122,6 @@ def encode(append: Append, record: Record, durable_address: int, buffers: list[B
     buffers.extend(append.bodies)
 
 
-def peek(view: memoryview, address: int) -> tuple[Record, int] | None:
-    """The record at the start of a view and its command's end there, unchecked; None if the view ends before that.
-
-    For whoever knows already that the record is whole and only wants its command.
-    """
-    if len(view) < HEADER_SIZE:
-        return None
-    magic, _, kind, _, _, command_size, bodies_size, slot, number, node, time_ms, _ = _unpack_header(view)
-    end = HEADER_SIZE + command_size
-    if magic != MAGIC:
-        raise StorageDamaged(f"There is no record at address {address}.")
-    if end > len(view):
-        return None
-    return Record(slot, kind, time_ms, number, node, bytes(view[HEADER_SIZE:end]), address + end, bodies_size), end
-
-
 def size_at(view: Buffer) -> int:
     """The size of the record that begins a view, unchecked; 0 if none does."""
     if len(view) < HEADER_SIZE:

@@ -14,30 +14,36 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 
 import msgspec
 
 from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
-from tidings.journal.disk import Whereabouts
+from tidings.journal.blocks import BLOCK_BYTES
+from tidings.journal.checked import DamagedPlace
+from tidings.journal.disk import Buffer, Whereabouts
 from tidings.journal.journal import RESTORE, Commit, Journal, advising
 from tidings.journal.record import Append
+from tidings.journal.scrub import Scrub
 from tidings.message import Columns, Contents, select
+from tidings.node.damages import Damages
 from tidings.node.unpacked import Unpacked
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
-from tidings.protocols.broker.bulk import NearBody, NearFile, ReadDone
+from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
 from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
-from tidings.protocols.events import Examined, Persisted, Received, Refused, Ticked
+from tidings.protocols.events import Damaged, Examined, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.contents import read_contents
+
+assert NEAR_BLOCK_BYTES == BLOCK_BYTES
 
 COMMAND = 1
 """The kind of journal record that holds a command of the broker."""
@@ -75,6 +81,8 @@ class Engine:
         self._unpacked = Unpacked()
         self._postponed: list[Effect] = []
         """What could not be read because the storage server is away, and is tried again."""
+        self.damages = Damages()
+        self._scrub = Scrub(journal, journal.scrub_hours)
 
     def recover(self) -> int:
         """Rebuilds the state from the journal; the number of records that had to be replayed."""
@@ -136,6 +144,8 @@ class Engine:
     def tick(self, now_ms: int) -> None:
         """To be called every `tick_ms`: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
+        self.journal.forget_checks()
+        self.scrub(now_ms)
         if self._postponed:
             postponed, self._postponed = self._postponed, []
             self._run(postponed)
@@ -163,6 +173,16 @@ class Engine:
     def _roll(self) -> None:
         self._roll_due = True
 
+    def scrub(self, now_ms: int) -> None:
+        """Reads a little of what is stored, to see whether the disk still has it."""
+        for damage in self._scrub.tick(now_ms):
+            self._note_damage(damage)
+
+    def _note_damage(self, damage: DamagedPlace) -> None:
+        """Something on the disk is not as it was written."""
+        if self.damages.note(damage):
+            self.broker.damaged = self.damages.places
+
     def _segments(self) -> list[Segment]:
         return [Segment(each.base_address, each.end_address, each.last_time_ms) for each in self.journal.segments]
 
@@ -170,8 +190,9 @@ class Engine:
         """Copies what little the oldest segment still owes to the journal's end."""
         due = carry_due(self.broker.machine, segments)
         if due:
-            with contextlib.suppress(Unavailable):  # The storage server is away: next time.
-                bodies = tuple(self.journal.read(place.address, place.size_bytes) for _, place in due)
+            # The storage server is away: next time. Or something is damaged, and stays where it is, with its segment.
+            with contextlib.suppress(Unavailable, DamagedPlace):
+                bodies = tuple(self._stored(place) for _, place in due)
                 stored = tuple(carried for carried, _ in due if isinstance(carried, Carried))
                 staged = tuple(carried for carried, _ in due if isinstance(carried, CarriedStage))
                 self._stage_carry(Carry(stored, staged), bodies)
@@ -312,6 +333,18 @@ class Engine:
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
+            except DamagedPlace as damage:
+                self._on_damage(effect, damage)
+
+    def _on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
+        """Something that an effect wants to read is damaged: it is withheld, and all else goes on."""
+        self._withhold(effect, damage, f"{damage.name} is damaged at position {damage.position}")
+
+    def _withhold(self, effect: Effect, damage: DamagedPlace, reason: str | None) -> None:
+        wanted = enumerate(places_of(effect))
+        readable = next((number for number, place in wanted if _is_within(place, damage)), None)
+        if readable is not None:
+            self._run(self.broker.handle(Damaged(self._now_ms, effect, readable, reason)))
 
     def _plan(self, effects: list[Effect]) -> list[Effect]:
         """What is done for effects that the broker wants."""
@@ -323,13 +356,14 @@ class Engine:
         near: list[NearBody | None] = []
         sent: list[Place] = []
         for place in places:
-            found = self.journal.whereabouts(place.address, place.size_bytes) if place.kept is None else None
+            is_pointed = place.kept is None and place.size_bytes <= NEAR_BYTES_MAX
+            found = self.journal.whereabouts(place.address, place.size_bytes) if is_pointed else None
             if found is None:
                 near.append(None)
                 sent.append(place)
             else:
-                file, position, _ = found
-                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes))
+                file, position, sums = found
+                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes, sums))
         pointed = msgspec.structs.replace(done, files=tuple(NearFile(*file) for file in files), near=tuple(near))
         return pointed, tuple(sent)
 
@@ -340,19 +374,54 @@ class Engine:
     def _columns(self, place: Place) -> Columns:
         """A stored batch, unpacked."""
         address, size_bytes = place.address, place.size_bytes
-        return self._unpacked.get(
-            address, size_bytes, lambda: codec.decode_columns(self.journal.read(address, size_bytes))
-        )
+        return self._unpacked.get(address, size_bytes, lambda: codec.decode_columns(self._stored(place)))
 
     def _pick(self, place: Place, rows: tuple[int, ...]) -> Frame:
         columns = self._columns(place)
         if len(rows) == len(columns.values):
-            return self.journal.read(place.address, place.size_bytes)
+            return self._stored(place)
         return codec.encode(select(columns, rows))
 
     def _read(self, place: Place) -> Frame:
-        body = self.journal.read(place.address, place.size_bytes)
+        body = self._stored(place)
         return body if place.kept is None else codec.thin(body, place.kept)
+
+    def _stored(self, place: Place) -> Buffer:
+        """A stored body as it was written, or DamagedPlace."""
+        try:
+            return self.journal.read(place.address, place.size_bytes)
+        except DamagedPlace as damage:
+            self._note_damage(damage)
+            raise
+
+
+def places_of(effect: Effect) -> tuple[Place, ...]:
+    """What an effect reads, in its order."""
+    match effect:
+        case Forward(_, _, places) | Examine(places):
+            return places
+        case Share(_, _, picks):
+            return tuple(place for place, _ in picks)
+        case PersistCopy(place):
+            return (place,)
+    return ()
+
+
+def with_places(effect: Effect, change: Callable[[Place], Place]) -> Effect:
+    """The same effect, reading elsewhere."""
+    replace = msgspec.structs.replace
+    match effect:
+        case Forward(_, _, places) | Examine(places):
+            return replace(effect, places=tuple(map(change, places)))
+        case Share(_, _, picks):
+            return replace(effect, picks=tuple((change(place), rows) for place, rows in picks))
+        case PersistCopy(place):
+            return replace(effect, place=change(place))
+    return effect
+
+
+def _is_within(place: Place, damage: DamagedPlace) -> bool:
+    return place.address < damage.span.end and damage.span.start < place.address + place.size_bytes
 
 
 def staged_bytes_of(effect: Persist) -> int:

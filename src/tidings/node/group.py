@@ -19,10 +19,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from tidings.errors import InvalidRequest, ProtocolError, StorageError, Unauthorized
+from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, staged_bytes_of
+from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
 from tidings.node.identity import Identity
 from tidings.node.replica import ReplicaEngine, founding
 from tidings.node.replicated import BrokerState, pack, unpack
@@ -31,7 +34,8 @@ from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.broker.rights import check_right
-from tidings.protocols.effects import Effect, Persist, Send
+from tidings.protocols.broker.topics import Place
+from tidings.protocols.effects import Effect, Forward, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Persisted
 from tidings.protocols.events import Received as ClientRequest
@@ -58,8 +62,10 @@ from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, enco
 WINDOW = 64
 """Slots that may be open at once, in every group."""
 REPLICA_TICK_MS = 10
-CHECK_EVERY_MS = 5_000
-"""How often a sealed segment is read, one after another, to see whether the disk still has what it was given."""
+REPAIR_EVERY_MS = 1_000
+"""How often others are asked again for what is damaged here."""
+REPAIR_MS_MAX = 5_000
+"""Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 CANDIDATES_MAX = 16
@@ -93,6 +99,15 @@ class _Held(NamedTuple):
     effects: list[Effect]
 
 
+class _Mending(NamedTuple):
+    """An effect that waits for what is damaged here; a stream's stands at it instead, and goes on by itself."""
+
+    until_ms: int
+    effect: Effect
+    damage: DamagedPlace
+    is_stream: bool
+
+
 class GroupEngine(Engine):
     """One broker of a group, leading or following."""
 
@@ -123,7 +138,8 @@ class GroupEngine(Engine):
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
-        self._broker_tick_at_ms = self._membership_at_ms = self._check_at_ms = 0
+        self._broker_tick_at_ms = self._membership_at_ms = self._repair_at_ms = 0
+        self._mending: list[_Mending] = []
         self._candidates: dict[str, _Candidate] = {}
         """Who asks to be taken in, by address."""
         self._heard_at_ms: dict[int, int] = {}
@@ -317,17 +333,59 @@ class GroupEngine(Engine):
             self._broker_tick_at_ms = now_ms + TICK_MS
             if self.serving:
                 super().tick(now_ms)
-            elif now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
-                self._retention_at_ms = now_ms
-                self._carry(self._segments())
+            else:
+                self.scrub(now_ms)
+                if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
+                    self._retention_at_ms = now_ms
+                    self._carry(self._segments())
                 self._look_for_room()
-        if now_ms >= self._check_at_ms:
-            self._check_at_ms = now_ms + CHECK_EVERY_MS
-            self.replica.check_next()
+        if now_ms >= self._repair_at_ms:
+            self._repair_at_ms = now_ms + REPAIR_EVERY_MS
+            self.replica.ask_again()
+            self._give_up(now_ms)
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self._look_after_members(now_ms)
         self._after(now_ms)
+
+    # What is damaged.
+
+    def _note_damage(self, damage: DamagedPlace) -> None:
+        super()._note_damage(damage)
+        self.replica.mend(damage.span)
+
+    def _on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
+        """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
+        if not self.replica.mend(damage.span):
+            super()._on_damage(effect, damage)
+        elif not places_of(effect):
+            pass  # A message between nodes that gets lost: whoever waits for it asks again.
+        elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
+            self._withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
+            self._mending.append(_Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, True))
+        else:
+            self._mending.append(_Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, False))
+
+    def _on_mended(self) -> None:
+        """Something has come: all that waits is tried again."""
+        moves, self.replica.repairs.moves = self.replica.repairs.moves, []
+        mending, self._mending = self._mending, []
+        self.broker.mended()
+
+        def follow(place: Place) -> Place:
+            address = place.address
+            for move in moves:
+                address = move.follow(address)
+            return msgspec.structs.replace(place, address=address)
+
+        self._run([with_places(each.effect, follow) for each in mending if not each.is_stream])
+
+    def _give_up(self, now_ms: int) -> None:
+        """Tells those who have waited long enough."""
+        late = [each for each in self._mending if now_ms >= each.until_ms]
+        self._mending = [each for each in self._mending if now_ms < each.until_ms]
+        for each in late:
+            super()._on_damage(each.effect, each.damage)
 
     # Between members.
 
@@ -373,6 +431,8 @@ class GroupEngine(Engine):
                     self.broker.members = self._addresses()
                     self._answer_operators()
         self._check_serving()
+        if self.serving and self.replica.repairs.moves:
+            self._on_mended()
         if self.serving:
             self._run(self.broker.serve_streams(now_ms))
         outgoing, replica.outgoing = replica.outgoing, []
@@ -402,6 +462,7 @@ class GroupEngine(Engine):
             self.serving = True
             self.broker = Broker(self.broker.settings, self._state.machine)
             self.broker.members = self._addresses()
+            self.broker.damaged = self.damages.places
             self.broker.recovered()
         elif self.serving and not replica.replica.leads:
             self._stop_serving()
@@ -422,6 +483,7 @@ class GroupEngine(Engine):
             self._reply(peer, self._elsewhere(0))
         self._peers.clear()
         self._postponed.clear()
+        self._mending.clear()
         self.broker = Broker(self.broker.settings, self._state.machine)
 
     def _turn_away(self, command: Command) -> None:

@@ -31,11 +31,13 @@ from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal, advising
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
+from tidings.journal.recovery import Span
 from tidings.node.bodies import Kept, Local, put_together, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
+from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.state import State
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
@@ -80,8 +82,6 @@ from tidings.settings import ReplicaSettings
 
 REJOIN = "Give it an empty folder, and let it join its group again."
 """What to do about damage in a member's folder: the others have what it has lost, and a copy knows too little."""
-REPAIRS_MAX = 16
-"""Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
 
@@ -145,9 +145,7 @@ class ReplicaEngine:
         self._kept: dict[int, Kept] = {}
         self._reads: deque[ReadReady] = deque()
         self.places = Places()
-        self._repairs: dict[int, None] = {}
-        """Slots whose records are damaged here, and asked for from others."""
-        self._checked_address = 0
+        self.repairs = Repairs(self.places)
 
     # From the disk.
 
@@ -263,9 +261,11 @@ class ReplicaEngine:
 
     def _move(self, entry: Entry, record: JournalRecord) -> None:
         """What is applied already has come again: from another, because it is damaged where it lies."""
+        move = Move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
         if isinstance(entry.value, Command):
-            self.state.move(self.places.body_address(entry.slot), record.bodies_size, record.body_address)
+            self.state.move(*move)
         self.places.move(entry.slot, record)
+        self.repairs.came(entry.slot, move)
 
     def _stand_at(self, snapshot: Snapshot) -> None:
         """The state is the one before the snapshot's next slot."""
@@ -292,8 +292,8 @@ class ReplicaEngine:
                 if offer.next_slot > self.applied:
                     self._exchange.take_offer(node, offer)
                     self._go_on_exchanging(now_ms)
-            case Received(message=Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
-                del self._repairs[first_slot]
+            case Received(message=Chosen(first_slot, values, _)) if first_slot in self.repairs and values:
+                self.repairs.drop(first_slot)
                 self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
             case Received(_, node, FilePiece() as piece):
                 self._exchange.take(node, piece)
@@ -324,17 +324,21 @@ class ReplicaEngine:
 
     # What is damaged.
 
-    def check_next(self) -> int:
-        """Reads the next segment, and asks others for what is damaged in it; how many slots are."""
-        self._checked_address, found = self.journal.scrub(self._checked_address, self.journal.size_bytes)
-        for place in found:
-            self._repairs.update(dict.fromkeys(self.places.within(*place.span)))
-        others = [node for node in self.history.newest.membership.voters if node != self.replica.node]
-        for slot in [slot for slot in self._repairs if slot not in self.places]:
-            del self._repairs[slot]  # Its segment has been removed.
-        for slot in list(self._repairs)[:REPAIRS_MAX]:
-            self.outgoing.append((tuple(others), Fetch(slot)))
-        return len(self._repairs)
+    def mend(self, span: Span) -> bool:
+        """Asks the others at once for what is damaged between two addresses; whether they may have it."""
+        found, asked = self.repairs.find(span)
+        return self._ask_for(asked) and found
+
+    def ask_again(self) -> int:
+        """Asks the others for what is still damaged, and has not come; how many slots that is."""
+        left = self.repairs.left()
+        self._ask_for(left[:ASKED_MAX])
+        return len(left)
+
+    def _ask_for(self, slots: list[int]) -> bool:
+        others = tuple(node for node in self.history.newest.membership.voters if node != self.replica.node)
+        self.outgoing += [(others, Fetch(slot)) for slot in slots]
+        return bool(others)
 
     # Those who are behind.
 

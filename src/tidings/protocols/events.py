@@ -45,6 +45,15 @@ class Ticked(Event, frozen=True):
     """Some time has passed."""
 
 
+class Damaged(Event, frozen=True):
+    """Not all stored batches that an effect wants can be read: only `readable` of them, then comes one that cannot."""
+
+    effect: Any
+    readable: int
+    reason: str | None
+    """What is wrong with that one; None if it may yet come from another member, and is only to be waited for."""
+
+
 class Examined(Event, frozen=True):
     """What `Examine` asked for: the columns of each place, in their order."""
 

@@ -15,12 +15,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tidings.errors import NoSuchTopic, StorageError, TidingsError
 from tidings.journal import segment as files
+from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import ReadFolder
+from tidings.journal.scrub import Scrub
 from tidings.protocols.storage import (
     REFUSED,
     AnyStorageAnswer,
@@ -52,6 +54,10 @@ STOP_SECONDS_MAX = 5.0
 CHECKPOINT_SECONDS_MAX = 30.0
 """At the latest so often the texts' positions go to disk; earlier as soon as there is nothing else to do."""
 
+SCRUB_HOURS = 24.0
+"""Within this time all of the journal is read once, a small one sooner."""
+DAMAGED_MAX = 1_000
+
 _log = logging.getLogger("tidings.storage")
 
 Reply = tuple[Peer, AnyStorageAnswer, list[bytes]]
@@ -79,6 +85,10 @@ class Follower:
         self._pause_until = 0.0
         self._failed: TidingsError | None = None
         self._complaint = ""
+        self._scrub = Scrub(self._history, SCRUB_HOURS)
+        self._damaged: dict[tuple[str, int], None] = {}
+        self._stopped: dict[str, None] = {}
+        """Topics whose texts have come to something that is damaged."""
         self._needed_slot = 0
         self.replies: deque[Reply] = deque()
         """Answers to `ask`, for the server to send."""
@@ -158,6 +168,7 @@ class Follower:
         if began - self._looked_at >= LOOK_SECONDS:
             self._looked_at = began
             self._look_after()
+            self._look_for_damage(began)
         if began >= self._pause_until:
             self._write_some(began + TURN_SECONDS)
         now = time.monotonic()
@@ -231,6 +242,7 @@ class Follower:
         self._advance()
         self._texts.address = self._history.address
         self._history = History(self._folder, settings)
+        self._scrub = Scrub(self._history, SCRUB_HOURS)
         self._recover()
 
     def _advance(self) -> None:
@@ -259,7 +271,7 @@ class Follower:
         text.next_offset = max(text.next_offset, topic.first_offset)  # Retention was faster, or it is written anew.
         lines: list[bytes] = []
         size = count = 0
-        for values in self._history.values(topic, text.next_offset):
+        for values in self._readable(name, self._history.values(topic, text.next_offset)):
             lines.append(lines_of(values))
             size += len(lines[-1])
             count += len(values)
@@ -273,6 +285,16 @@ class Follower:
         if count and not self._texts.append(text, b"".join(lines), count):
             self._begin_anew()
 
+    def _readable(self, name: str, batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Batches up to one that is damaged: a text stops in front of it, and the others go on."""
+        try:
+            yield from batches
+        except DamagedPlace as damage:
+            self._behind.pop(name, None)
+            if name not in self._stopped:
+                self._stopped[name] = None
+                _log.warning("The text of %r ends in front of what cannot be read: %s", name, damage)
+
     def _begin_anew(self) -> None:
         """A text was not as it was left; before it is written anew, it must be known that it is."""
         self._behind.update(dict.fromkeys(self._texts.look_after()))
@@ -283,6 +305,14 @@ class Follower:
         if gone:
             self._behind.update(dict.fromkeys(gone))
             self._checkpoint()
+
+    def _look_for_damage(self, now: float) -> None:
+        """Reads a little of the journal, to see whether the disk still has it; each damaged place is said once."""
+        for damage in self._scrub.tick(round(now * 1000)):
+            place = (damage.name, damage.position)
+            if place not in self._damaged and len(self._damaged) < DAMAGED_MAX:
+                self._damaged[place] = None
+                _log.warning("%s", damage)
 
     def _checkpoint(self) -> None:
         self._texts.checkpoint(self._history.address)

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tidings.errors import NoSuchTopic, StorageDamaged, TidingsError
 from tidings.journal import segment as files
+from tidings.journal.blocks import BLOCK_BYTES, Blocks, block_count
+from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import ReadFolder
-from tidings.journal.record import COMMAND, HEADER_SIZE, Record, peek
+from tidings.journal.record import COMMAND, HEADER_SIZE, Record, decode, size_at
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
 from tidings.message import Columns
 from tidings.protocols.broker.commands import Collect, Command, DeadLetter, Trim, Write, decode_command
@@ -23,8 +25,10 @@ from tidings.protocols.broker.topics import Place, Topic
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 
-WINDOW_BYTES = 8 * 1024
-"""Enough for many small records, and not much beside the body of a large one."""
+WINDOW_BYTES = 256 * 1024
+"""Read at a time; a record that is larger is read by itself."""
+CHECKED_MAX = 64
+"""Segments whose sums are kept in memory."""
 RECOVERY_TRIES = 100
 
 
@@ -40,6 +44,9 @@ class History:
         self._bases: list[int] = [0]
         self._next_slot = 0
         self._position = SEGMENT_HEADER_SIZE
+        self._blocks = Blocks()
+        """The sums of what has been taken in of the current segment."""
+        self._checked: dict[int, Checked] = {}
 
     @property
     def address(self) -> int:
@@ -70,9 +77,10 @@ class History:
         snapshots = files.slots_of(names, files.SNAPSHOT_SUFFIX)
         self.machine = Machine(self.machine.settings)
         self._slots, self._bases, self._next_slot, self._finals = [0], [0], 0, {}
+        self._blocks, self._checked = Blocks(), {}
         if snapshots:
             name = files.snapshot_name(snapshots[-1])
-            snapshot = files.decode_snapshot(self._folder.read(name), name, self._folder.salt)
+            snapshot = files.decode_snapshot(self._folder.map(name), name, self._folder.salt)
             slots = [slot for slot in files.slots_of(names, files.JOURNAL_SUFFIX) if slot < snapshots[-1]]
             indexes = [self._index(slot) for slot in slots]
             self.machine.restore(snapshot.payload, [each.payload for each in indexes])
@@ -83,7 +91,7 @@ class History:
 
     def _index(self, slot: int) -> files.Envelope:
         name = files.index_name(slot)
-        return files.decode_index(self._folder.read(name), name, self._folder.salt)
+        return files.decode_index(self._folder.map(name), name, self._folder.salt)
 
     def note_final(self, name: str, size: int) -> None:
         """So many bytes of a file will not change any more."""
@@ -133,34 +141,66 @@ class History:
             self.machine.apply(command, record.time_ms, record.body_address)
 
     def _records(self) -> Iterator[Record]:
-        """The records of the current segment that are final and not taken in yet, without their bodies."""
+        """The records of the current segment that are final and not taken in yet, each checked."""
         slot, base = self._slots[-1], self._bases[-1]
         name, final = files.journal_name(slot), self._finals.get(slot, 0)
         window, start = memoryview(b""), self._position
+        if self._position < final and not self._blocks.size:
+            self._blocks.extend([self._folder.read_at(name, 0, SEGMENT_HEADER_SIZE)])
         while self._position < final:
             at = self._position - start
-            found = peek(window[at:], base + self._position)
-            if found is None:
-                start = self._position
-                window = self._folder.read_at(name, start, WINDOW_BYTES)
-                found = peek(window, base + start)
-            if found is None:  # A command that is longer than a window.
-                window = self._folder.read_at(name, start, final - start)
-                found = peek(window, base + start)
-            if found is None or found[0].slot != self._next_slot or found[0].end_address > base + final:
+            size = size_at(window[at:])
+            if not size or at + size > len(window):
+                start, at = self._position, 0
+                window = self._folder.read_at(name, start, min(WINDOW_BYTES, final - start))
+                size = size_at(window)
+                if len(window) < size <= final - start:
+                    window = self._folder.read_at(name, start, size)
+            record = decode(window, at, base + start)
+            if record is None or record.slot != self._next_slot or record.end_address > base + final:
                 raise StorageDamaged(f"{name} is damaged at position {self._position}. Restore the folder from a copy.")
-            record, _ = found
+            self._blocks.extend([window[at : at + size]])
             yield record
             self._position = record.end_address - base
 
     def _next_segment(self) -> None:
         self._finals.pop(self._slots[-1], None)
+        if self._slots[-1] in self._checked:
+            self._checked[self._slots[-1]].sealed = True
+        self._blocks = Blocks()
         self._bases.append(self.address)
         self._slots.append(self._next_slot)
         if self._next_slot not in self._finals:
             raise StorageDamaged(f"{files.journal_name(self._next_slot)} is missing. Restore the folder from a copy.")
         self._position = SEGMENT_HEADER_SIZE
         self.machine.mark_sealed()
+
+    # Looking for damage.
+
+    remote = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How much has been taken in and is still there, as far as is known here."""
+        return self.address - self._bases[0]
+
+    def scrub(self, address: int, size: int) -> tuple[int, list[DamagedPlace]]:
+        """Reads some of a segment again; where to go on, 0 after the end, and what is damaged in the segment."""
+        number = max(0, bisect_right(self._bases, address) - 1)
+        slot, base_address = self._slots[number], self._bases[number]
+        is_last = number == len(self._slots) - 1
+        end = 0 if is_last else self._bases[number + 1]
+        try:
+            checked = self._checked_of(slot, base_address)
+            count = len(self._blocks.sums) if is_last else block_count(end - base_address)
+            first = (max(address, base_address) - base_address) // BLOCK_BYTES
+            last = min(count, first + max(1, size // BLOCK_BYTES))
+            whole = [checked.scrub(each) for each in range(first, last)]
+        except FileNotFoundError:  # Retention has removed it.
+            return end, []
+        return (end if last == count else base_address + last * BLOCK_BYTES), [] if all(whole) else list(
+            checked.damaged
+        )
 
     # Looking at messages.
 
@@ -191,9 +231,30 @@ class History:
             entry += 1
 
     def _columns(self, place: Place) -> Columns:
+        """A stored batch, or DamagedPlace if it fails its check."""
         number = max(0, bisect_right(self._bases, place.address) - 1)
-        name = files.journal_name(self._slots[number])
-        return codec.decode_columns(self._folder.read_at(name, place.address - self._bases[number], place.size_bytes))
+        checked = self._checked_of(self._slots[number], self._bases[number])
+        return codec.decode_columns(checked.read(place.address - self._bases[number], place.size_bytes))
+
+    def _checked_of(self, slot: int, base_address: int) -> Checked:
+        checked = self._checked.get(slot)
+        if checked is None:
+            is_last = slot == self._slots[-1]
+            blocks = self._blocks if is_last else self._sealed_blocks(slot)
+            checked = Checked(self._folder, files.journal_name(slot), base_address, blocks)
+            checked.sealed = not is_last
+            while len(self._checked) >= CHECKED_MAX:
+                del self._checked[next(iter(self._checked))]
+            self._checked[slot] = checked
+        return checked
+
+    def _sealed_blocks(self, slot: int) -> Blocks | None:
+        try:
+            index = self._index(slot)
+        except (StorageDamaged, FileNotFoundError):  # Then its records are what it is checked by.
+            return None
+        size = index.segment.end_address - index.segment.base_address
+        return Blocks.unpack(index.sums, size) if index.sums else None
 
 
 assert WINDOW_BYTES > HEADER_SIZE

@@ -150,10 +150,13 @@ def repaired(engine: ReplicaEngine, slot: int, others: ReplicaEngine) -> None:
 
 
 def check_all(engine: ReplicaEngine) -> int:
-    count = 0
+    engine.journal.forget_checks()
+    address = 0
     for _ in range(len(engine.journal.segments) + 1):
-        count = max(count, engine.check_next())
-    return count
+        address, damaged = engine.journal.scrub(address, engine.journal.size_bytes)
+        for each in damaged:
+            engine.mend(each.span)
+    return len(engine.repairs.left())
 
 
 def test_a_sealed_slot_that_is_damaged_is_fetched_and_found_at_its_new_place() -> None:
@@ -167,7 +170,6 @@ def test_a_sealed_slot_that_is_damaged_is_fetched_and_found_at_its_new_place() -
     address = engine.places.record_address(slot)
     assert any(each.base_address <= address < each.end_address for each in engine.journal.segments)
     damage(disk, engine, address)
-    engine.journal._mapped.clear()
     assert check_all(engine) == 1
     repaired(engine, slot, other)
     assert record_of(engine, slot).address > address
@@ -189,7 +191,6 @@ def test_what_was_repaired_is_found_also_when_that_is_sealed() -> None:
     for each in (engine, other):
         follow(each, 16)
     damage(disk, engine, engine.places.record_address(8))
-    engine.journal._mapped.clear()
     check_all(engine)
     repaired(engine, 8, other)
     place = engine.places.record_address(8)
@@ -208,15 +209,14 @@ def test_what_is_damaged_is_asked_for_until_it_comes_or_is_needed_no_longer() ->
     engine = open_engine(disk, 2, records_max=12)
     follow(engine, 16)
     damage(disk, engine, engine.places.record_address(8))
-    engine.journal._mapped.clear()
     check_all(engine)
     messages(engine)
-    engine.check_next()
+    engine.ask_again()
     assert messages(engine) == [Fetch(8)]
     follow(engine, 60, first=17)
     assert 8 not in engine.places
     messages(engine)
-    assert engine.check_next() == 0
+    assert engine.ask_again() == 0
     assert messages(engine) == []
 
 
@@ -225,7 +225,6 @@ def test_others_are_asked_and_not_the_node_itself() -> None:
     engine = open_engine(disk, 2, records_max=12)
     follow(engine, 16)
     damage(disk, engine, engine.places.record_address(8))
-    engine.journal._mapped.clear()
     messages(engine)
     check_all(engine)
     assert {nodes for nodes, message in engine.outgoing if isinstance(message, Fetch)} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -199,3 +200,43 @@ def test_files_that_only_the_broker_can_read_are_not_pointed_to(desk: Desk) -> N
     """A disk in memory here; a storage server's is the same."""
     told, sent = near(desk, 0, 12, boot_id())
     assert (told.files, told.near, len(sent)) == ((), (None,) * 4, 4)
+
+
+def test_bits_that_flip_in_the_files_are_seen_by_whoever_reads_them_there(tmp_path: Path) -> None:
+    """Z11: a body that fails its check is not taken from the file; the broker is asked for it, and refuses it."""
+    desk = Desk(journal=JournalSettings(segment_bytes_max=150_000, recent_bytes_max=1), disk=RealDisk(tmp_path))
+    desk.hello("alice")
+    random = Random(3)
+    bodies = [random.randbytes(random.choice((10, 3_000, 9_000, 30_000))) for _ in range(40)]
+    for number, body in enumerate(bodies, 1):
+        desk.put("alice", "news", number, body)
+    told, sent = near(desk, 0, 40, boot_id())
+    assert 0 < len(sent) < 10, "what lies in a block that still grows is sent"
+    _, good = near(desk, 0, 40, "")
+    refused = 0
+    for path in sorted(tmp_path.glob("*.journal")):
+        for position in random.sample(range(path.stat().st_size), 40):
+            files = NearFiles()
+            flip(path, position)
+            found = files.bodies(told, sent)
+            flip(path, position)
+            files.close()
+            assert found is None or found == good, (path, position)
+            refused += found is None
+    assert refused > 50
+    files = NearFiles()
+    assert files.bodies(told, sent) == good
+    without = msgspec.structs.replace(
+        told, near=tuple(each and msgspec.structs.replace(each, sums=b"") for each in told.near)
+    )
+    assert files.bodies(without, sent) is None, "what cannot be checked is not taken"
+    files.close()
+    desk.disk.close()
+
+
+def flip(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 4]))

@@ -241,3 +241,52 @@ def test_a_planted_fault_is_found(data: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(follower, "Texts", CarelessTexts)
     with pytest.raises(AssertionError):
         test_after_a_crash_what_is_beyond_the_last_checkpoint_is_cut_and_written_again(data)
+
+
+# What the disk has damaged.
+
+
+def flip(data: Path, text: str) -> None:
+    """Flips a bit of a message where it is stored."""
+    for path in data.glob("*.journal"):
+        content = bytearray(path.read_bytes())
+        at = content.find(text.encode())
+        if at >= 0:
+            content[at + 1] ^= 1
+            path.write_bytes(content)
+            return
+    raise AssertionError(f"{text} is not stored")
+
+
+@pytest.mark.parametrize("number", [3, 17, 39])
+def test_a_text_ends_in_front_of_what_is_damaged_and_the_others_go_on(data: Path, number: int) -> None:
+    """Z11: also of what had been taken in before, and is read again for a text that is written anew."""
+    texts = [f"message {each:02d} " * 40 for each in range(40)]
+    put(data, *texts, segment_bytes_max=4_000)
+    others = [f"another {each:02d} " * 40 for each in range(40)]
+    put(data, *others, topic="other", segment_bytes_max=4_000)
+    put(data, "the last", topic="other", segment_bytes_max=4_000)
+    follow(data)
+    assert lines(data) == texts
+    shutil.rmtree(data / "topics")
+    flip(data, texts[number])
+    with watch(data) as watching:
+        watching.catch_up()
+        answer, buffers = watching.ask(Last(5, "other"))
+        assert isinstance(answer, LastMessage) and buffers == [b"the last"]
+        if number == 39:
+            answer, _ = watching.ask(Last(6, "news"))
+            assert isinstance(answer, Failed) and answer.number == tidings.StorageDamaged.number
+    assert lines(data) == texts[:number]
+    assert lines(data, "other") == [*others, "the last"]
+
+
+def test_what_is_damaged_at_the_end_is_neither_written_nor_answered(data: Path) -> None:
+    put(data, "one", "two and more of it", "three")
+    flip(data, "two and more of it")
+    with watch(data) as watching:
+        for path in sorted(data.glob("*.journal")):
+            watching.follower.on_final(path.name, path.stat().st_size)
+        answer, _ = watching.ask(Last(5, "news"))
+        assert isinstance(answer, Failed) and answer.number == tidings.StorageDamaged.number
+    assert not (data / "topics" / file_name("news")).exists() or lines(data) in ([], ["one"])

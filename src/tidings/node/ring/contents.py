@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidings.errors import ProtocolError, Unavailable
+from tidings.errors import ProtocolError, StorageDamaged, Unavailable
 from tidings.node.ring.larder import FETCH_MAX
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Delivery
@@ -90,8 +90,10 @@ class Caster:
             reached = self._cast(
                 now_ms, find_mates(), {ref: fronts for ref, fronts in shared.items() if len(fronts) > 1}
             )
-        except Unavailable:
-            return effects  # The storage server is away: these deliveries are lost, and asked for again.
+        except (Unavailable, StorageDamaged):
+            # The storage server is away: these deliveries are lost, and asked for again. Or something is damaged: each
+            # delivery is then seen to by itself.
+            return effects
         planned = list(effects)
         for number, guest, delivery, places in deliveries:
             refs = [
@@ -147,7 +149,7 @@ class Caster:
         found = tuple([ref for ref in refs[:FETCH_MAX] if _is_stored(machine, ref)])
         try:
             frames = [self._read(Place(ref.address, ref.size_bytes)) for ref in found]
-        except Unavailable:
+        except (Unavailable, StorageDamaged):
             return Bodies(self._address, ()), []
         return Bodies(self._address, found), frames
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError
 from tidings.message import Contents, TopicInfo, check_name, check_topic
-from tidings.protocols.broker import bulk, commands, messages, operators, ranges, staging
+from tidings.protocols.broker import bulk, commands, damage, messages, operators, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
@@ -21,10 +21,11 @@ from tidings.protocols.broker.retention import Segment, collect_due, trim_due
 from tidings.protocols.broker.rights import check_right
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
+from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.workshops import Burying, Settling
 from tidings.protocols.broker.writing import check_batch, given_ids
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
-from tidings.protocols.events import Event, Examined, Persisted, Received, Refused, Ticked
+from tidings.protocols.events import Damaged, Event, Examined, Persisted, Received, Refused, Ticked
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.subjects import topics_of
 from tidings.settings import BrokerSettings
@@ -63,8 +64,11 @@ class Broker:
     def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
         self.machine = machine if machine is not None else Machine(settings)
-        self.dispatcher = Dispatcher(self.machine)
-        self.sharing = Sharing(self.machine)
+        self.withheld = Withheld()
+        self.dispatcher = Dispatcher(self.machine, self.withheld)
+        self.sharing = Sharing(self.machine, self.withheld)
+        self.damaged: tuple[str, ...] = ()
+        """Where the journal is known to be damaged, for whoever asks how the broker is."""
         self.members: tuple[str, ...] = ()
         """The addresses of the replica group that this broker leads, if it is one of several."""
         self._heard_at_ms: dict[str, int] = {}
@@ -81,6 +85,8 @@ class Broker:
                 return self._on_persisted(event)
             case Examined(now_ms, batches, origin):
                 return self.sharing.on_examined(now_ms, batches, origin)
+            case Damaged():
+                return damage.on_damaged(self, event)
             case Refused(_, _, Origin(peer, message), error):
                 return self._failed(peer, message, error)
             case Refused(now_ms, _, Settling() as settling, error):
@@ -103,6 +109,11 @@ class Broker:
             return []
         touched, self._touched = self._touched, {}
         return self.dispatcher.pump_topics(touched) + self.sharing.pump_topics(now_ms, touched)
+
+    def mended(self) -> None:
+        """Something that was damaged has come from another member: whoever waits for it is served with the rest."""
+        self.withheld.forget()
+        self._touched.update(dict.fromkeys(self.machine.topics))
 
     # Requests.
 
@@ -345,7 +356,7 @@ class Broker:
             case messages.AskGroups(request, topic):
                 return messages.Groups(request, self.sharing.describe(topic))
             case messages.AskStatus(request):
-                return messages.Status(request, self._status())
+                return messages.Status(request, self._status(), self.damaged[: messages.DAMAGED_MAX])
             case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
                 raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
             case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
@@ -373,6 +384,7 @@ class Broker:
             "messages": sum(topic.next_offset - topic.first_offset for topic in topics),
             "size_bytes": sum(topic.size_bytes for topic in topics),
             "stages": len(machine.stages.stages),
+            "damaged": len(self.damaged),
             "staged_bytes": sum(stage.size_bytes for stage in machine.stages.stages.values()),
         }
 
@@ -400,7 +412,10 @@ class Broker:
             stream.bytes_limit, min(message.size_bytes, stream.bytes_sent + self.settings.credit_bytes_max)
         )
         effects = self.dispatcher.pump(stream)
-        if message.request:
+        error = self.dispatcher.damage_before(stream)
+        if message.request and error is not None:
+            effects += self._failed(peer, message, error)
+        elif message.request:
             sent = tuple(messages.Position(name, offset) for name, offset in stream.positions.items())
             effects.append(Send(peer, messages.Flowing(message.request, stream.number, sent)))
         return effects

@@ -10,6 +10,8 @@ succeeded visible, all of them or none, once for each number of a query's batche
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from tidings.protocols.broker.envelope import Answer, Request
@@ -47,12 +49,20 @@ class NearFile(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
+NEAR_BLOCK_BYTES = 64 * 1024
+"""A file is checked in blocks of this size, counted from its beginning; the last one may be shorter."""
+NEAR_BYTES_MAX = 64 * 1024 * 1024
+"""A larger body is sent."""
+
+
 class NearBody(msgspec.Struct, frozen=True, array_like=True):
-    """Where a body lies: in which of the files, and at which of its bytes."""
+    """Where a body lies: in which of the files, and at which of its bytes; what its blocks have to be checked by."""
 
     file: int
     position: int
     size_bytes: int
+    sums: Annotated[bytes, msgspec.Meta(max_length=4 * (NEAR_BYTES_MAX // NEAR_BLOCK_BYTES + 2))] = b""
+    """The CRC-32 of each block that has a byte of it, 4 bytes each, little-endian. Without, it has to be sent."""
 
 
 class ReadDone(Answer, frozen=True, tag="range"):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidings.errors import StorageDamaged
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Delivery, Position
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
 from tidings.protocols.broker.topics import Place, Topic
+from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.effects import Effect, Forward, Peer
 
 DELIVERY_BYTES_MAX = 512 * 1024
@@ -89,8 +91,9 @@ class Served:
 class Dispatcher:
     """All streams of a broker, found by subscription and by topic."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, withheld: Withheld) -> None:
         self._machine = machine
+        self._withheld = withheld
         self.streams: dict[SubscriptionKey, Stream] = {}
         self._by_topic: dict[str, dict[SubscriptionKey, Stream]] = {}
         self._served: dict[SubscriptionKey, Served] = {}
@@ -182,17 +185,25 @@ class Dispatcher:
                 effects.append(delivery)
         return effects
 
+    def damage_before(self, stream: Stream) -> StorageDamaged | None:
+        """What to tell a stream that stands at a batch that cannot be read."""
+        for name, position in stream.positions.items():
+            topic = self._machine.topics[name]
+            if position < topic.next_offset and self._withheld.holds(topic, position):
+                return self._withheld.error(topic, position)
+        return None
+
     def _next_topic(self, stream: Stream) -> Topic | None:
         """The topic whose next batch was stored first, None when the stream has everything."""
         topics = self._machine.topics
         if len(stream.positions) == 1:
             [(name, position)] = stream.positions.items()
             topic = topics[name]
-            return topic if position < topic.next_offset else None
+            return topic if position < topic.next_offset and not self._withheld.holds(topic, position) else None
         best, best_address = None, 0
         for name, position in stream.positions.items():
             topic = topics[name]
-            if position < topic.next_offset:
+            if position < topic.next_offset and not self._withheld.holds(topic, position):
                 address = topic.addresses[topic.find(max(position, topic.first_offset))]
                 if best is None or address < best_address:
                     best, best_address = topic, address
@@ -216,6 +227,7 @@ class Dispatcher:
         last = min(len(topic.offsets), entry + (1 if several else DELIVERY_BODIES_MAX))
         following = since
         offsets, addresses, sizes, thinned = topic.offsets, topic.addresses, topic.sizes, topic.thinned
+        withheld = self._withheld.reasons
         while True:
             size = sizes[entry]
             places.append(Place(addresses[entry], size, thinned.get(offsets[entry]) if thinned else None))
@@ -227,6 +239,7 @@ class Dispatcher:
                 or following - since >= messages_room
                 or size_bytes + sizes[entry] > bytes_room
                 or (attempt_until is not None and following >= attempt_until)
+                or (withheld and addresses[entry] in withheld)
             ):
                 break
         stream.positions[name] = following

@@ -482,10 +482,15 @@ class Topics(Answer, frozen=True, tag="topics"):
     topics: tuple[TopicInfo, ...]
 
 
+DAMAGED_MAX = 16
+"""Damaged places that a status names."""
+
+
 class Status(Answer, frozen=True, tag="status"):
-    """Plain numbers about the broker, by name."""
+    """Plain numbers about the broker, by name; and where its journal is damaged, the first few places."""
 
     numbers: dict[str, int]
+    damaged: tuple[str, ...] = ()
 
 
 class ByeDone(Answer, frozen=True, tag="farewell"):

@@ -20,6 +20,7 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.members import LaneKey, Settlement, Stale
 from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.topics import Place, Topic
+from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.workshops import Burying, Claim, Next, Settling, Station, Workshop, Workshops, lane_keys
 from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send
 from tidings.protocols.ring.arcs import tag_of
@@ -31,8 +32,8 @@ SPREAD_MAX = 100_000
 class Sharing(Workshops):
     """All groups at work: members come and go, work comes back, time passes."""
 
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(machine)
+    def __init__(self, machine: Machine, withheld: Withheld) -> None:
+        super().__init__(machine, withheld)
         self._grace_until_ms: int | None = None
 
     def recovered(self) -> None:
@@ -78,6 +79,9 @@ class Sharing(Workshops):
             station.granted = message.request
             workshop.lanes.grant(message.client, self._room(message))
         effects = self.pump(now_ms, workshop)
+        error = self._damage_before(workshop)
+        if error is not None:
+            raise error
         if message.request:
             effects.append(Send(peer, messages.Working(message.request, message.stream, turn=station.turn)))
         return effects
@@ -90,6 +94,9 @@ class Sharing(Workshops):
         waiting = workshop.postponed.get(message.client)
         if waiting is not None and (waiting[1].epoch, waiting[1].stream) > (message.epoch, message.stream):
             return []
+        error = self._damage_before(workshop)
+        if error is not None and not message.held:
+            raise error
         if workshop.settling.get(message.client):  # What became of it has to be known before the answer.
             workshop.postponed[message.client] = (peer, message)
             return []
@@ -378,7 +385,9 @@ class Sharing(Workshops):
         return [
             station.stream
             for workshop in self._workshops.values()
-            if (station := workshop.stations.get(client)) is not None and station.peer == peer
+            if (station := workshop.stations.get(client)) is not None
+            and station.peer == peer
+            and self._damage_before(workshop) is None  # Told that it is missing, it opens again, and hears why.
         ]
 
     def describe(self, topic: str | None) -> tuple[GroupInfo, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tidings.errors import StorageDamaged
 from tidings.message import Columns
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.groups import Group, GroupKey
@@ -19,6 +20,7 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.members import LaneKey, LaneSettings, Settlement
 from tidings.protocols.broker.members import Parcel as Picked
 from tidings.protocols.broker.topics import Place, Topic
+from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.effects import Effect, Examine, Peer, Share
 
 EXAMINED_BATCHES_MAX = 16
@@ -98,8 +100,9 @@ class Workshop:
 class Workshops:
     """All groups at work, and what is given out to their members."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, withheld: Withheld) -> None:
         self._machine = machine
+        self._withheld = withheld
         self._workshops: dict[GroupKey, Workshop] = {}
         limits = machine.settings
         self._settings = LaneSettings(
@@ -132,15 +135,26 @@ class Workshops:
             # Batches of which everything is done are not read again.
             start = max(workshop.position, topic.first_offset)
             workshop.position = workshop.group.progress.next_open(start, topic.next_offset)
-            if workshop.position < topic.next_offset:
+            if workshop.position < topic.next_offset and not self._withheld.holds(topic, workshop.position):
                 return [self._examine(workshop, topic, hunger)]
         return [self._share(workshop, topic, picked) for picked in workshop.lanes.pick(now_ms)]
+
+    def _damage_before(self, workshop: Workshop) -> StorageDamaged | None:
+        """What to tell the members when all is done that comes before a batch that cannot be read."""
+        topic = self._machine.topics[workshop.group.topic]
+        if workshop.lanes.unsettled or workshop.position >= topic.next_offset:
+            return None
+        if not self._withheld.holds(topic, workshop.position):
+            return None
+        return self._withheld.error(topic, workshop.position)
 
     def _examine(self, workshop: Workshop, topic: Topic, hunger: int) -> Examine:
         entry = topic.find(workshop.position)
         places: list[Place] = []
         ends: list[int] = []
         while entry < len(topic.offsets) and len(places) < EXAMINED_BATCHES_MAX:
+            if places and topic.addresses[entry] in self._withheld.reasons:
+                break
             places.append(topic.place(entry))
             ends.append(topic.end_of(entry))
             if ends[-1] - workshop.position >= hunger:

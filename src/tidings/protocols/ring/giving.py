@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidings.errors import Unavailable
+from tidings.errors import StorageDamaged, Unavailable
 from tidings.protocols.broker.commands import Drop, Facts, Give, LoadedBatch, LoadedTopic, encode_command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Place, Topic
@@ -114,8 +114,10 @@ class Giver:
                 piece, bodies = self._growing_piece(card, arcs, pull)
             else:
                 return [ToGroup(pull.taker, Nothing(pull.number, Word(card, ring.arcs, ring.gone, ring.settled)))]
-        except Unavailable:
-            return []  # The storage server is away; the taker will ask again.
+        except (Unavailable, StorageDamaged):
+            # The storage server is away, or something is damaged here and has to come from a member of our own group
+            # first; the taker will ask again.
+            return []
         return [ToGroup(pull.taker, piece, bodies)]
 
     def on_ready(self, now_ms: int, ring: Ownership, ready: Ready) -> list[Effect]:

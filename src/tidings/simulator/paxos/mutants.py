@@ -455,7 +455,7 @@ def _exchange_in_two_steps() -> Iterator[None]:
 
 @_mutant("damage-left-alone", "what is damaged is found, and nobody asked for it", PROGRESS)
 def _damage_left_alone() -> Iterator[None]:
-    with patched(ReplicaEngine, "check_next", lambda _: lambda self: 0):
+    with patched(ReplicaEngine, "mend", lambda _: lambda self, span: False):
         yield
 
 

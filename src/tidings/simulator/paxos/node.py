@@ -198,8 +198,12 @@ class Node(DiskProcess):
         """Reads what is sealed, as it does every now and then."""
         if self.engine is not None and not self._postponed(self.check):
             # All of it at a time: machines are replaced within seconds here, and damage has to be found before that.
-            for _ in range(len(self.engine.journal.segments) + 1):
-                self.engine.check_next()
+            journal, address = self.engine.journal, 0
+            for _ in range(len(journal.segments) + 1):
+                address, damaged = journal.scrub(address, journal.size_bytes)
+                for each in damaged:
+                    self.engine.mend(each.span)
+            self.engine.ask_again()
             self._go_on(self.engine)
         self._world.after(CHECK_EVERY_MS, self.check)
 

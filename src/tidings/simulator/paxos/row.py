@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.errors import StorageDamaged
 from tidings.journal.disk import Buffer
 from tidings.journal.journal import Journal
 from tidings.protocols.multipaxos.values import Change, Command
@@ -92,7 +93,13 @@ class Row:
     def misplaced(self) -> list[bytes]:
         """Commands that are not where the row says that they are."""
         recent = list(zip(self.bodies, self._addresses, strict=True))[-IN_JOURNAL_MAX:]
-        return [body for body, address in recent if bytes(self._journal.read(address, len(body))) != body]
+        return [body for body, address in recent if self._stored(address, len(body)) != body]
+
+    def _stored(self, address: int, size: int) -> bytes | None:
+        try:
+            return bytes(self._journal.read(address, size))
+        except StorageDamaged:
+            return None
 
     def move(self, address: int, size_bytes: int, new_address: int) -> None:
         self._addresses = [new_address if each == address else each for each in self._addresses]

@@ -1,0 +1,140 @@
+"""What the disk of a member has damaged comes from another member at once, for whoever waits for it (Z11, P6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.node.members import Members, Node
+from tests.unit.node.test_group import store, values_of
+from tidings.errors import StorageDamaged
+from tidings.journal import segment as files
+from tidings.protocols.broker import bulk, messages
+from tidings.settings import JournalSettings
+
+COUNT = 40
+VALUES = [b"value %02d " % number * 5 for number in range(COUNT)]
+JOURNAL = JournalSettings(segment_records_max=30, recent_bytes_max=1)
+
+
+def make_group() -> Members:
+    group = Members(journal=JOURNAL)
+    for number, value in enumerate(VALUES, 1):
+        store(group, value, sequence=number)
+    assert len(group.leader().engine.journal.segments) > 1
+    return group
+
+
+def flip(node: Node, offset: int, within: int = 0) -> int:
+    """Flips a bit of a stored message; its address. What is in memory of the files is dropped."""
+    journal = node.engine.journal
+    topic = node.engine.broker.machine.topics["news"]
+    address = topic.addresses[offset]
+    bases = [(each.base_address, each.first_slot) for each in journal.segments]
+    bases.append((journal.segment_address, files.slots_of(node.disk.names(), files.JOURNAL_SUFFIX)[-1]))
+    base_address, slot = max(each for each in bases if each[0] <= address)
+    node.disk.flip_bit(files.journal_name(slot), address - base_address + within, within % 8)
+    journal._current.unmap()
+    for checked in journal._checked.values():
+        checked.unmap()
+    return address
+
+
+def read(group: Members, node: Node, first: int, end: int) -> Any:
+    return group.ask(node, bulk.Read(9, "news", first, end, 1_000, 100_000))
+
+
+def heard_values(node: Node, peer: str) -> list[bytes]:
+    return [value for who, _, batches in node.heard if who == peer for batch in batches for value in batch.values]
+
+
+@pytest.mark.parametrize("offset", [0, 7, 20, 33, COUNT - 1])
+def test_a_reader_gets_the_good_bytes_in_the_same_answer(offset: int) -> None:
+    group = make_group()
+    leader = group.leader()
+    address = flip(leader, offset, within=offset)
+    with pytest.raises(StorageDamaged):
+        values_of(leader)
+    now_ms = group.now_ms
+    assert isinstance(read(group, leader, 0, COUNT), bulk.ReadDone)
+    assert heard_values(leader, "peer") == VALUES
+    assert group.now_ms == now_ms, "no scrub had to come by first"
+    assert leader.engine.broker.machine.topics["news"].addresses[offset] > address
+    assert values_of(leader) == VALUES
+    assert group.ask(leader, messages.AskStatus(5)).numbers["damaged"] == 1
+    if address < leader.engine.journal.segment_address:
+        leader.restart(group.now_ms)
+        group.pass_ms(3_000)
+        assert values_of(leader) == VALUES
+
+
+def test_every_message_may_be_damaged_one_after_the_other() -> None:
+    group = make_group()
+    leader = group.leader()
+    for offset in range(COUNT):
+        flip(leader, offset, within=offset)
+        assert isinstance(read(group, leader, 0, COUNT), bulk.ReadDone)
+        assert heard_values(leader, "peer") == VALUES, offset
+
+
+def test_a_stream_waits_for_it_and_goes_on_in_order() -> None:
+    group = make_group()
+    leader = group.leader()
+    epoch = group.hello(leader, "bob")
+    group.ask(leader, messages.Subscribe(3, "bob", epoch, ("news",), "earliest"), peer="bob")
+    for offset in (5, 6, 30):
+        flip(leader, offset)
+    leader.heard.clear()
+    group.say(leader, messages.Flow(0, "bob", epoch, ("news",), 1, (), 1_000, 1_000_000), peer="bob")
+    group.settle()
+    group.pass_ms(200)
+    assert heard_values(leader, "bob") == VALUES
+
+
+def test_get_and_a_group_at_work_wait_for_it_too() -> None:
+    group = make_group()
+    leader = group.leader()
+    epoch = group.hello(leader, "bob")
+    group.ask(leader, messages.Subscribe(3, "bob", epoch, ("news",), "earliest"), peer="bob")
+    flip(leader, 0)
+    group.ask(leader, messages.Get(4, "bob", epoch, "news"), peer="bob")
+    assert heard_values(leader, "bob") == VALUES[:1]
+    group.ask(leader, messages.Join(5, "bob", epoch, "workers", "news"), peer="bob")
+    flip(leader, 1)
+    leader.heard.clear()
+    group.say(leader, messages.Work(6, "bob", epoch, "workers", "news", 1, 1_000, (), True), peer="bob")
+    group.settle()
+    group.pass_ms(200)
+    assert sorted(heard_values(leader, "bob")) == sorted(VALUES)
+
+
+def test_a_reader_is_told_when_nobody_else_has_it() -> None:
+    group = make_group()
+    leader = group.leader()
+    for node in group.nodes.values():
+        flip(node, 8)
+    assert read(group, leader, 0, COUNT) is None, "it waits for the others"
+    group.pass_ms(7_000)
+    answers = [each for who, each, _ in leader.heard if who == "peer" and isinstance(each, bulk.ReadDone)]
+    assert [len(each.batches) for each in answers] == [8], "what comes before it"
+    assert heard_values(leader, "peer") == VALUES[:8]
+    assert read(group, leader, 8, 9) is None
+    group.pass_ms(7_000)
+    (failed,) = [each for who, each, _ in leader.heard if isinstance(each, messages.Failed)]
+    assert failed.number == StorageDamaged.number
+    assert isinstance(read(group, leader, 9, COUNT), bulk.ReadDone), "the rest can be read"
+
+
+def test_the_scrub_mends_what_nobody_reads_also_on_those_who_follow() -> None:
+    group = make_group()
+    for node in group.nodes.values():
+        flip(node, node.identity.number)
+    group.wait(lambda: all(_is_whole(node) for node in group.nodes.values()), "everybody has everything")
+
+
+def _is_whole(node: Node) -> bool:
+    try:
+        return values_of(node) == VALUES
+    except StorageDamaged:
+        return False
