@@ -18,6 +18,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     address: int
+    chosen: bool = False
+    """Known to be chosen, and waiting only for what damage has taken before it."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -30,6 +32,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     taken: tuple[Entry, ...] = ()
     """The same as `held`, of a replica that has exchanged its journal for another's: no record has them any more."""
+    known: int = 0
+    """Not 0 while something is missing that damage has taken: every slot below is known to be decided."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

@@ -34,7 +34,7 @@ from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
-from tidings.node.damage import Damage
+from tidings.node.damage import Damage, Repairs
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
@@ -55,7 +55,7 @@ from tidings.protocols.multipaxos.messages import (
     Send,
 )
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
-from tidings.protocols.multipaxos.records import Installed, Known, Named, Promised, Record, Snapshot, Stored, Whole
+from tidings.protocols.multipaxos.records import Installed, Known, Lost, Named, Promised, Record, Snapshot, Stored
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import (
     CHOSEN,
@@ -70,8 +70,6 @@ from tidings.protocols.multipaxos.values import (
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer
 from tidings.settings import ReplicaSettings
 
-REPAIRS_MAX = 16
-"""Damaged slots that are asked for at a time."""
 FIRST_SLOT = 1
 """A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
 
@@ -149,9 +147,7 @@ class ReplicaEngine:
         self._kept: dict[int, _Kept] = {}
         self._reads: deque[ReadReady] = deque()
         self.places = Places()
-        self._repairs: dict[int, None] = {}
-        """Slots whose records are damaged here, and asked for from others."""
-        self._checked_address = 0
+        self._repairs = Repairs(journal, self.places)
 
     # From the disk.
 
@@ -175,9 +171,15 @@ class ReplicaEngine:
         if begun:
             self._stage(Persist(tuple(begun)))
             replayed += begun
+        log = self.replica.log
         self.replica.restore(whole, replayed, damaged)
-        self._apply_through(self.replica.log.decided)
-        self.replica.log.forget_below(self.applied)
+        self._kept = {slot: kept for slot, kept in self._kept.items() if slot in log.entries}
+        # What came along when files were exchanged waits until it has an address.
+        self._apply_through(
+            next((slot for slot in range(self.applied, log.decided) if slot not in self._kept), log.decided)
+        )
+        self._decided.extend(Decided(slot, log.entries[slot].value) for slot in range(self.applied, log.decided))
+        log.forget_below(self.applied)
         self.notifications.clear()  # All of that has happened in an earlier life.
         taken = tuple(Stored(entry) for entry in (head.taken if head is not None else ()) if self._lacks(entry))
         if taken:  # Out of the head and into the journal, so that they have addresses.
@@ -186,10 +188,13 @@ class ReplicaEngine:
         return count
 
     def _lacks(self, entry: Entry) -> bool:
-        return entry.slot >= self.applied and entry.slot not in self._kept
+        return entry.slot in self.replica.log.entries and entry.slot not in self._kept
 
-    def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int, bool]:
-        """Reads the journal, and brings the state to where the records say that it has come."""
+    def _rebuild(self) -> tuple[Head | None, records.Whole | None, list[Record | Lost], int, bool]:
+        """Reads the journal, and brings the state to where the records say that it has come.
+
+        With it comes whether something that was decided may be missing.
+        """
         recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
         self._kept.clear()
@@ -203,14 +208,15 @@ class ReplicaEngine:
             self.places.load(pieces, head.snapshot.next_slot)
             self._forget_places()
             self._stand_at(head.snapshot)
-        replayed: list[Record] = []
-        damage = Damage(recovery.damaged)
+        replayed: list[Record | Lost] = []
+        damage = Damage(recovery.damaged, head.known if head is not None else 0)
         known = count = 0
         for found in recovery.records:
             if head is not None and whole is None:
                 whole = self._load_held(head, damage)
             count += 1
-            damage.see(found)
+            if damage.see(found):
+                replayed.append(Lost())
             if found.kind == LOCAL:
                 # Behind damage it may speak of what is not applied; the old copies are still there.
                 if not damage.found:
@@ -230,29 +236,31 @@ class ReplicaEngine:
         if head is not None and whole is None:
             whole = self._load_held(head, damage)
         if damage.found:
-            self._check_damage(damage, known)
+            self._check_damage(damage)
             replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
-        return head, whole, replayed, count, damage.found
+        return head, whole, replayed, count, damage.found or (head is not None and head.known > 0)
 
-    def _check_damage(self, damage: Damage, known: int) -> None:
+    def _check_damage(self, damage: Damage) -> None:
         """What is lost can be had from others only if it is decided."""
         lost = [slot for slot in damage.lost_slots if slot not in self._kept]
         reach = REACH_WINDOWS * self.history.window
-        if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
+        if not self.history.terms or not damage.is_decided(reach) or any(slot >= damage.known for slot in lost):
             raise StorageDamaged(
                 "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
                 "it has accepted. Give it an empty folder, and let it join again."
             )
 
-    def _load_held(self, head: Head, damage: Damage) -> Whole:
+    def _load_held(self, head: Head, damage: Damage) -> records.Whole:
         for held in head.held:
             found = self.journal.record_at(held.address)
             record = self._read(found[0]) if found is not None else None
             if found is not None and isinstance(record, Stored):
-                self._keep(record.entry, found[0])
+                entry = record.entry
+                self._keep(Entry(entry.slot, CHOSEN, entry.value) if held.chosen else entry, found[0])
             else:
                 damage.lost_slots.append(held.slot)
-        return Whole(head.promised, head.snapshot, (*head.taken, *(kept.entry for kept in self._kept.values())))
+        kept = (each.entry for each in self._kept.values())
+        return records.Whole(head.promised, head.snapshot, (*head.taken, *kept), head.known)
 
     def _read(self, found: JournalRecord) -> Record:
         """A replica's record, with the command that is its body."""
@@ -299,7 +307,7 @@ class ReplicaEngine:
                     self._exchange.take_offer(node, offer)
                     self._go_on_exchanging(now_ms)
             case Received(_, _, Chosen(first_slot, values, _)) if first_slot in self._repairs and values:
-                del self._repairs[first_slot]
+                self._repairs.forget(first_slot)
                 self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
             case Received(_, node, FilePiece() as piece):
                 self._exchange.take(node, piece)
@@ -321,19 +329,11 @@ class ReplicaEngine:
 
     def check_next(self) -> int:
         """Reads the next sealed segment, and asks others for what is damaged in it; how many slots are."""
-        segments = self.journal.segments
-        segment = next((each for each in segments if each.base_address >= self._checked_address), None)
-        if segment is None:
-            self._checked_address = 0
-        else:
-            self._checked_address = segment.end_address
-            for span in self.journal.check(segment):
-                self._repairs.update(dict.fromkeys(self.places.within(*span)))
+        if self._repairs.check_next():
+            # Until what is damaged has come again, a restart must know that it is decided and can be asked for.
+            self._stage(self._known())
         others = [node for node in self.history.newest.membership.voters if node != self.replica.node]
-        for slot in [slot for slot in self._repairs if slot not in self.places]:
-            del self._repairs[slot]  # Its segment has been removed.
-        for slot in list(self._repairs)[:REPAIRS_MAX]:
-            self.outgoing.append((tuple(others), Fetch(slot)))
+        self.outgoing += [(tuple(others), Fetch(slot)) for slot in self._repairs.wanted]
         return len(self._repairs)
 
     # Those who are behind.
@@ -407,10 +407,9 @@ class ReplicaEngine:
             self._exchange.drop()
             return
         next_slot = head.snapshot.next_slot
-        ours = tuple(kept.entry for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
-        self._exchange.install(
-            msgspec.structs.replace(head, node=replica.node, promised=replica.acceptor.promised, held=(), taken=ours)
-        )
+        ours = tuple(replica.log.judge(kept.entry) for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
+        promised, known = replica.acceptor.promised, replica.log.known_beyond(next_slot)
+        self._exchange.install(Head(replica.node, promised, head.snapshot, (), head.state, ours, known))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
         self._staged = [each for each in self._staged if isinstance(each, Persist)]
         self._rebuild()
@@ -466,8 +465,13 @@ class ReplicaEngine:
 
     def _seal(self) -> tuple[bytes, bytes]:
         index, state = self.state.seal()
-        held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
-        head = Head(self.replica.node, self.replica.acceptor.promised, self._snapshot(), held, state)
+        replica, log = self.replica, self.replica.log
+        held = tuple(
+            Held(slot, kept.record_address, log.judge(kept.entry).ballot == CHOSEN)
+            for slot, kept in sorted(self._kept.items())
+        )
+        known = log.known_beyond(self.applied)
+        head = Head(replica.node, replica.acceptor.promised, self._snapshot(), held, state, known=known)
         return encode(self.places.seal(index)), encode(head)
 
     def _snapshot(self) -> Snapshot:
