@@ -28,7 +28,8 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
-    assert list(run_many(0, 24, jobs=1)) == list(run_many(0, 24, jobs=2))
+    for kind in ("topics", "all"):
+        assert list(run_many(0, 24, jobs=1, kind=kind)) == list(run_many(0, 24, jobs=2, kind=kind))
 
 
 def test_every_kind_of_fault_is_drawn() -> None:

@@ -20,7 +20,7 @@ from tidings.protocols.multipaxos.leader import Leader, Proposal
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.membership import History, Membership, Term
 from tidings.protocols.multipaxos.messages import Accepted, Decided, Persist, Promise, ReadReady
-from tidings.protocols.multipaxos.records import Known, Lost, Record, Snapshot, Whole
+from tidings.protocols.multipaxos.records import Known, Record, Snapshot, Whole
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import ZERO, Ballot, Command, Noop, Value
 from tidings.protocols.stack import Effect, Notify
@@ -472,23 +472,11 @@ def _repair_forgotten() -> Iterator[None]:
 def _wait_behind_gap() -> Iterator[None]:
     def make(decide_sure: Any) -> Any:
         def planted(self: Log) -> list[Decided]:
-            return decide_sure(self) if self.decided == self.start else []  # type: ignore[no-any-return]
+            return decide_sure(self) if self.decided == self.start else []
 
         return planted
 
     with patched(Log, "decide_sure", make):
-        yield
-
-
-@_mutant("trust-before-damage", "what a lost record may have overruled is taken for decided", ORDER, ASSERTIONS)
-def _trust_before_damage() -> Iterator[None]:
-    def make(rebuild: Any) -> Any:
-        def planted(self: Log, whole: Whole | None, records: list[Any], damaged: bool = False) -> Any:
-            return rebuild(self, whole, [record for record in records if not isinstance(record, Lost)], damaged)
-
-        return planted
-
-    with patched(Log, "rebuild", make):
         yield
 
 
