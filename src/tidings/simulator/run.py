@@ -27,6 +27,9 @@ WORLDS = ("topics", "groups", "stages", "paxos", "cluster", "ring-cluster")
 such replicas, or of a ring of them.
 """
 
+TAMPERED = "tampered"
+"""The world of topics, at whose end files are lost, exchanged and damaged."""
+
 
 class Result(msgspec.Struct, frozen=True):
     """What one seed led to. `invariant` is None when every rule held."""
@@ -51,7 +54,9 @@ def make_world(seed: int, kind: str = "topics") -> World:
         return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
     names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
     plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
-    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random))
+    world = World(
+        random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=kind == TAMPERED
+    )
     populate(world, names)
     return world
 
