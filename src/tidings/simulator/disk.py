@@ -197,6 +197,17 @@ class SimulatedDisk:
         self._files_synced = dict(self._files)
         self._fail_next_sync = False
 
+    def copied(self) -> SimulatedDisk:
+        """Another disk with all that is written on this one, as a copy of the folder would have it."""
+        copy = SimulatedDisk(self._random)
+        for name, file in self._files.items():
+            copy._files[name] = twin = _File()
+            twin.content, twin.grows = bytearray(file.content), file.grows
+            twin.show_room()
+            twin.sync()
+        copy._files_synced = dict(copy._files)
+        return copy
+
     def fail_next_sync(self) -> None:
         """Makes the next sync, of a file or of the folder, raise SyncFailed."""
         self._fail_next_sync = True
@@ -211,11 +222,11 @@ class SimulatedDisk:
         self._files_synced.pop(name, None)
 
     def image(self) -> dict[str, bytes]:
-        """A copy of all files, as somebody might make one while nothing runs."""
+        """What is in all files, for `put_back`."""
         return {name: bytes(file.content) for name, file in sorted(self._files.items())}
 
     def put_back(self, files: Mapping[str, bytes]) -> None:
-        """Puts copies in the place of the files of these names; with an image of another disk, a fork of that."""
+        """Puts what was once in files of these names in the place of what is in them now."""
         for name, content in files.items():
             file = self._files[name] = self._files_synced[name] = _File()
             file.content += content

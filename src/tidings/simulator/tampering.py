@@ -118,22 +118,21 @@ TAMPERINGS: dict[str, Tamper] = {
 
 def check_tampered(
     kind: str,
-    files: Mapping[str, bytes],
+    disk: SimulatedDisk,
     older: Mapping[str, bytes],
     random: Random,
     look: Callable[[SimulatedDisk], None],
 ) -> str:
-    """Tampers with a fork of a disk and looks at it; what was done, and what came of it.
+    """Tampers with a copy of a disk and looks at it; what was done, and what came of it.
 
     `look` opens the disk and raises a `Violation` if anything is not as it was.
     """
-    disk = SimulatedDisk(random)
-    disk.put_back(files)
-    done = TAMPERINGS[kind](disk, older, random)
+    copy = disk.copied()
+    done = TAMPERINGS[kind](copy, older, random)
     if done is None:
         return f"{kind}: there is nothing to do that to"
     try:
-        look(disk)
+        look(copy)
     except StorageError as error:
         return f"{done}: {error}"
     except Violation as violation:

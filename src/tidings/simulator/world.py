@@ -78,12 +78,12 @@ class World(PopulatedWorld):
         assert self.broker.engine is not None
         self.watch.on_end(self.broker.engine)
         if self._tampers:
-            files = self.broker.disk.image()
+            self.broker.end("kill")
             for kind in TAMPERINGS:
-                self.note("world", check_tampered(kind, files, self._older, self.random, self._look_at))
+                self.note("world", check_tampered(kind, self.broker.disk, self._older, self.random, self._look_at))
 
     def _look_at(self, disk: SimulatedDisk) -> None:
-        """Opens a fork of the broker's disk and compares all of it with what should be there."""
+        """Opens a copy of the broker's disk and compares all of it with what should be there."""
         engine = self.broker.open_on(disk)
         engine.recover()
         self.watch.recovery.compare(engine)

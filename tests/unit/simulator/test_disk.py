@@ -223,10 +223,12 @@ def test_a_lost_file_is_gone_and_a_copy_that_is_put_back_is_there_to_stay() -> N
     assert contents(disk) == {}
 
 
-def test_a_fork_goes_its_own_way() -> None:
+def test_a_copy_goes_its_own_way() -> None:
     disk = half_synced()
-    disk.sync("a")
-    fork = SimulatedDisk(Random(1))
-    fork.put_back(disk.image())
-    fork.append("a", [b"more"])
-    assert len(fork.map("a")) == len(disk.map("a")) + 4
+    disk.seal("a")
+    copy = disk.copied()
+    assert copy.image() == disk.image()
+    copy.append("a", [b"more"])
+    copy.crash()
+    disk.append("a", [b"and more"])
+    assert bytes(disk.map("a")) == SYNCED + WRITTEN + b"and more"

@@ -23,16 +23,22 @@ FILES = {
 }
 
 
+def disk_with(files: dict[str, bytes]) -> SimulatedDisk:
+    disk = SimulatedDisk(Random(1))
+    disk.put_back(files)
+    return disk
+
+
 @pytest.mark.parametrize("kind", TAMPERINGS)
-def test_every_tampering_does_something_to_the_fork_alone(kind: str) -> None:
+def test_every_tampering_does_something_to_the_copy_alone(kind: str) -> None:
     looked: list[dict[str, bytes]] = []
-    files = dict(FILES)
+    disk = disk_with(FILES)
     for seed in range(20):
-        told = check_tampered(kind, files, OLDER, Random(seed), lambda disk: looked.append(disk.image()))
+        told = check_tampered(kind, disk, OLDER, Random(seed), lambda copy: looked.append(copy.image()))
         assert told.endswith(": everything is there")
     assert len(looked) == 20
     assert FILES not in looked
-    assert files == FILES
+    assert disk.image() == FILES
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
@@ -40,7 +46,7 @@ def test_where_there_is_nothing_to_do_it_to_nobody_looks(kind: str) -> None:
     def look(disk: SimulatedDisk) -> None:
         assert disk.image() != {"00.journal": b"first"}
 
-    told = check_tampered(kind, {"00.journal": b"first"}, {}, Random(1), look)
+    told = check_tampered(kind, disk_with({"00.journal": b"first"}), {}, Random(1), look)
     assert told.endswith((": everything is there", "there is nothing to do that to"))
 
 
@@ -54,11 +60,11 @@ def test_a_sentence_is_an_answer_and_silence_is_not() -> None:
     def break_down(disk: SimulatedDisk) -> None:
         raise KeyError(9)
 
-    told = check_tampered("lose-newest", FILES, OLDER, Random(1), refuse)
+    told = check_tampered("lose-newest", disk_with(FILES), OLDER, Random(1), refuse)
     assert told == "09.journal got lost: 09.journal is missing. Restore the folder from a copy."
     for look in (differ, break_down):
         with pytest.raises(Violation) as caught:
-            check_tampered("lose-newest", FILES, OLDER, Random(1), look)
+            check_tampered("lose-newest", disk_with(FILES), OLDER, Random(1), look)
         assert caught.value.invariant == RULE
         assert "09.journal got lost" in caught.value.text
 

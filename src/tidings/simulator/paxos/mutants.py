@@ -19,7 +19,7 @@ from tidings.protocols.multipaxos.acceptor import Acceptor
 from tidings.protocols.multipaxos.leader import Leader, Proposal
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.membership import History, Membership, Term
-from tidings.protocols.multipaxos.messages import Accepted, Decided, Persist, Promise, ReadReady
+from tidings.protocols.multipaxos.messages import Accepted, Persist, Promise, ReadReady
 from tidings.protocols.multipaxos.records import Known, Record, Snapshot, Whole
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import ZERO, Ballot, Command, Noop, Value
@@ -460,23 +460,6 @@ def _damage_left_alone() -> Iterator[None]:
 @_mutant("repair-forgotten", "what was damaged is fetched, and looked for where it was", PROGRESS, first_seed=28)
 def _repair_forgotten() -> Iterator[None]:
     with patched(Row, "move", lambda _: lambda self, address, size_bytes, new_address: None):
-        yield
-
-
-@_mutant(
-    "wait-behind-gap",
-    "what is known to be chosen waits to be told again, behind what is damaged",
-    PROGRESS,
-    first_seed=9001602,
-)
-def _wait_behind_gap() -> Iterator[None]:
-    def make(decide_sure: Any) -> Any:
-        def planted(self: Log) -> list[Decided]:
-            return decide_sure(self) if self.decided == self.start else []
-
-        return planted
-
-    with patched(Log, "decide_sure", make):
         yield
 
 
