@@ -16,6 +16,7 @@ from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.stage_workload import make_stage_world
+from tidings.simulator.tampering import TAMPERED
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
 
@@ -26,9 +27,6 @@ WORLDS = ("topics", "groups", "stages", "paxos", "cluster", "ring-cluster")
 """Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, clients of
 such replicas, or of a ring of them.
 """
-
-TAMPERED = "tampered"
-"""The world of topics, at whose end files are lost, exchanged and damaged."""
 
 
 class Result(msgspec.Struct, frozen=True):

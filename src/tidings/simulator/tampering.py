@@ -18,6 +18,8 @@ from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX, SNAPSHOT_SUFFI
 from tidings.simulator.checkers import Violation
 from tidings.simulator.disk import SimulatedDisk
 
+TAMPERED = "tampered"
+"""The world of topics, at whose end such things happen."""
 RULE = "what happened to the files is told, or nothing of it is felt"
 SUFFIXES = (JOURNAL_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 CUT_BYTES_MAX = 200
