@@ -322,7 +322,7 @@ class ReplicaEngine:
         self._stage(_Local(command, bodies))
 
     def _known(self) -> Persist:
-        """How far the log is decided. Never less than an earlier record may have said: see `Damage`."""
+        """How far the log is decided, all of which the records before this one hold."""
         return Persist((Known(self.replica.log.decided),))
 
     # What is damaged.

@@ -5,12 +5,12 @@
       '-- forgotten here once the runtime has applied them
 
 Below `decided` the log holds nothing but chosen values. What is behind it may still be replaced under a higher ballot.
-A slot counts as decided for one of three reasons: this node leads and has counted a majority; the leader says so and
-our value came under that leader's very ballot; or another replica sent the value as chosen.
+A slot counts as decided for one of four reasons: this node leads and has counted a majority; the leader says so and
+our value came under that leader's very ballot; another replica sent the value as chosen; or our own disk said so.
 
 Damage to the disk may have left a gap in what was decided. What lies behind it and was known to be chosen is kept under
 the ballot `CHOSEN` and is decided again as soon as others have filled the gap. Nobody else may know it: if it waited to
-be told, the whole group might.
+be told, the whole group might wait.
 """
 
 from __future__ import annotations
