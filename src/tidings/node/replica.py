@@ -409,7 +409,7 @@ class ReplicaEngine:
         next_slot = head.snapshot.next_slot
         ours = tuple(replica.log.judge(kept.entry) for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
         promised, known = replica.acceptor.promised, replica.log.known_beyond(next_slot)
-        self._exchange.install(Head(replica.node, promised, head.snapshot, (), head.state, ours, known))
+        self._exchange.install(Head(replica.node, promised, head.snapshot, (), head.state, ours, known=known))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
         self._staged = [each for each in self._staged if isinstance(each, Persist)]
         self._rebuild()
