@@ -10,11 +10,7 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
 
 PYTEST_FLAGS ?= -n 2 --dist worksteal
-SEEDS        ?= 20000
-GROUP_SEEDS  ?= 10000
-PAXOS_SEEDS  ?= 20000
-CLUSTER_SEEDS ?= 2000
-RING_SEEDS   ?= 2000
+SEEDS        ?= 60000
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo test soak bench lint format lock clean
@@ -58,13 +54,9 @@ test: $(STAMP) ## lint, types and every test that ends in minutes
 	$(BIN)/mypy
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
-soak: $(STAMP) ## the long tests, SEEDS=20000 simulated worlds, GROUP_SEEDS=10000 of groups, PAXOS_SEEDS=20000 of replicas, CLUSTER_SEEDS=2000 of their clients, RING_SEEDS=2000 of rings
+soak: $(STAMP) ## the long tests, and SEEDS=60000 fresh seeds of all simulated worlds
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0
-	$(BIN)/tidings simulate --seeds $(SEEDS)
-	$(BIN)/tidings simulate --world groups --seeds $(GROUP_SEEDS)
-	$(BIN)/tidings simulate --world paxos --seeds $(PAXOS_SEEDS)
-	$(BIN)/tidings simulate --world cluster --seeds $(CLUSTER_SEEDS)
-	$(BIN)/tidings simulate --world ring-cluster --seeds $(RING_SEEDS)
+	$(BIN)/tidings simulate --world all --seeds $(SEEDS) --all
 
 bench: $(STAMP) ## measure, beside the limits of this machine
 	@$(BIN)/tidings bench

@@ -1,7 +1,11 @@
-"""What holds for all tests: no example of Hypothesis is too slow, and what takes long begins early."""
+"""What holds for all tests: no example of Hypothesis is too slow, what takes long begins early, and simulated worlds
+have other seeds in every run.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,18 @@ settings.load_profile("patient")
 HERE = Path(__file__).parent
 LONG_FIRST = ("spark", "integration", "simulation")
 """Folders whose tests take seconds and more, those that take longest first."""
+
+
+FIRST_SEED = "TIDINGS_FIRST_SEED"
+
+
+def pytest_configure() -> None:
+    """Seeds that have always held say nothing new. The workers of a run inherit the one that is drawn here."""
+    os.environ.setdefault(FIRST_SEED, str(secrets.randbelow(10**12)))
+
+
+def pytest_report_header() -> str:
+    return f"seeds of simulated worlds: another run has the same ones with {FIRST_SEED}={os.environ[FIRST_SEED]}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

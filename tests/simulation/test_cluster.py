@@ -1,6 +1,6 @@
 """Made-up worlds in which clients use a broker that is a replica group, while everything goes wrong (P6, P7, P8).
 
-`tidings simulate --world cluster --seed S --trace` replays a seed that fails here; `make soak` runs 2,000 of them.
+`tidings simulate --world cluster --seed S --trace` replays a seed that fails here.
 `test_mutants` demands that each planted bug of this world is found.
 """
 
@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.message import TopicInfo
@@ -20,7 +21,6 @@ from tidings.simulator.client import ClientProcess
 from tidings.simulator.cluster.watch import ClusterWatch
 from tidings.simulator.cluster.workload import make_cluster_world
 from tidings.simulator.cluster.world import ClusterWorld
-from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.faults import SHAPES
 from tidings.simulator.run import run
@@ -30,11 +30,7 @@ WORLD = "cluster"
 
 
 def test_seeds() -> None:
-    for result in run_many(0, SEEDS, jobs=2, kind=WORLD):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --world cluster --seed {result.seed} --trace"
-        )
+    check_fresh(WORLD, SEEDS)
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:

@@ -18,6 +18,26 @@ def test_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.err == ""
 
 
+def test_every_run_has_seeds_of_its_own_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    firsts = []
+    for _ in range(2):
+        assert main(["simulate", "--seeds", "1", "--jobs", "1"]) == 0
+        firsts.append(capsys.readouterr().out.partition("--first-seed ")[2].split()[0])
+    assert firsts[0] != firsts[1]
+    assert main(["simulate", "--seeds", "1", "--jobs", "1", "--first-seed", firsts[0]]) == 0
+    assert "--first-seed" not in capsys.readouterr().out
+    assert main(["simulate", "--seeds", "1", "--jobs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["first_seed"] >= 0
+
+
+def test_all_worlds_run_by_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--world", "all", "--seeds", "16", "--jobs", "2", "--first-seed", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "4 of topics, 3 of groups, 3 of stages, 3 of paxos, 2 of cluster, 1 of ring-cluster"
+    assert main(["simulate", "--world", "all", "--seeds", "4", "--jobs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["worlds"] == {"groups": 1, "paxos": 1, "stages": 1, "topics": 1}
+
+
 def test_a_failure_says_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--seeds", "20", "--jobs", "1", "--mutant", "skip-sync"]) == 1
     error = capsys.readouterr().err
@@ -38,6 +58,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--seeds", "5", "--jobs", "1", "--mutant", "same-epoch", "--json"]) == 1
     failure, summary = map(json.loads, capsys.readouterr().out.splitlines())
     assert failure["invariant"] == "fenced sessions change nothing"
+    assert failure["replay"].startswith("tidings simulate --seed ")
     assert summary["failed"] == 1
 
 
@@ -68,6 +89,9 @@ def test_a_sweep_runs_every_seed_and_replays(capsys: pytest.CaptureFixture[str],
         ["--master", "local[2]"],
         ["--sweep", "--seed", "1"],
         ["--sweep", "--tasks", "4"],
+        ["--sweep", "--world", "all"],
+        ["--seed", "1", "--world", "all"],
+        ["--mutant", "skip-sync", "--world", "all"],
     ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

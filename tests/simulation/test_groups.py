@@ -1,47 +1,24 @@
 """Made-up worlds in which the members of a group crash, stall, leave and come back.
 
-`tidings simulate --world groups --seed S --trace` replays a seed that fails here; `make soak` runs 10,000 of them.
+`tidings simulate --world groups --seed S --trace` replays a seed that fails here.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
-from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import make_world, run
 
 SEEDS = 200
 WORLD = "groups"
-KEPT = Path(__file__).with_name("kept_group_seeds.txt")
-
-
-def kept_seeds() -> list[tuple[int, str]]:
-    """Seeds that have found something once, each with the name of what it found."""
-    lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
-    return [(int(words[0]), words[1]) for words in lines if words]
-
-
-def check(first_seed: int, count: int, jobs: int) -> None:
-    for result in run_many(first_seed, count, jobs, kind=WORLD):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --world groups --seed {result.seed} --trace"
-        )
 
 
 def test_seeds() -> None:
-    check(0, SEEDS, jobs=2)
-
-
-@pytest.mark.parametrize(("seed", "bug"), kept_seeds())
-def test_kept_seed(seed: int, bug: str) -> None:
-    check(seed, 1, jobs=1)
-    assert run(seed, mutant=bug).invariant in MUTANTS[bug].rules, "it does not find any more what it is kept for"
+    check_fresh(WORLD, SEEDS)
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:

@@ -1,6 +1,6 @@
 """Whole overlays in the simulator: HyParView and gossip under every fault, and planted faults (P1, P2, P3, P11, P12).
 
-A failure names its scenario and seed; `run(load(SCENARIO), SEED, trace=True)` is the same run again.
+`tidings simulate --world overlay-SCENARIO --seed S --trace` replays a seed that fails here.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.experiments.hyparview import failure
 from tidings.simulator.overlay import checkers
@@ -19,10 +20,6 @@ SCENARIOS = sorted(path.stem for path in FOLDER.glob("*.toml"))
 SEEDS = 4
 SEEDS_SOAK = 300
 SEEDS_MUTANT_MAX = 20
-KEPT = [
-    ("restless", 16),  # Two requests crossed, the link ended, and the late answer brought one half of it back.
-    ("loss", 286),  # A link was one-sided, mended, and one-sided again: the checker took it for one that stayed so.
-]
 
 
 def check(outcome: Outcome) -> None:
@@ -32,21 +29,13 @@ def check(outcome: Outcome) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
     """P2, P3, P12: views are mutual, connected and bounded; each message comes to each node once."""
-    for seed in range(SEEDS):
-        check(run(load(name), seed))
-
-
-@pytest.mark.parametrize(("name", "seed"), KEPT)
-def test_kept_seed(name: str, seed: int) -> None:
-    """Seeds that have found something once."""
-    check(run(load(name), seed))
+    check_fresh(f"overlay-{name}", SEEDS, jobs=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_with_many_seeds(name: str) -> None:
-    for seed in range(SEEDS, SEEDS_SOAK):
-        check(run(load(name), seed))
+    check_fresh(f"overlay-{name}", SEEDS_SOAK)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])

@@ -1,6 +1,6 @@
 """Made-up worlds in which three or five replicas agree while everything goes wrong (P6, P7).
 
-`tidings simulate --world paxos --seed S --trace` replays a seed that fails here; `make soak` runs 20,000 of them.
+`tidings simulate --world paxos --seed S --trace` replays a seed that fails here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Promote, Remove
@@ -29,16 +30,8 @@ MUTANT_SEEDS_MAX = 2_000
 PAXOS_MUTANTS = [name for name, mutant in MUTANTS.items() if mutant.world == WORLD]
 
 
-def check(first_seed: int, count: int, jobs: int) -> None:
-    for result in run_many(first_seed, count, jobs, kind=WORLD):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --world paxos --seed {result.seed} --trace"
-        )
-
-
 def test_seeds() -> None:
-    check(0, SEEDS, jobs=2)
+    check_fresh(WORLD, SEEDS)
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:

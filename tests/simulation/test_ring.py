@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidings
+from tests.simulation.seeds import check_fresh, first_seed
 from tests.simulation.traces import check_same_in_another_process
 from tidings.protocols.chord.ring import Ring
 from tidings.simulator.ring import checkers, tree_checkers
@@ -33,26 +34,27 @@ def keeps_the_invariants(seeds: range, loss: float = 0.0) -> None:
 
 
 def test_churn_keeps_the_invariants() -> None:
-    keeps_the_invariants(range(SEEDS))
+    check_fresh("ring-churn", SEEDS, jobs=1)
 
 
 @pytest.mark.soak
 def test_much_churn_keeps_the_invariants() -> None:
-    keeps_the_invariants(range(SEEDS, SEEDS + SEEDS_SOAK))
+    check_fresh("ring-churn", SEEDS_SOAK)
 
 
 def test_a_ring_that_loses_messages_becomes_ideal_when_left_alone() -> None:
-    keeps_the_invariants(range(10), loss=0.02)
+    keeps_the_invariants(range(first_seed(), first_seed() + 10), loss=0.02)
 
 
 @pytest.mark.soak
 def test_many_rings_that_lose_messages_become_ideal_when_left_alone() -> None:
-    keeps_the_invariants(range(10, 300), loss=0.02)
+    keeps_the_invariants(range(first_seed(), first_seed() + 300), loss=0.02)
 
 
 def test_the_rules_of_2001_break_the_ring() -> None:
-    """Each seed holds with the corrected rules (see above), so that it is the rules that break it."""
+    """Each seed holds with the corrected rules, so that it is the rules that break it."""
     broken = [result for seed in range(15) if (result := run_churn(seed, ring=Ring2001)).rule is not None]
+    keeps_the_invariants(range(15))
     assert len(broken) >= 5
     assert {result.rule for result in broken} & {checkers.LIVE, checkers.ONE_RING, checkers.ORDERED_RING}
     assert {result.rule for result in broken} <= set(checkers.RULES)

@@ -1,6 +1,6 @@
 """Made-up worlds in which groups join and leave a ring, and clients use it, while everything goes wrong (P7 to P12).
 
-`tidings simulate --world ring-cluster --seed S --trace` replays a seed that fails here; `make soak` runs 2,000 of them.
+`tidings simulate --world ring-cluster --seed S --trace` replays a seed that fails here.
 `test_mutants` demands that each planted bug of this world is found.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.errors import Moved
@@ -28,7 +29,6 @@ from tidings.simulator.cluster.ring_ledger import RingLedger
 from tidings.simulator.cluster.ring_watch import FencedAtOwners, OneOwner, mark_of
 from tidings.simulator.cluster.ring_workload import make_ring_world
 from tidings.simulator.ledger import Existing
-from tidings.simulator.many import run_many
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
@@ -38,11 +38,7 @@ HALF = (Arc(b"\x7f" * 32, b"\xff" * 32),)
 
 
 def test_seeds() -> None:
-    for result in run_many(0, SEEDS, jobs=2, kind=WORLD):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --world ring-cluster --seed {result.seed} --trace"
-        )
+    check_fresh(WORLD, SEEDS)
 
 
 def test_a_group_that_leaves_does_not_wait_for_an_heir_that_has_left_before_it() -> None:

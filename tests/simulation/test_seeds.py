@@ -5,46 +5,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
+from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
 
 SEEDS = 500
-SEEDS_SOAK = 20_000
-KEPT = Path(__file__).with_name("kept_seeds.txt")
-
-
-def kept_seeds() -> list[int]:
-    """The seeds that have found something once: the first word of each line that is not a comment."""
-    lines = (line.partition("#")[0].split() for line in KEPT.read_text(encoding="utf-8").splitlines())
-    return [int(words[0]) for words in lines if words]
-
-
-def check(first_seed: int, count: int, jobs: int) -> None:
-    for result in run_many(first_seed, count, jobs):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --seed {result.seed} --trace"
-        )
 
 
 def test_seeds() -> None:
-    check(0, SEEDS, jobs=2)
-
-
-@pytest.mark.soak
-def test_many_seeds() -> None:
-    check(0, SEEDS_SOAK, jobs=os.cpu_count() or 1)
-
-
-@pytest.mark.parametrize("seed", kept_seeds())
-def test_kept_seed(seed: int) -> None:
-    check(seed, 1, jobs=1)
+    check_fresh("topics", SEEDS)
 
 
 def test_a_seed_is_the_same_run_again() -> None:
@@ -58,7 +28,8 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 
 
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
-    assert list(run_many(0, 24, jobs=1)) == list(run_many(0, 24, jobs=2))
+    for kind in ("topics", "all"):
+        assert list(run_many(0, 24, jobs=1, kind=kind)) == list(run_many(0, 24, jobs=2, kind=kind))
 
 
 def test_every_kind_of_fault_is_drawn() -> None:

@@ -5,34 +5,16 @@
 
 from __future__ import annotations
 
-import os
-
-import pytest
-
-from tidings.simulator.many import run_many
+from tests.simulation.seeds import check_fresh
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
 SEEDS = 150
-SEEDS_SOAK = 10_000
 WORLD = "stages"
 
 
-def check(first_seed: int, count: int, jobs: int) -> None:
-    for result in run_many(first_seed, count, jobs, kind=WORLD):
-        assert result.invariant is None, (
-            f"seed {result.seed}: {result.invariant}: {result.text}\n"
-            f"replay: tidings simulate --world stages --seed {result.seed} --trace"
-        )
-
-
 def test_seeds() -> None:
-    check(0, SEEDS, jobs=2)
-
-
-@pytest.mark.soak
-def test_many_seeds() -> None:
-    check(0, SEEDS_SOAK, jobs=os.cpu_count() or 1)
+    check_fresh(WORLD, SEEDS)
 
 
 def test_a_run_is_not_idle() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import sys
 import time
+from collections import Counter
 
 import msgspec
 
@@ -14,18 +16,20 @@ from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
 from tidings.simulator.many import run_many
 from tidings.simulator.run import Result
-from tidings.simulator.worlds import MUTANTS, WORLDS, replay_command, run_seed
+from tidings.simulator.worlds import ALL, MUTANTS, SHARES, WORLDS, replay_command, run_seed
 
 HELP = """\
 Runs clients, broker and journal in virtual time, on a network that loses, delays and reorders and on a disk that
 tears and forgets, and checks that nothing acknowledged is lost and nothing comes twice. A seed decides everything
 that happens: the same seed is the same run. Exits with 1 when a run breaks an invariant, and says how to replay it.
+Every run draws seeds of its own, and says which, unless --first-seed or --seed names them.
 With --sweep every seed is run and the results become a table; with --master the seeds are tasks of a Spark cluster.
 """
 
 EXAMPLES = """\
   tidings simulate --seeds 1000
   tidings simulate --seeds 1000 --first-seed 5000 --jobs 4
+  tidings simulate --world all --seeds 100000 --all # all kinds of worlds by turns, whatever breaks
   tidings simulate --seed 42 --trace                # one run, line by line
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
@@ -39,14 +43,23 @@ EXAMPLES = """\
 """
 
 FAILURES_SHOWN_MAX = 10
+FIRST_SEED_MAX = 10**12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--world", metavar="NAME", choices=WORLDS, help=f"the kind of world (default: topics): {', '.join(WORLDS)}"
+        "--world",
+        metavar="NAME",
+        choices=(*WORLDS, ALL),
+        help=f"the kind of world (default: topics): {', '.join(WORLDS)}; {ALL}: {', '.join(SHARES)} by turns",
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
-    parser.add_argument("--first-seed", metavar="K", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument(
+        "--first-seed",
+        metavar="K",
+        type=int,
+        help="the first of them (default: another one in every run; 0 with --mutant)",
+    )
     parser.add_argument("--seed", metavar="S", type=int, help="run only this one")
     parser.add_argument("--trace", action="store_true", help="print what happens, line by line; with --seed")
     parser.add_argument("--mutant", metavar="NAME", choices=sorted(MUTANTS), help="plant a bug first")
@@ -79,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("--sweep runs many seeds: leave --seed out, or --sweep")
     if not arguments.sweep and any((arguments.master, arguments.tasks, arguments.lake)):
         arguments.usage_error("--master, --tasks and --lake are for sweeps: add --sweep")
+    if arguments.world == ALL and (arguments.sweep or arguments.seed is not None):
+        arguments.usage_error(f"--world {ALL} is for many seeds without --sweep: name one world")
     if arguments.tasks and not arguments.master:
         arguments.usage_error("--tasks are Spark's: add --master, or say --jobs")
     _choose_world(arguments)
@@ -86,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _list_mutants(arguments.json)
     if arguments.seed is not None:
         return _run_one(arguments)
+    _choose_first_seed(arguments)
     if arguments.sweep:
         return _run_sweep(arguments)
     return _run_all(arguments)
@@ -97,6 +113,18 @@ def _choose_world(arguments: argparse.Namespace) -> None:
     if arguments.world not in (None, wanted):
         arguments.usage_error(f"{arguments.mutant} is a bug of the world {wanted!r}: leave --world out")
     arguments.world = wanted
+
+
+def _choose_first_seed(arguments: argparse.Namespace) -> None:
+    """Another one in every run: seeds that have always held say nothing new. For planted bugs it does not matter."""
+    if arguments.first_seed is not None:
+        return
+    if arguments.mutant is not None:
+        arguments.first_seed = 0
+        return
+    arguments.first_seed = secrets.randbelow(FIRST_SEED_MAX)
+    if not arguments.json:
+        print(f"Seeds from {arguments.first_seed} on: --first-seed {arguments.first_seed} runs them again", flush=True)
 
 
 def _run_one(arguments: argparse.Namespace) -> int:
@@ -122,21 +150,25 @@ def _run_one(arguments: argparse.Namespace) -> int:
 def _run_all(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     count, failed, events = 0, 0, 0
+    worlds: Counter[str] = Counter()
     results = run_many(arguments.first_seed, arguments.seeds, arguments.jobs, arguments.mutant, arguments.world)
     with progress_bar("seeds", arguments.seeds) as tell:
         for result in results:
             count += 1
+            worlds[result.world] += 1
             tell(count)
             events += result.events
             if result.invariant is not None:
                 failed += 1
                 if arguments.json:
-                    print_json(_fields(result))
+                    print_json(_fields(result) | {"replay": _replay(result, arguments.mutant)})
                 elif failed <= FAILURES_SHOWN_MAX:
                     _tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
                 if not arguments.all:
                     break
-    return _conclude(arguments.json, count, failed, events, time.monotonic() - began)
+    if arguments.world == ALL and not arguments.json:
+        print(", ".join(f"{worlds[world]} of {world}" for world in SHARES))
+    return _conclude(arguments, count, failed, events, time.monotonic() - began, worlds)
 
 
 def _run_sweep(arguments: argparse.Namespace) -> int:
@@ -165,12 +197,24 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
         if folder is not None:
             print(f"The table is in {folder}/runs")
     failed = summary.broken + summary.raised
-    return _conclude(arguments.json, summary.seeds + summary.raised, failed, summary.events, seconds)
+    count = summary.seeds + summary.raised
+    return _conclude(arguments, count, failed, summary.events, seconds, {arguments.world: count})
 
 
-def _conclude(as_json: bool, count: int, failed: int, events: int, seconds: float) -> int:
-    if as_json:
-        print_json({"seeds": count, "failed": failed, "events": events, "seconds": round(seconds, 3)})
+def _conclude(
+    arguments: argparse.Namespace, count: int, failed: int, events: int, seconds: float, worlds: dict[str, int]
+) -> int:
+    if arguments.json:
+        print_json(
+            {
+                "first_seed": arguments.first_seed,
+                "seeds": count,
+                "worlds": dict(sorted(worlds.items())),
+                "failed": failed,
+                "events": events,
+                "seconds": round(seconds, 3),
+            }
+        )
     else:
         outcome = "every invariant held" if not failed else f"{failed} broke an invariant"
         print(f"{count} seeds in {seconds:.1f} s, {count / seconds:.0f} seeds/s, {events} events: {outcome}")

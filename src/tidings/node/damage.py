@@ -1,4 +1,4 @@
-"""What is lost with damaged records of the segment that a replica was writing, and what can still be said of it."""
+"""What is lost with damaged records of the segment that a replica was writing; `repairs` is about sealed ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ class Damage:
     next record that says how far that was.
     """
 
-    def __init__(self, damaged: list[Span]) -> None:
+    def __init__(self, damaged: list[Span], known: int) -> None:
         self._damaged = damaged
         self._seen = 0
+        self.known = known
+        """How far the journal says that all is decided."""
         self._decided_after: int | None = None
         self.promised = ZERO
         self.lost_slots: list[int] = []
@@ -27,17 +29,22 @@ class Damage:
     def found(self) -> bool:
         return bool(self._damaged or self.lost_slots)
 
-    def see(self, record: Record) -> None:
+    def see(self, record: Record) -> bool:
+        """Looks at the next record; whether others were lost just before it."""
         self.promised = max(self.promised, Ballot(record.ballot_number, record.ballot_node))
-        if len(self._damaged) > self._seen:
-            self._seen, self._decided_after = len(self._damaged), None
+        if len(self._damaged) == self._seen:
+            return False
+        self._seen, self._decided_after = len(self._damaged), None
+        return True
 
     def see_decided(self, decided: int) -> None:
+        # A life that had to fetch again what earlier damage took may say less than the one before it.
+        self.known = max(self.known, decided)
         if self._decided_after is None:
-            self._decided_after = decided
+            self._decided_after = self.known
 
-    def is_decided(self, decided: int, reach: int) -> bool:
+    def is_decided(self, reach: int) -> bool:
         """Whether everything that the lost records may have accepted is decided by now."""
         if not self._damaged:
             return True
-        return self._decided_after is not None and decided >= self._decided_after + reach
+        return self._decided_after is not None and self.known >= self._decided_after + reach

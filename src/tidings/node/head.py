@@ -19,6 +19,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     address: int
+    chosen: bool = False
+    """Known to be chosen, and waiting only for what damage has taken before it."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +37,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """The first slot above everything that was accepted or known to be decided, be it damaged here by now or not."""
     memories: tuple[Memory, ...] = ()
     """What the other members have said of themselves."""
+    known: int = 0
+    """Not 0 while something is missing that damage has taken: every slot below is known to be decided."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

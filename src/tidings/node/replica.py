@@ -39,6 +39,7 @@ from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
 from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.state import State
+from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History, Membership, Term
 from tidings.protocols.multipaxos.messages import (
@@ -58,12 +59,12 @@ from tidings.protocols.multipaxos.messages import Piece as FilePiece
 from tidings.protocols.multipaxos.records import (
     Installed,
     Known,
+    Lost,
     Named,
     Promised,
     Record,
     Snapshot,
     Stored,
-    Whole,
 )
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import (
@@ -170,9 +171,15 @@ class ReplicaEngine:
         if begun:
             self._stage(Persist(tuple(begun)))
             replayed += begun
+        log = self.replica.log
         self.replica.restore(whole, replayed, damaged)
-        self._apply_through(self.replica.log.decided)
-        self.replica.log.forget_below(self.applied)
+        self._kept = {slot: kept for slot, kept in self._kept.items() if slot in log.entries}
+        # What came along when files were exchanged waits until it has an address.
+        self._apply_through(
+            next((slot for slot in range(self.applied, log.decided) if slot not in self._kept), log.decided)
+        )
+        self._decided.extend(Decided(slot, log.entries[slot].value) for slot in range(self.applied, log.decided))
+        log.forget_below(self.applied)
         self.notifications.clear()  # All of that has happened in an earlier life.
         taken = tuple(Stored(entry) for entry in (head.taken if head is not None else ()) if self._lacks(entry))
         if taken:  # Out of the head and into the journal, so that they have addresses.
@@ -183,10 +190,13 @@ class ReplicaEngine:
         return count
 
     def _lacks(self, entry: Entry) -> bool:
-        return entry.slot >= self.applied and entry.slot not in self._kept
+        return entry.slot in self.replica.log.entries and entry.slot not in self._kept
 
-    def _rebuild(self) -> tuple[Head | None, Whole | None, list[Record], int, bool]:
-        """Reads the journal, and brings the state to where the records say that it has come."""
+    def _rebuild(self) -> tuple[Head | None, records.Whole | None, list[Record | Lost], int, bool]:
+        """Reads the journal, and brings the state to where the records say that it has come.
+
+        With it comes whether something that was decided may be missing.
+        """
         recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
         self._kept.clear()
@@ -200,14 +210,15 @@ class ReplicaEngine:
             self.places.load(pieces, head.snapshot.next_slot)
             self._forget_places()
             self._stand_at(head.snapshot)
-        replayed: list[Record] = []
-        damage = Damage(recovery.damaged)
+        replayed: list[Record | Lost] = []
+        damage = Damage(recovery.damaged, head.known if head is not None else 0)
         known = count = 0
         for found in recovery.records:
             if head is not None and whole is None:
                 whole = self._load_held(head, damage)
             count += 1
-            damage.see(found)
+            if damage.see(found):
+                replayed.append(Lost())
             if found.kind == LOCAL:
                 # Behind damage it may speak of what is not applied; the old copies are still there.
                 if not damage.found:
@@ -227,29 +238,31 @@ class ReplicaEngine:
         if head is not None and whole is None:
             whole = self._load_held(head, damage)
         if damage.found:
-            self._check_damage(damage, known)
+            self._check_damage(damage)
             replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
-        return head, whole, replayed, count, damage.found
+        return head, whole, replayed, count, damage.found or (head is not None and head.known > 0)
 
-    def _check_damage(self, damage: Damage, known: int) -> None:
+    def _check_damage(self, damage: Damage) -> None:
         """What is lost can be had from others only if it is decided."""
         lost = [slot for slot in damage.lost_slots if slot not in self._kept]
         reach = REACH_WINDOWS * self.history.window
-        if not self.history.terms or not damage.is_decided(known, reach) or any(slot >= known for slot in lost):
+        if not self.history.terms or not damage.is_decided(reach) or any(slot >= damage.known for slot in lost):
             raise StorageDamaged(
                 "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
                 "it has accepted."
             )
 
-    def _load_held(self, head: Head, damage: Damage) -> Whole:
+    def _load_held(self, head: Head, damage: Damage) -> records.Whole:
         for held in head.held:
             found = self.journal.record_at(held.address)
             record = put_together(found[0], self.journal) if found is not None else None
             if found is not None and isinstance(record, Stored):
-                self._keep(record.entry, found[0])
+                entry = record.entry
+                self._keep(Entry(entry.slot, CHOSEN, entry.value) if held.chosen else entry, found[0])
             else:
                 damage.lost_slots.append(held.slot)
-        return Whole(head.promised, head.snapshot, (*head.taken, *(kept.entry for kept in self._kept.values())))
+        kept = (each.entry for each in self._kept.values())
+        return records.Whole(head.promised, head.snapshot, (*head.taken, *kept), head.known)
 
     def _keep(self, entry: Entry, record: JournalRecord) -> None:
         older = self._kept.get(entry.slot)
@@ -319,7 +332,7 @@ class ReplicaEngine:
         self._stage(Local(command, bodies))
 
     def _known(self) -> Persist:
-        """How far the log is decided. Never less than an earlier record may have said: see `Damage`."""
+        """How far the log is decided, all of which the records before this one hold."""
         return Persist((Known(self.replica.log.decided),))
 
     # What is damaged.
@@ -327,6 +340,8 @@ class ReplicaEngine:
     def mend(self, span: Span) -> bool:
         """Asks the others at once for what is damaged between two addresses; whether they may have it."""
         found, asked = self.repairs.find(span)
+        if asked:  # Until what is damaged has come again, a restart must know that it is decided and can be asked for.
+            self._stage(self._known())
         return self._ask_for(asked) and found
 
     def ask_again(self) -> int:
@@ -416,12 +431,19 @@ class ReplicaEngine:
             self._exchange.drop()
             return
         next_slot = head.snapshot.next_slot
-        ours = tuple(kept.entry for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
-        reach = max(next_slot, self.witness.extent.reach)
-        memories = self.witness.memories()
-        promised = replica.acceptor.promised
+        ours = tuple(replica.log.judge(kept.entry) for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
         self._exchange.install(
-            Head(replica.node, promised, head.snapshot, (), head.state, ours, reach=reach, memories=memories)
+            Head(
+                replica.node,
+                replica.acceptor.promised,
+                head.snapshot,
+                held=(),
+                state=head.state,
+                taken=ours,
+                reach=max(next_slot, self.witness.extent.reach),
+                memories=self.witness.memories(),
+                known=replica.log.known_beyond(next_slot),
+            )
         )
         self.witness.keep(Installed(head.snapshot))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
@@ -479,10 +501,21 @@ class ReplicaEngine:
 
     def _seal(self) -> tuple[bytes, bytes]:
         index, state = self.state.seal()
-        held = tuple(Held(slot, kept.record_address) for slot, kept in sorted(self._kept.items()))
-        promised, reach = self.replica.acceptor.promised, self.witness.extent.reach
-        memories = self.witness.memories()
-        head = Head(self.replica.node, promised, self._snapshot(), held, state, reach=reach, memories=memories)
+        replica, log = self.replica, self.replica.log
+        held = tuple(
+            Held(slot, kept.record_address, log.judge(kept.entry).ballot == CHOSEN)
+            for slot, kept in sorted(self._kept.items())
+        )
+        head = Head(
+            replica.node,
+            replica.acceptor.promised,
+            self._snapshot(),
+            held,
+            state,
+            reach=self.witness.extent.reach,
+            memories=self.witness.memories(),
+            known=log.known_beyond(self.applied),
+        )
         return encode(self.places.seal(index)), encode(head)
 
     def _snapshot(self) -> Snapshot:

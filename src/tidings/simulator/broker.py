@@ -13,7 +13,7 @@ from tidings.node.engine import Engine
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings, JournalSettings
-from tidings.simulator.disk import PowerCut
+from tidings.simulator.disk import PowerCut, SimulatedDisk
 from tidings.simulator.faults import ClockJump, End, FullDisk
 from tidings.simulator.process import START_MS, DiskProcess
 from tidings.simulator.recovery_checker import RecoveryEqualsPrefix
@@ -60,7 +60,7 @@ class BrokerProcess(DiskProcess):
         self.life += 1
         self._life_offset_ms = self._clock_offset_ms
         self._commit = None
-        engine = Engine(self._settings, Journal.open(self.disk, self._journal_settings))
+        engine = self.open_on(self.disk)
         if self._pace.lanes is not None:
             engine.broker.sharing._settings = self._pace.lanes
         try:
@@ -81,6 +81,9 @@ class BrokerProcess(DiskProcess):
         self._watch_machine(engine)
         life = self.life
         world.after(0, lambda: self._tick(life))
+
+    def open_on(self, disk: SimulatedDisk) -> Engine:
+        return Engine(self._settings, Journal.open(disk, self._journal_settings))
 
     def _watch_machine(self, engine: Engine) -> None:
         machine, watch = engine.broker.machine, self._world.watch

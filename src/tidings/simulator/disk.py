@@ -13,7 +13,7 @@ A write that is cut short this way has written some of its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from tidings.journal.disk import Buffer, DiskFull, SyncFailed
@@ -242,6 +242,22 @@ class SimulatedDisk:
     def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
         """Damages one bit of a file, as a bad sector would."""
         self._files[name].content[position] ^= 1 << bit
+
+    def lose(self, name: str) -> None:
+        """Removes a file behind its owner's back."""
+        del self._files[name]
+        self._files_synced.pop(name, None)
+
+    def image(self) -> dict[str, bytes]:
+        """What is in all files, for `put_back`."""
+        return {name: bytes(file.content) for name, file in sorted(self._files.items())}
+
+    def put_back(self, files: Mapping[str, bytes]) -> None:
+        """Puts what was once in files of these names in the place of what is in them now."""
+        for name, content in files.items():
+            file = self._files[name] = self._files_synced[name] = _File()
+            file.content += content
+            file.sync()
 
     # How it does it.
 

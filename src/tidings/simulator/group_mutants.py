@@ -9,9 +9,10 @@ from typing import Any
 from tidings.client.member import Member as ClientMember
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.assignment import Assignment
+from tidings.protocols.broker.claims import Claims
 from tidings.protocols.broker.groups import GroupState
 from tidings.protocols.broker.lanes import Lanes
-from tidings.protocols.broker.members import Member, Settlement, Stale
+from tidings.protocols.broker.members import Lane, Member, Settlement, Stale
 from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.effects import Send
@@ -156,6 +157,26 @@ def _short_lease() -> Iterator[None]:
         return planted
 
     with patched(Sharing, "on_tick", make):
+        yield
+
+
+@mutant(
+    "forget-ousted",
+    "what a claim takes from a member at work comes to the next one as new",
+    MARKED,
+    world=WORLD,
+    first_seed=7001398,
+)
+def _forget_ousted() -> Iterator[None]:
+    def make(oust: Any) -> Any:
+        def planted(self: Claims, lane: Lane, *rest: Any) -> None:
+            oust(self, lane, *rest)
+            for offset in lane.hold.queue if lane.hold is not None else ():
+                self._attempts.pop(offset, None)
+
+        return planted
+
+    with patched(Claims, "_oust", make):
         yield
 
 

@@ -16,6 +16,7 @@ from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.stage_workload import make_stage_world
+from tidings.simulator.tampering import TAMPERED
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world import World
 
@@ -51,7 +52,9 @@ def make_world(seed: int, kind: str = "topics") -> World:
         return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
     names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
     plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
-    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random))
+    world = World(
+        random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=kind == TAMPERED
+    )
     populate(world, names)
     return world
 

@@ -7,9 +7,11 @@ from random import Random
 
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.broker import BrokerProcess, Pace
+from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.faults import FaultPlan
 from tidings.simulator.network import Network
 from tidings.simulator.populated import PopulatedWorld
+from tidings.simulator.tampering import TAMPERINGS, check_tampered
 from tidings.simulator.watch import Watch
 
 PATIENCE_MS = 120_000
@@ -29,12 +31,17 @@ class World(PopulatedWorld):
         client: ClientSettings,
         make_watch: Callable[[World, BrokerSettings], Watch] = Watch,
         pace: Pace | None = None,
+        tampers: bool = False,
     ) -> None:
+        """`tampers`: at last things happen to the files of its broker that no process does."""
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
         self.watch = make_watch(self, broker)
         self.network = Network(self, plan)
         self.broker = BrokerProcess(self, broker, journal, pace or Pace())
+        self._tampers = tampers
+        self._older: dict[str, bytes] = {}
+        """The broker's files as they were half way."""
 
     @property
     def lives(self) -> int:
@@ -70,6 +77,17 @@ class World(PopulatedWorld):
             self.broker.start()
         assert self.broker.engine is not None
         self.watch.on_end(self.broker.engine)
+        if self._tampers:
+            self.broker.end("kill")
+            for kind in TAMPERINGS:
+                self.note("world", check_tampered(kind, self.broker.disk, self._older, self.random, self._look_at))
+
+    def _look_at(self, disk: SimulatedDisk) -> None:
+        """Opens a copy of the broker's disk and compares all of it with what should be there."""
+        engine = self.broker.open_on(disk)
+        engine.recover()
+        self.watch.recovery.compare(engine)
+        self.watch.on_end(engine)
 
     def _plan_faults(self) -> None:
         plan, network, broker = self.plan, self.network, self.broker
@@ -86,6 +104,8 @@ class World(PopulatedWorld):
             self.at(full.until_ms, broker.on_free_disk)
         for jump in plan.clock_jumps:
             self.at(jump.at_ms, lambda jump=jump: broker.on_clock_jump(jump))  # type: ignore[misc]
+        if self._tampers:
+            self.at(plan.calm_ms // 2, lambda: self._older.update(broker.disk.image()))
         self.at(plan.calm_ms, self._calm_down)
 
     def _calm_down(self) -> None:

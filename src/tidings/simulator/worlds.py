@@ -78,6 +78,35 @@ WITHOUT_BROKER = {
 
 WORLDS: tuple[str, ...] = (*BROKER_WORLDS, *WITHOUT_BROKER)
 
+ALL = "all"
+"""Not a world, but those with a broker or replicas by turns."""
+SHARES = {"topics": 5, "groups": 3, "stages": 4, "paxos": 3, "cluster": 2, "ring-cluster": 1}
+"""Of so many seeds together, how many each world gets: about as many as fit into the same time."""
+assert sorted(SHARES) == sorted(BROKER_WORLDS)
+
+
+def _take_turns() -> tuple[str, ...]:
+    """The worlds by their shares, mixed well, so that every stretch of a long run has its part of each."""
+    size = sum(SHARES.values())
+    turns = [(place / share, world) for world, share in SHARES.items() for place in range(1, share + 1)]
+    assert len(turns) == size
+    return tuple(world for _, world in sorted(turns))
+
+
+TURNS = _take_turns()
+
+
+def world_at(place: int, kind: str) -> str:
+    """The world of the seed that has this place in a run, counted from 0.
+
+    >>> world_at(7, "groups")
+    'groups'
+    >>> sorted({world_at(place, ALL) for place in range(18)}) == sorted(SHARES)
+    True
+    """
+    return TURNS[place % len(TURNS)] if kind == ALL else kind
+
+
 MUTANTS: dict[str, Mutant] = {
     **BROKER_MUTANTS,
     **{

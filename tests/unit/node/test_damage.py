@@ -65,13 +65,15 @@ def test_a_decided_slot_that_is_lost_is_fetched_from_the_others() -> None:
     damage(disk, engine, engine.places.record_address(3))
     disk.kill()
     again = open_engine(disk, 2)
-    assert (again.applied, row(again)) == (3, bodies(1, 2))
+    # What is known to be chosen counts; slot 2 may have been accepted again in the record that is lost.
+    assert (again.applied, row(again)) == (2, bodies(1, 1))
     assert again.replica.acceptor.promised == engine.replica.acceptor.promised
     accept(again, last + 1, decided=last + 1)
-    assert Fetch(3) in messages(again)
-    receive(again, 1, Chosen(3, (command(3),), last + 1))
+    assert Fetch(2) in messages(again)
+    receive(again, 1, Chosen(2, (command(2), command(3)), last + 1))
     commit(again)
-    receive(again, 1, Chosen(4, tuple(map(command, range(4, last + 1))), last + 1))
+    assert row(again) == bodies(1, last - 1), "what lies behind the gap need not come again"
+    accept(again, last + 1, decided=last + 1)
     commit(again)
     assert row(again) == bodies(1, last)
     assert misplaced(again) == []
@@ -135,6 +137,116 @@ def test_nothing_is_known_of_a_group_whose_founding_is_lost() -> None:
         open_engine(disk, 2)
 
 
+def test_what_a_lost_record_may_have_overruled_is_not_taken_for_decided() -> None:
+    """A value of an older ballot stands before the damage, and the one that was chosen in its place is lost."""
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 3)
+    accept(engine, 4, command(4, "old"), decided=4)
+    commit(engine)
+    higher = Ballot(9, 3)
+    last = REACH + 10
+    follow(engine, last, first=4, ballot=higher)
+    assert row(engine) == bodies(1, last)
+    damage(disk, engine, engine.places.record_address(4))
+    disk.kill()
+    again = open_engine(disk, 2)
+    assert row(again) == bodies(1, 3)
+    assert again.replica.log.known >= last
+    receive(again, 1, Chosen(4, (command(4),), last + 1))
+    commit(again)
+    assert row(again)[:4] == bodies(1, 4)
+
+
+def test_a_second_damage_counts_from_all_that_was_ever_decided() -> None:
+    """A life that fetches again what was lost decides less than the one before, and must not set the measure."""
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    last = REACH + 10
+    follow(engine, last)
+    accept(engine, last + 1, command(last + 1), decided=last + 1)
+    commit(engine)  # Accepted, undecided.
+    damage(disk, engine, engine.places.record_address(3))
+    disk.kill()
+    again = open_engine(disk, 2)
+    lost = again.journal.end_address
+    for number in (2, 3):
+        higher = Ballot(8 + number, 3)
+        accept(again, 1, decided=1, ballot=higher)
+        commit(again)
+        again.stage_local(msgspec.msgpack.encode(Carry(0)), (b"ann1",))
+        commit(again)
+    damage(disk, again, lost)
+    disk.kill()
+    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+        open_engine(disk, 2)
+
+
+def broken_at(slot: int, last: int, records_max: int = 1_000) -> tuple[SimulatedDisk, ReplicaEngine]:
+    """A follower that has come back after damage to a decided slot, of which nothing has come again so far."""
+    disk = make_disk()
+    engine = open_engine(disk, 2, records_max=records_max)
+    follow(engine, last)
+    damage(disk, engine, engine.places.record_address(slot))
+    disk.kill()
+    return disk, open_engine(disk, 2, records_max=records_max)
+
+
+def test_an_old_leader_cannot_put_anything_in_the_place_of_what_is_decided() -> None:
+    """Behind the gap: there its value is known. In the gap: it is accepted, and never taken for the decided one."""
+    last = REACH + 10
+    disk, engine = broken_at(3, last)
+    accept(engine, 3, command(3, "old"), command(4, "old"), decided=2)
+    commit(engine)
+    assert row(engine) == bodies(1, 1)
+    disk.kill()
+    again = open_engine(disk, 2)
+    assert row(again) == bodies(1, 1)
+    receive(again, 1, Chosen(2, (command(2), command(3)), last + 1))
+    commit(again)
+    assert row(again) == bodies(1, last - 1)
+
+
+def test_that_more_is_decided_than_is_here_is_known_also_when_the_segment_is_sealed() -> None:
+    """Otherwise a restart forgets it, and a leader may put something else there."""
+    last = REACH + 10
+    disk, engine = broken_at(3, last)
+    known = engine.replica.log.known
+    assert known > 3
+    engine._roll_wanted = True
+    accept(engine, 1, decided=1, ballot=Ballot(9, 3))
+    commit(engine)
+    assert engine.journal.segments
+    for _ in range(2):
+        disk.crash()
+        engine = open_engine(disk, 2)
+        assert (engine.replica.log.decided, engine.replica.log.known) == (2, known)
+    receive(engine, 1, Chosen(2, (command(2), command(3)), last + 1))
+    commit(engine)
+    assert row(engine) == bodies(1, last - 1)
+
+
+def test_what_waits_behind_a_gap_is_taken_along_when_files_are_exchanged() -> None:
+    last = REACH + 10
+    disk, engine = broken_at(3, last)
+    other = open_engine(make_disk(3), 3)
+    follow(other, last - 3)
+    receive(other, 2, Fetch(0))
+    commit(other)
+    receive(other, 2, Fetch(0))
+    while answers := messages(other):
+        for answer in answers:
+            receive(engine, 3, answer)
+        commit(engine)
+        for question in messages(engine):
+            receive(other, 2, question)
+        commit(other)
+    assert engine.applied == last, "what the files lack was here, and known to be chosen"
+    assert row(engine) == bodies(1, last - 1)
+    disk.crash()
+    assert row(open_engine(disk, 2)) == bodies(1, last - 1)
+
+
 # In sealed segments.
 
 
@@ -183,6 +295,29 @@ def test_a_sealed_slot_that_is_damaged_is_fetched_and_found_at_its_new_place() -
     again = open_engine(disk, 2, records_max=12)
     assert misplaced(again) == []
     assert again.places.record_address(slot) > address
+
+
+def test_a_restart_before_it_has_come_again_knows_that_it_is_decided() -> None:
+    """The slot was open when its segment was sealed, and nothing was written since it is decided."""
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 4)
+    accept(engine, 5, command(5), decided=5)
+    commit(engine)
+    engine._roll_wanted = True
+    accept(engine, 6, command(6), decided=5)
+    commit(engine)
+    accept(engine, 7, decided=7)  # A beat: nothing to write.
+    assert (engine.applied, engine.has_staged) == (7, False)
+    damage(disk, engine, engine.places.record_address(5))
+    assert check_all(engine) == 1
+    commit(engine)
+    disk.crash()
+    again = open_engine(disk, 2)
+    assert (again.applied, again.replica.log.known) == (5, 7)
+    receive(again, 1, Chosen(5, (command(5),), 7))
+    commit(again)
+    assert row(again) == bodies(1, 6)
 
 
 def test_what_was_repaired_is_found_also_when_that_is_sealed() -> None:

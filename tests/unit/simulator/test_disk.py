@@ -205,3 +205,30 @@ def test_a_flipped_bit_is_there_to_stay() -> None:
     disk.flip_bit("a", 3, bit=1)
     disk.crash()
     assert bytes(disk.read_at("a", 2, 3)) == b"sqs"
+
+
+def test_a_lost_file_is_gone_and_a_copy_that_is_put_back_is_there_to_stay() -> None:
+    disk = half_synced()
+    disk.sync("a")
+    older = disk.image()
+    disk.append("a", [b"more"])
+    disk.sync("a")
+    newer = disk.image()
+    disk.put_back(older)
+    disk.crash()
+    assert contents(disk)["a"][: len(older["a"])] == older["a"]
+    assert len(newer["a"]) > len(older["a"])
+    disk.lose("a")
+    disk.crash()
+    assert contents(disk) == {}
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    disk = half_synced()
+    disk.seal("a")
+    copy = disk.copied()
+    assert copy.image() == disk.image()
+    copy.append("a", [b"more"])
+    copy.crash()
+    disk.append("a", [b"and more"])
+    assert bytes(disk.map("a")) == SYNCED + WRITTEN + b"and more"

@@ -179,7 +179,8 @@ class Claims(Assignment):
         for offset, flight in flights.items():
             del flight.unsettled[offset]
             flight.refused.append(offset)
-            self._take_back(owner, flight.attempt, {offset: lane}, touched, failed=False)
+            # Its owner may be at work on it: that is no failure, but whoever gets it next has to know of it.
+            self._take_back(owner, flight.attempt + 1, {offset: lane}, touched, failed=False)
         for number in [number for number, flight in owner.flights.items() if not flight.unsettled]:
             del owner.flights[number]
         self._sweep(owner)

@@ -26,8 +26,9 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
 5. *A slot is decided by its own voters.* They follow from what was chosen at least a window of slots before it, all of
    which the proposer knows (`membership`). At most one change is open at a time.
 6. *Decided means chosen.* A node takes a slot for decided if it counted a majority of accepts itself; or if the leader
-   of a ballot says so and the value here came under that very ballot; or if another replica sends the value as chosen.
-   A leader that learns from others what it has proposed itself stops leading.
+   of a ballot says so and the value here came under that very ballot; or if another replica sends the value as chosen;
+   or if its own disk said so before damage took what lies before it. A leader that learns from others what it has
+   proposed itself stops leading.
 7. *Applied in order, once.* Slots are applied one after another without a gap, by the runtime (`node.replica`), when
    they are decided and on its disk; whether a command was chosen before, in another slot, is judged by the replicated
    state. A snapshot therefore contains that too, like the slot it stands at and who votes there.

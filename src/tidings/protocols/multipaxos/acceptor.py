@@ -12,7 +12,7 @@ from __future__ import annotations
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import Accept, Accepted, Persist, Prepare, Promise, Refused, Send
 from tidings.protocols.multipaxos.records import Promised, Record, Stored
-from tidings.protocols.multipaxos.values import ZERO, Ballot, Entry
+from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Entry
 from tidings.protocols.stack import Effect
 from tidings.settings import ReplicaSettings
 
@@ -76,6 +76,11 @@ class Acceptor:
         return Persist(tuple(records), (answer,))
 
     def _check_decided(self, slot: int, proposed: Entry) -> None:
-        """A chosen value is for ever: whoever proposes in its slot has to propose it again."""
+        """A chosen value is for ever: whoever proposes in its slot has to propose it again.
+
+        Unless it leads by an older ballot than the one that chose, of which we, who only heard of that, know nothing.
+        """
         held = self._log.entries.get(slot)
-        assert held is None or held.value == proposed.value, f"slot {slot} is {held}, and {proposed} is proposed in it"
+        assert held is None or held.ballot == CHOSEN or held.value == proposed.value, (
+            f"slot {slot} is {held}, and {proposed} is proposed in it"
+        )

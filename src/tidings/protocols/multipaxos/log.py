@@ -5,8 +5,12 @@
       '-- forgotten here once the runtime has applied them
 
 Below `decided` the log holds nothing but chosen values. What is behind it may still be replaced under a higher ballot.
-A slot counts as decided for one of three reasons: this node leads and has counted a majority; the leader says so and
-our value came under that leader's very ballot; or another replica sent the value as chosen.
+A slot counts as decided for one of four reasons: this node leads and has counted a majority; the leader says so and
+our value came under that leader's very ballot; another replica sent the value as chosen; or our own disk said so.
+
+Damage to the disk may have left a gap in what was decided. What lies behind it and was known to be chosen is kept under
+the ballot `CHOSEN` and is decided again as soon as others have filled the gap. Nobody else may know it: if it waited to
+be told, the whole group might wait.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from tidings.protocols.multipaxos.messages import Decided
 from tidings.protocols.multipaxos.records import (
     Installed,
     Known,
+    Lost,
     Named,
     Promised,
     Record,
@@ -48,7 +53,8 @@ class Log:
         self.start = 0
         self.decided = 0
         """The first slot that is not known to be decided."""
-        self._known = 0
+        self.known_before = 0
+        """Every slot below was known to be decided in an earlier life. After damage that may be more than is here."""
         self.undecided_bytes = 0
         """About how much is accepted and not decided: what a promise would have to report."""
         self.history = History(window=1, terms=())
@@ -59,8 +65,8 @@ class Log:
 
     @property
     def known(self) -> int:
-        """Every slot below is known to be decided. After damage to this disk that may be more than is still here."""
-        return max(self.decided, self._known)
+        """Every slot below is known to be decided, whether what it holds is here or not."""
+        return max(self.decided, self.known_before)
 
     @property
     def reach(self) -> int:
@@ -69,13 +75,15 @@ class Log:
 
     # From the disk.
 
-    def rebuild(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> Ballot:
+    def rebuild(self, whole: Whole | None, records: Iterable[Record | Lost], damaged: bool = False) -> Ballot:
         """Takes what a disk holds; the ballot that was promised. Of a damaged one decided slots may be missing."""
-        promised, snapshot, decided = ZERO, None, 0
+        promised, snapshot, known = ZERO, None, 0
         entries: dict[int, Entry] = {}
         if whole is not None:
-            promised, snapshot = whole.promised, whole.snapshot
+            promised, snapshot, known = whole.promised, whole.snapshot, whole.known
             entries = {entry.slot: entry for entry in whole.entries}
+        unsure = {entry.slot: None for entry in entries.values() if entry.ballot != CHOSEN}
+        """Slots whose entries nothing so far says to be chosen."""
         for record in records:
             match record:
                 case Promised(ballot):
@@ -84,10 +92,21 @@ class Log:
                     older = entries.get(entry.slot)
                     if older is None or older.ballot <= entry.ballot:
                         entries[entry.slot] = entry
-                    if entry.ballot != CHOSEN:
+                        unsure[entry.slot] = None
+                    if entry.ballot == CHOSEN:
+                        unsure.pop(entry.slot, None)
+                    else:
                         promised = max(promised, entry.ballot)
-                case Known():
-                    decided = max(decided, record.decided)
+                case Known(decided):
+                    known = max(known, decided)
+                    for slot in [slot for slot in unsure if slot < decided]:
+                        del unsure[slot]
+                        entries[slot] = Entry(slot, CHOSEN, entries[slot].value)
+                case Lost():
+                    # A lost record may have overruled them. They are decided by now, or this disk would be of no use.
+                    for slot in unsure:
+                        del entries[slot]
+                    unsure.clear()
                 case Installed(newer):
                     if snapshot is None or newer.next_slot > snapshot.next_slot:
                         snapshot = newer
@@ -97,16 +116,13 @@ class Log:
             self._stand_at(snapshot)
         self.entries = {slot: entry for slot, entry in sorted(entries.items()) if slot >= self.start}
         self._count_undecided()
-        self._known = decided
-        while self.decided < decided:
-            if self.decided not in self.entries:
-                if damaged:
-                    break  # Others have it.
-                raise StorageDamaged(
-                    f"Slot {self.decided} is missing, and it was decided. Give this node an empty folder, and let it "
-                    "join again."
-                )
-            self.decide_next()
+        self.known_before = known
+        self.decide_sure()
+        if self.decided < known and not damaged:  # Otherwise others have it.
+            raise StorageDamaged(
+                f"Slot {self.decided} is missing, and it was decided. Give this node an empty folder, and let it "
+                "join again."
+            )
         return promised
 
     # What is accepted.
@@ -115,7 +131,7 @@ class Log:
         """Keeps an entry in place of an older one; False if it is kept already."""
         older = self.entries.get(entry.slot)
         if older is not None and older.ballot >= entry.ballot:
-            assert older.value == entry.value, f"{entry} is proposed where {older} is"
+            assert older.ballot == CHOSEN or older.value == entry.value, f"{entry} is proposed where {older} is"
             return False
         self._keep(entry)
         return True
@@ -145,6 +161,13 @@ class Log:
             self.history.take(slot, value)
         return Decided(slot, value)
 
+    def decide_sure(self) -> list[Decided]:
+        """Decides what is known to be chosen and waited only for what was missing before it."""
+        decided = []
+        while (entry := self.entries.get(self.decided)) is not None and entry.ballot == CHOSEN:
+            decided.append(self.decide_next())
+        return decided
+
     def decide_through(self, end: int, ballot: Ballot) -> list[Decided]:
         """The leader of a ballot says that every slot below `end` is decided; decides what is known to be the value.
 
@@ -153,7 +176,7 @@ class Log:
         decided = []
         while self.decided < end and self._is_surely_chosen(ballot):
             decided.append(self.decide_next())
-        return decided
+        return decided + self.decide_sure()
 
     def _is_surely_chosen(self, ballot: Ballot) -> bool:
         entry = self.entries.get(self.decided)
@@ -167,12 +190,23 @@ class Log:
             if slot != self.decided:  # Behind us, or beyond a gap.
                 continue
             entry = self.entries.get(slot)
-            if entry is None or entry.value != value:
+            is_sure = entry is not None and (entry.ballot == CHOSEN or slot >= self.known_before)
+            if entry is None or entry.value != value or not is_sure:
                 entry = Entry(slot, CHOSEN, value)
                 self._keep(entry)
                 records.append(Stored(entry))
             decided.append(self.decide_next())
-        return records, decided
+        return records, decided + self.decide_sure()
+
+    def judge(self, kept: Entry) -> Entry:
+        """An entry that is on disk, under the ballot `CHOSEN` if it is known to be chosen and waits to be decided."""
+        entry = self.entries.get(kept.slot)
+        is_chosen = entry is not None and entry.ballot == CHOSEN and entry.value == kept.value
+        return Entry(kept.slot, CHOSEN, kept.value) if is_chosen else kept
+
+    def known_beyond(self, slot: int) -> int:
+        """How far all was known to be decided before damage took some of it; 0 if a state before `slot` has it all."""
+        return self.known_before if self.known_before > slot else 0
 
     # The state that the runtime has.
 

@@ -43,7 +43,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True, tag="known"):
-    """What the slots below hold here is chosen. Not needed for safety: it saves asking again after a restart."""
+    """What the slots below hold here is chosen: the records before this one say what that is."""
 
     decided: int
 
@@ -63,12 +63,19 @@ class Witnessed(msgspec.Struct, frozen=True, array_like=True, tag="witnessed"):
 Record = Named | Promised | Stored | Known | Installed | Witnessed
 
 
+class Lost(msgspec.Struct, frozen=True):
+    """Never on a disk: stands between two records where damage has taken others."""
+
+
 class Whole(msgspec.Struct, frozen=True):
     """All that the records so far say, in one."""
 
     promised: Ballot
     snapshot: Snapshot
     entries: tuple[Entry, ...]
+    """Those of the ballot `CHOSEN` are known to be chosen."""
+    known: int = 0
+    """After damage: every slot below is known to be decided, also those of which there is no entry."""
 
 
 _encoder = msgspec.msgpack.Encoder()

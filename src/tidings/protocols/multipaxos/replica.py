@@ -41,7 +41,7 @@ from tidings.protocols.multipaxos.messages import (
     TurnedAway,
 )
 from tidings.protocols.multipaxos.reads import Rounds
-from tidings.protocols.multipaxos.records import Known, Promised, Record, Snapshot, Whole
+from tidings.protocols.multipaxos.records import Known, Lost, Promised, Record, Snapshot, Whole
 from tidings.protocols.multipaxos.values import Noop, Promote, Value
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notify, Requested, SetTimer, TimerFired, UnexpectedEvent
 from tidings.settings import ReplicaSettings
@@ -87,10 +87,10 @@ class Replica:
 
     # Its life.
 
-    def restore(self, whole: Whole | None, records: Iterable[Record], damaged: bool = False) -> None:
+    def restore(self, whole: Whole | None, records: Iterable[Record | Lost], damaged: bool = False) -> None:
         """Takes what the disk holds; before `start`. `damaged`: some of what was decided may be missing."""
         self.acceptor.promised = self.log.rebuild(whole, records, damaged)
-        self._known = self.log.known
+        self._known = self.log.decided
         self._announced = self.log.history.newest.first_slot
 
     def start(self) -> list[Effect]:
@@ -105,7 +105,7 @@ class Replica:
             self._stop_proposing_below(snapshot.next_slot)
             self.log.install(snapshot)
             self._known = self.log.decided
-            self._take_decided([])
+            self._take_decided(self.log.decide_sure())
         self._effects += self._catchup.go_on(now_ms, node, snapshot.next_slot + 1)
         self._go_on()
         return self._effects

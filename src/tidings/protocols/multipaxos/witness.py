@@ -33,7 +33,7 @@ from tidings.errors import StorageDamaged
 from tidings.protocols.multipaxos.claims import NOTHING, Claim, Extent, Memory
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import Accept, Canvass, Persist, Prepare, Recall, Received, Remembered, Send
-from tidings.protocols.multipaxos.records import Installed, Known, Promised, Record, Stored, Witnessed
+from tidings.protocols.multipaxos.records import Installed, Known, Lost, Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot
 from tidings.protocols.stack import Effect
 from tidings.settings import ReplicaSettings
@@ -62,7 +62,7 @@ class Witness:
     # What we claim.
 
     def begin(
-        self, promised: Ballot, reach: int, memories: Iterable[Memory], records: Iterable[Record]
+        self, promised: Ballot, reach: int, memories: Iterable[Memory], records: Iterable[Record | Lost]
     ) -> list[Effect]:
         """A life begins with what is on the disk, and with a question to the other voters."""
         for record in records:

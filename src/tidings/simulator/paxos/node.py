@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from tidings.errors import StorageDamaged
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
-from tidings.journal.segment import journal_name
+from tidings.journal.segment import JOURNAL_SUFFIX, journal_name, slots_of
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.claims import Extent
 from tidings.protocols.multipaxos.messages import (
@@ -24,7 +24,7 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     TurnedAway,
 )
-from tidings.protocols.multipaxos.records import Snapshot
+from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
 from tidings.simulator.disk import PowerCut, SimulatedDisk
@@ -69,6 +69,11 @@ class Node(DiskProcess):
         self._timers_set = 0
         self._clock_offset_ms = START_MS
         self._paused_until_ms = 0
+        self._damaged: dict[int, bool] = {}
+        """Slots whose records were damaged here; whether their segment was still being written."""
+        self._said_decided = 0
+        """As far as this disk says it, synced, all is decided."""
+        self._last_commit_address = 0
         world.after(CHECK_EVERY_MS, self.check)
 
     # Its life.
@@ -88,6 +93,12 @@ class Node(DiskProcess):
             return
         except SyncFailed:
             self.die("sync", "during recovery, because a sync failed")
+            return
+        except StorageDamaged as refusal:
+            if not any(current or slot >= self._said_decided for slot, current in self._damaged.items()):
+                raise  # All that is damaged is sealed and known to be decided: it could have asked others for it.
+            world.note(self.name, f"refuses to start: {refusal}")
+            world.operator.on_refused(self.number)
             return
         self.engine = engine
         log, promised = engine.replica.log, engine.replica.acceptor.promised
@@ -161,25 +172,45 @@ class Node(DiskProcess):
                 self._fire(timer, number)
 
     def on_damage(self, choice: int) -> None:
-        """A bit flips in the record of something that is applied, in a segment that is sealed."""
+        """A bit flips in the record of something that is applied."""
         engine = self.engine
         if engine is None:
             return
-        # What the others do not have as it was decided they cannot give: then the group waits for this disk.
-        others = self._world.members_beside(self)
-        slots = [
-            (segment, slot)
-            for segment in engine.journal.segments
-            for slot in engine.places.within(*segment[1:3])
-            if all(other.has_whole(slot) for other in others)
-        ]
+        slots = self._damageable(engine)
         if slots:
-            segment, slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
-            place = engine.places.body_address if choice & 64 else engine.places.record_address
+            slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
+            address = (engine.places.body_address if choice & 64 else engine.places.record_address)(slot)
+            base_address, name = self._file_at(engine.journal, engine.places.record_address(slot))
             self._world.note(self.name, f"the record of slot {slot} is damaged")
-            position = place(slot) - segment.base_address
-            if position < segment.end_address - segment.base_address:
-                self.disk.flip_bit(journal_name(segment.first_slot), position, choice % 8)
+            if address - base_address < self.disk.size(name):
+                self.disk.flip_bit(name, address - base_address, choice % 8)
+                self._damaged[slot] = base_address == engine.journal.segment_address
+
+    def _file_at(self, journal: Journal, address: int) -> tuple[int, str]:
+        """Where the segment begins that has an address, and its name."""
+        for segment in journal.segments:
+            if segment.base_address <= address < segment.end_address:
+                return segment.base_address, journal_name(segment.first_slot)
+        return journal.segment_address, journal_name(slots_of(self.disk.names(), JOURNAL_SUFFIX)[-1])
+
+    def _damageable(self, engine: ReplicaEngine) -> list[int]:
+        """Slots whose records may be damaged without asking more of the group than it promises.
+
+        What the others do not have as it was decided they cannot give: then the group waits for this disk. What this
+        disk does not say to be decided it cannot ask for after a restart: then it refuses to start and is replaced by
+        another, which the group has to be able to bear.
+        """
+        # Damage to the last commit looks like one that was torn.
+        end = engine.journal.segment_address
+        if self._world.operator.may_replace:
+            end = max(end, self._last_commit_address)
+        others = self._world.members_beside(self)
+        return [
+            slot
+            for slot in engine.places.within(0, end)
+            if (slot < self._said_decided or self._world.operator.may_replace)
+            and all(other.has_whole(slot) for other in others)
+        ]
 
     def has_whole(self, slot: int) -> bool:
         """Whether it could send the value of a slot to others."""
@@ -304,6 +335,7 @@ class Node(DiskProcess):
             return
         commit = engine.commit
         assert commit is not None
+        address = engine.journal.end_address
         try:
             engine.journal.write(commit)
         except PowerCut:
@@ -312,6 +344,10 @@ class Node(DiskProcess):
         except SyncFailed:
             self.die("sync", "because a sync failed")
             return
+        self._last_commit_address = address
+        for record in engine.committing_records:
+            if isinstance(record, Known):
+                self._said_decided = max(self._said_decided, record.decided)
         self._world.watch.on_durable(self, engine.committing_records)
         try:
             engine.finish_commit(self.clock())

@@ -36,12 +36,32 @@ class Operator:
         """Whose folder is an older copy of itself, as long as it has not noticed."""
         self._busy = False
         """From the beginning of a task until its last change is settled."""
+        self.planned = 0
+        """Tasks that are still to come."""
 
     @property
     def idle(self) -> bool:
         return not self._tasks and not self._busy
 
+    @property
+    def may_replace(self) -> bool:
+        """Whether the group can bear the loss of a disk from now on: three vote, and nothing else is to be changed."""
+        return self.idle and not self.planned and len(self._world.ledger.voters) >= 3
+
+    def on_refused(self, number: int) -> None:
+        """A node refuses to start on its disk: another takes its place, as the node says."""
+        world = self._world
+        world.nodes[number].retire()
+        if number in world.ledger.members:
+            new = world.add_node()
+            self._wanted += [[Remove(number)], [Add(new), Promote(new)]]
+            world.note("operator", f"replaces a damaged disk: {self._wanted}")
+            if not self._busy:
+                self._busy = True
+                self._go_on()
+
     def on_work(self, work: Work) -> None:
+        self.planned -= 1
         self._tasks.append(work)
         if not self._busy:
             self._begin()

@@ -106,12 +106,13 @@ class PaxosWorld(Timeline):
         for node in members:
             node.end("power")
         for node in members:
-            while node.engine is None:  # A sync that was still to fail may fail now.
+            while node.engine is None and not node.retired:  # A sync that was still to fail may fail now.
                 node.start()
-        self.watch.on_last_restart(members)
+        self.watch.on_last_restart([node for node in members if not node.retired])
+        self.pass_until(lambda: self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing what is damaged")
         self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
         self.pass_until(self._all_in_place, self.now_ms + PROBE_MS_MAX, "fetching what is damaged")
-        self.watch.on_end(members)
+        self.watch.on_end([self.nodes[number] for number in self.ledger.members])
 
     def _plan_faults(self) -> None:
         plan = self.plan
@@ -135,6 +136,7 @@ class PaxosWorld(Timeline):
             self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
         for at_ms in plan.copies:
             self.at(at_ms, self._on_copy)
+        self.operator.planned = len(plan.works)
         for work in plan.works:
             self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
         self.at(plan.calm_ms, self._on_calm)

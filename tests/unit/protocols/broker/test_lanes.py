@@ -757,6 +757,24 @@ def test_of_two_claims_the_higher_attempt_wins() -> None:
         assert lanes.claim("cyd", [7], [key], 9, 0) is None
 
 
+def test_what_is_taken_from_its_owner_by_a_claim_is_marked_for_the_next_one() -> None:
+    """C8, C9: all that the owner was sent of the lane, for it may be at work on any of it; and it is no failure."""
+    lanes = group("ada", attempts_max=1)
+    lanes.offer(0, [RED, RED])
+    [owned] = lanes.pick(0)
+    assert list(owned.offsets) == [0, 1]
+    lanes.join("bob", 0)
+    claimed = lanes.claim("bob", [0], [RED], 2, 0)
+    assert claimed == Parcel(2, "bob", [0], 2)
+    lanes.grant("bob", 10)
+    assert lanes.exhausted() is None
+    [rest] = lanes.pick(0)
+    assert (rest.member, list(rest.offsets), rest.attempt) == ("bob", [1], 2)
+    assert finish(lanes, claimed) == [0]
+    assert finish(lanes, rest) == [1]
+    assert lanes._attempts == {}
+
+
 def test_a_claim_comes_after_others_got_to_work() -> None:
     """C8: it gets what is at the front of its lane and in no other hand."""
     lanes = group("ada", room=2)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.protocols.multipaxos.parts import command, make_log
+from tests.unit.protocols.multipaxos.parts import SETTINGS, command, make_log
 from tidings.errors import StorageDamaged
 from tidings.node.replica import founding
+from tidings.protocols.multipaxos.acceptor import Acceptor
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.membership import Membership, Term
-from tidings.protocols.multipaxos.messages import Decided
+from tidings.protocols.multipaxos.messages import Accept, Decided
 from tidings.protocols.multipaxos.records import (
     Installed,
     Known,
+    Lost,
     Named,
     Promised,
     Snapshot,
@@ -153,3 +155,40 @@ def test_a_snapshot_keeps_what_was_accepted_behind_it() -> None:
     log.install(Snapshot(3, 4, founding((1, 2, 3), 4).terms))
     assert list(log.entries) == [3]
     assert log.undecided_bytes == size_of(log.entries[3].value)
+
+
+def test_what_is_known_to_be_chosen_waits_only_for_what_is_missing_before_it() -> None:
+    """Nobody else may know that it is decided, so nobody else may be waited for."""
+    whole = Whole(HIGH, Snapshot(1, 4, founding((1, 2, 3), 4).terms), (Entry(2, LOW, command(2)),))
+    log = Log()
+    log.rebuild(whole, [Known(3)], damaged=True)
+    assert (log.decided, log.known) == (1, 3)
+    assert log.learn(1, (command(1),))[1] == [Decided(1, command(1)), Decided(2, command(2))]
+
+
+def test_what_damage_may_have_overruled_is_dropped() -> None:
+    records = [
+        Installed(founding((1, 2, 3), 4)),
+        Stored(Entry(1, LOW, command(1))),
+        Known(2),
+        Stored(Entry(2, LOW, command(9))),
+        Lost(),
+        Stored(Entry(3, HIGH, command(3))),
+        Known(4),
+    ]
+    log = Log()
+    log.rebuild(None, records, damaged=True)
+    assert (log.decided, log.known, sorted(log.entries)) == (2, 4, [1, 3])
+
+
+def test_an_older_leader_that_proposes_something_else_where_a_value_is_chosen_changes_nothing() -> None:
+    log = make_log()
+    log.learn(1, (command(1),))
+    acceptor = Acceptor(log, SETTINGS)
+    acceptor.accept(1, Accept(LOW, 1, (command(9),), 1, 0))
+    assert log.entries[1].value == command(1)
+    whole = Whole(ZERO, Snapshot(1, 4, founding((1, 2, 3), 4).terms), (Entry(2, CHOSEN, command(2)),), known=3)
+    log = Log()
+    log.rebuild(whole, [], damaged=True)
+    assert not log.store(Entry(2, LOW, command(9)))
+    assert log.entries[2].value == command(2)
