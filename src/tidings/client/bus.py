@@ -527,6 +527,11 @@ class Bus:
         """Makes whoever waits look again."""
         self._driver.wake()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a copy in the child of a fork, with which nothing can be done."""
+        return self._core.inherited
+
     def close(self) -> None:
         """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable."""
         if self._driver.closed:

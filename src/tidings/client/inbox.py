@@ -78,6 +78,10 @@ class Inbox:
             os.close(self._file)
             self._file = -1
 
+    def abandon(self) -> None:
+        """This is the child of a fork: the parent's lock stays, and nothing more is written from here."""
+        self.close()
+
     # The file.
 
     def _lock(self, file: int) -> None:

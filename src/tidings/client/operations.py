@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidings.client import forks
 from tidings.client.inbox import Inbox
 from tidings.client.parcels import Bulk, Entry, Single, Together
 from tidings.client.pending import Pending
@@ -94,6 +95,17 @@ class Core:
         self.subscriptions: dict[tuple[str, ...], None] | None = None
         """What the client has subscribed, once it has been asked."""
         self.stopping = False
+        self.inherited = False
+        """Whether this is a copy in the child of a fork."""
+        forks.own(self)
+
+    def abandon(self) -> None:
+        """This is the child of a fork: the files are the parent's."""
+        self.inherited = True
+        if self.inbox is not None:
+            self.inbox.abandon()
+        for recorder in self._recorders.values():
+            recorder.abandon()
 
     @property
     def client_id(self) -> str:

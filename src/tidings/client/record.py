@@ -133,6 +133,7 @@ class Recorder:
         self._handed = 0
         self._at_us = 0
         self._lanes = Lanes()
+        self._abandoned = False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -187,6 +188,13 @@ class Recorder:
             os.close(self._file)
             self._file = -1
 
+    def abandon(self) -> None:
+        """This is the child of a fork: nothing more is written, and the file is the parent's."""
+        self._abandoned = True
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
     def _lanes_of(self, who: Subscriber, batch: Batch, start: int, end: int) -> bytes | None:
         keys = batch.columns.keys
         if keys is None and who.lanes == "key":
@@ -199,6 +207,8 @@ class Recorder:
         return _packed(list(map(lanes.__getitem__, chosen)))  # type: ignore[arg-type]
 
     def _write(self, entry: Entry) -> None:
+        if self._abandoned:
+            return
         if self._file < 0 or self._size_bytes >= self._file_bytes or self._rows >= self._file_rows:
             self._next_file()
         self._append(entry)

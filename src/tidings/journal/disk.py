@@ -151,6 +151,11 @@ class _Descriptors:
         for name in list(self._open):
             self.drop(name)
 
+    def abandon(self) -> None:
+        """The same in the child of a fork, where a thread that is not there may have the lock."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
 
 class RealDisk:
     """A folder of the file system. Made if it is missing; refused if another process has it open."""
@@ -313,6 +318,13 @@ class RealDisk:
         self._readers.close()
         os.close(self._directory)
         os.close(self._lock)  # Drops the lock: the last thing, when nothing of ours is open any more.
+
+    def abandon(self) -> None:
+        """In the child of a fork: closes its copies of what is open. No file is touched, and the parent's lock stays."""
+        self._writers.abandon()
+        self._readers.abandon()
+        os.close(self._directory)
+        os.close(self._lock)
 
     def _forget(self, name: str) -> None:
         self._writers.drop(name)
