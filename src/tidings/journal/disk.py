@@ -320,7 +320,7 @@ class RealDisk:
         os.close(self._lock)  # Drops the lock: the last thing, when nothing of ours is open any more.
 
     def abandon(self) -> None:
-        """In the child of a fork: closes its copies of what is open. No file is touched, and the parent's lock stays."""
+        """In the child of a fork: closes its copies of what is open, touches no file and leaves the parent's lock."""
         self._writers.abandon()
         self._readers.abandon()
         os.close(self._directory)
