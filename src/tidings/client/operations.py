@@ -100,12 +100,8 @@ class Core:
         forks.own(self)
 
     def abandon(self) -> None:
-        """This is the child of a fork: the files are the parent's."""
+        """This is the child of a fork."""
         self.inherited = True
-        if self.inbox is not None:
-            self.inbox.abandon()
-        for recorder in self._recorders.values():
-            recorder.abandon()
 
     @property
     def client_id(self) -> str:

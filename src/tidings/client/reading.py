@@ -6,7 +6,9 @@ acknowledgement went astray is given out by the next `get` and neither lost nor 
 message when the next one is asked for.
 
 With an inbox a message counts as handed out once the inbox has it on disk: it is never given out again, not
-even if its acknowledgement fails or the loop ends with it in hand.
+even if its acknowledgement fails or the loop ends with it in hand. So that is the last thing that is done before it is
+handed out: a process that dies on that short way takes the message with it. The acknowledgement goes out when more is
+asked for, and if the process dies before, the next one finds the message in its inbox and acknowledges it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tidings.client.operations import (
     wait_for,
 )
 from tidings.client.stream import Stream
-from tidings.errors import Fenced, InvalidRequest, TidingsError, Unavailable
+from tidings.errors import Fenced, InvalidRequest, LocalError, TidingsError, Unavailable
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Position
 
@@ -111,36 +113,47 @@ def fill(core: Core, stream: Stream, deadline_ms: int | None) -> Operation[bool]
 
 
 def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operation[Message | None]:
-    """The next message, acknowledged; None when the deadline passed without one."""
+    """The next message, acknowledged, or written down in the inbox; None when the deadline passed without one."""
     streams = core.session.streams
     stream = streams.of(topics)
     yield from claim(stream, "get")
     try:
+        acknowledge_handed(core, stream)
+        if isinstance(stream.error, LocalError):  # The last acknowledgement was refused, say.
+            check(core, stream)
         if not (yield from fill(core, stream, deadline_ms)):
             return None
         message = stream.peek()
         assert message is not None
         write_down_head(core, stream)
-        mark(core, stream, message.topic, message.offset + 1)
+        position = Position(message.topic, message.offset + 1)
+        if core.inbox is not None:
+            hand_out(core, stream, message.topic, 1, position.offset)
+            return message
         core.session.now_ms = core.now_ms()
-        acked = streams.acknowledge(topics, (Position(message.topic, message.offset + 1),))
-        try:
-            yield from wait_for(acked)
-        except Unavailable:
-            if core.inbox is None:
-                raise
-        took(core, stream, message.topic, 1, message.offset + 1)
-        if acked.error is None:
-            stream.acknowledged_up_to((Position(message.topic, message.offset + 1),))
+        yield from wait_for(streams.acknowledge(topics, (position,)))
+        took(core, stream, message.topic, 1, position.offset)
+        stream.acknowledged_up_to((position,))
         return message
     finally:
         stream.owner = None
 
 
-def mark(core: Core, stream: Stream, topic: str, next_offset: int) -> None:
-    """Writes down that messages are about to be handed out."""
+def hand_out(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> None:
+    """With an inbox: the next messages count as handed out, and nothing more happens before the caller has them."""
+    assert core.inbox is not None
+    core.inbox.mark(stream.topics, topic, next_offset)
+    stream.marked = None
+    stream.advance(count)
+    stream.note(topic, next_offset)
+
+
+def acknowledge_handed(core: Core, stream: Stream) -> None:
+    """More is asked for: what the inbox says was handed out is acknowledged, without waiting for it."""
     if core.inbox is not None:
-        core.inbox.mark(stream.topics, topic, next_offset)
+        core.session.now_ms = core.now_ms()
+        core.session.streams.renew(stream)
+        core.session.streams.flush(stream)
 
 
 def write_down_head(core: Core, stream: Stream) -> None:
@@ -167,7 +180,8 @@ def write_down(core: Core, stream: Stream, batch: Batch, start: int, end: int) -
     if stream.on_return is None:
         stream.on_return = partial(recorder.returned, who)
     if batch.topic in stream.began:
-        recorder.stands(who, batch.topic, stream.began.pop(batch.topic))
+        recorder.stands(who, batch.topic, stream.began[batch.topic])
+        del stream.began[batch.topic]  # Not before it is written: the disk may have been full.
     recorder.handed(who, batch, start, end)
 
 
@@ -194,26 +208,26 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
         for stream in streams:
             yield from claim(stream, "get")
             claimed.append(stream)
+            acknowledge_handed(core, stream)
         yield from make_ready(core, streams)
         core.session.now_ms = core.now_ms()
         probes = [core.session.streams.probe(stream) for stream in streams if not stream.ready()]
         for probe in probes:
             yield from wait_for(probe)
         found = {stream: message for stream in streams if (message := stream.peek()) is not None}
-        for stream, message in found.items():
+        for stream in found:
             write_down_head(core, stream)
-            mark(core, stream, message.topic, message.offset + 1)
+        if core.inbox is not None:
+            for stream, message in found.items():
+                hand_out(core, stream, message.topic, 1, message.offset + 1)
+            return {message.topic: message for message in found.values()}
         core.session.now_ms = core.now_ms()
         acked = [
             core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
             for stream, message in found.items()
         ]
         for pending in acked:
-            try:
-                yield from wait_for(pending)
-            except Unavailable:
-                if core.inbox is None:
-                    raise
+            yield from wait_for(pending)
         for stream, message in found.items():
             took(core, stream, message.topic, 1, message.offset + 1)
         return {message.topic: message for message in found.values()}
@@ -258,8 +272,9 @@ class Reader:
             self._hand_out(batch, 1, batch.first_offset + index + 1)
         else:
             self._pace()
-            self._given_end = min(index + self._stride, len(batch.values))
-            write_down(self._core, self._stream, batch, index, self._given_end)
+            end = min(index + self._stride, len(batch.values))
+            write_down(self._core, self._stream, batch, index, end)
+            self._given_end = end
         assert self._messages is not None
         return islice(self._messages, self._stride)
 
@@ -310,7 +325,8 @@ class Reader:
         """Takes note of what has been dealt with since the last step."""
         done, self.done = self.done, 0
         core, stream, batch = self._core, self._stream, self._batch
-        if core.inbox is None and batch is not None and not stream.holds(batch):
+        acknowledge_handed(core, stream)
+        if batch is not None and not stream.holds(batch):
             self._batch = self._messages = None  # The subscription has been ended or made anew.
         elif core.inbox is None and batch is not None and done:
             next_offset = batch.first_offset + stream.index + done
@@ -327,11 +343,7 @@ class Reader:
 
     def _hand_out(self, batch: Batch, count: int, next_offset: int) -> None:
         """With an inbox what is handed out counts as dealt with."""
-        core, stream = self._core, self._stream
-        mark(core, stream, batch.topic, next_offset)
-        took(core, stream, batch.topic, count, next_offset)
-        core.session.now_ms = core.now_ms()
-        core.session.streams.flush(stream)
+        hand_out(self._core, self._stream, batch.topic, count, next_offset)
         if next_offset == batch.next_offset:
             self._batch = None
 

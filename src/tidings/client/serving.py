@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tidings.client.operations import Core, Operation, Until
-from tidings.client.reading import check, claim, give_back, make_ready, mark, took, write_down_head
+from tidings.client.reading import (
+    acknowledge_handed,
+    check,
+    claim,
+    give_back,
+    hand_out,
+    make_ready,
+    took,
+    write_down_head,
+)
 from tidings.client.stream import Stream
 from tidings.client.working import Bench
 from tidings.message import Message
@@ -41,6 +50,8 @@ class Service:
         """The next message and its handlers, or None when it is time to stop."""
         core = self._core
         self._settle()
+        for stream in self._streams:
+            acknowledge_handed(core, stream)
         self._bench.claim()
         if not self._streams:
             for topics in self._handlers:
@@ -73,6 +84,7 @@ class Service:
             give_back(stream, message.topic, message.offset, message.offset + 1)
         self._core.stopping = False
         for stream in self._streams:
+            acknowledge_handed(self._core, stream)
             stream.owner = None
         self._streams = []
         yield from self._bench.leave()
@@ -94,8 +106,8 @@ class Service:
                 self._in_hand = (stream, message)
                 write_down_head(self._core, stream)
                 if self._core.inbox is not None:
-                    mark(self._core, stream, message.topic, message.offset + 1)
-                    self._settle()
+                    hand_out(self._core, stream, message.topic, 1, message.offset + 1)
+                    self._in_hand = None
                 return message, self._handlers[stream.topics]
         work = self._bench.next()
         return None if work is None else (work[1], self._workers[work[0].group, work[0].topic])
