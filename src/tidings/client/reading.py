@@ -77,7 +77,7 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
             if marks:
                 positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
                 core.session.now_ms = core.now_ms()
-                yield from wait_for(core.session.streams.acknowledge(stream.topics, positions))
+                yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).pending)
             stream.opened = True
 
 
@@ -131,7 +131,7 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
             hand_out(core, stream, message.topic, 1, position.offset)
             return message
         core.session.now_ms = core.now_ms()
-        yield from wait_for(streams.acknowledge(topics, (position,)))
+        yield from wait_for(streams.acknowledge(topics, (position,)).pending)
         took(core, stream, message.topic, 1, position.offset)
         stream.acknowledged_up_to((position,))
         return message
@@ -226,8 +226,8 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
             core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
             for stream, message in found.items()
         ]
-        for pending in acked:
-            yield from wait_for(pending)
+        for call in acked:
+            yield from wait_for(call.pending)
         for stream, message in found.items():
             took(core, stream, message.topic, 1, message.offset + 1)
         return {message.topic: message for message in found.values()}

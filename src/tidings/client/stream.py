@@ -16,7 +16,7 @@ from tidings.client.parcels import Together
 from tidings.client.pending import Pending
 from tidings.errors import ProtocolError, TidingsError
 from tidings.message import Batch, Message
-from tidings.protocols.broker.messages import AnyAnswer, Delivery, Position
+from tidings.protocols.broker.messages import Delivery, Position
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Stream:
         """Whether anything has come since the last beat."""
         self.noted: dict[str, int] = {}
         self.acknowledged: dict[str, int] = {}
-        self.acking: Pending[AnyAnswer] | None = None
+        self.acking: Call | None = None
         self.began: dict[str, int] = {}
         """Where each topic stood when this session began with it."""
         self.record: Recorder | None = None
