@@ -104,6 +104,8 @@ class Driver:
     def _wait(self, wait: Wait) -> bool:
         """Drives the link until what is waited for has happened; False when the deadline came first."""
         until, deadline_ms = (wait, wait.deadline_ms) if isinstance(wait, Until) else (None, None)
+        if self._session.outgoing and not (self._driving or self.closed):
+            self._send()  # Also for a wait that is over already.
         while not (wait.done if until is None else until.ready()):  # type: ignore[union-attr]
             now_ms = self._clock()
             if deadline_ms is not None and now_ms >= deadline_ms:

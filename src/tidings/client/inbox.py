@@ -6,32 +6,43 @@ of an array. The first record is `[client]`, the name that the inbox belongs to.
 `[topics, topic, next offset]`, all messages of that topic below that offset having been handed out to the
 subscription named by its topics; an offset of -1 forgets the subscription. The last record of a place counts.
 
-Crash rules: a record is written with one write and synced before the message is handed out. An incomplete or
-zeroed record at the very end was therefore never acted upon, and is cut off. Anything else that fails its
-checks is StorageDamaged. A file that has grown large is replaced as a whole (written aside, synced, renamed).
-The file is locked, so that two processes cannot share it.
+Crash rules: a record is synced before the message is handed out. An incomplete or zeroed record at the very end was
+therefore never acted upon, and is cut off, with a word in the log. Anything else that fails its checks is
+StorageDamaged. A record for which the disk has no room is taken back, and nothing is handed out; once there is room the
+inbox goes on. A file that has grown large is replaced as a whole (written aside, synced, renamed).
+
+The file is locked, so that two processes cannot share it. If it is removed, replaced or cut while it is open, the next
+record fails. That a file which nobody had open was removed, or is an older copy, cannot be seen: messages that were
+handed out since, and whose acknowledgement the broker did not get, then come again, marked `redelivered`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import logging
 import os
 import struct
 import zlib
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
-from tidings.errors import InvalidRequest, StorageDamaged
+from tidings.client import forks
+from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 
 MAGIC = b"TIDINBX1"
 COMPACT_BYTES = 1024 * 1024
 FORGET = -1
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _HEADER = struct.Struct(">HHI")
 _Mark = tuple[tuple[str, ...], str, int]
 _mark_decoder = msgspec.msgpack.Decoder(_Mark)
 _owner_decoder = msgspec.msgpack.Decoder(tuple[str])
+_log = logging.getLogger("tidings.client.inbox")
 
 
 class Inbox:
@@ -48,12 +59,18 @@ class Inbox:
             raise InvalidRequest(
                 f"The inbox {self.path} cannot be opened ({error.strerror}): name a file in a folder of yours."
             ) from error
+        self._size_bytes = 0
+        self._failed = False
+        """Whether nobody knows any more what the file holds."""
         try:
             self._lock(self._file)
+            if not self._is_in_place():  # Whoever had the file open before has just replaced it.
+                raise self._in_use()
             self._size_bytes = self._load()
         except BaseException:
             os.close(self._file)
             raise
+        forks.own(self)
 
     def positions(self, topics: tuple[str, ...]) -> dict[str, int]:
         """How far each topic of a subscription has been handed out; topics without a mark are missing."""
@@ -69,8 +86,9 @@ class Inbox:
 
     def forget(self, topics: tuple[str, ...]) -> None:
         """The subscription is no more; a later one of the same name starts without marks."""
-        if self._marks.pop(topics, None):
+        if self._marks.get(topics):
             self._append(_record((topics, "", FORGET)))
+        self._marks.pop(topics, None)
 
     def close(self) -> None:
         """Gives the file and its lock back."""
@@ -88,9 +106,19 @@ class Inbox:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InvalidRequest(
-                f"The inbox {self.path} is in use by another process: give each process an inbox of its own."
-            ) from error
+            raise self._in_use() from error
+
+    def _in_use(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"The inbox {self.path} is in use by another process: give each process an inbox of its own."
+        )
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file is the one that has the name."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
 
     def _load(self) -> int:
         """Reads the marks and cuts off a torn end; how long the file then is."""
@@ -118,9 +146,11 @@ class Inbox:
                 "give each client an inbox of its own."
             )
         if at < len(data):
+            _log.warning(
+                "The inbox %s ended in %d bytes of an unfinished record, which are cut off.", self.path, len(data) - at
+            )
             os.ftruncate(self._file, at)
             os.fdatasync(self._file)
-        os.lseek(self._file, at, os.SEEK_SET)
         return at
 
     def _body(self, data: bytes, at: int) -> bytes | None:
@@ -153,14 +183,43 @@ class Inbox:
             self._marks.setdefault(topics, {})[topic] = next_offset
 
     def _append(self, record: bytes) -> None:
-        written = os.write(self._file, record)
-        if written != len(record):
-            raise StorageDamaged(f"The inbox {self.path} took only part of a record: is the disk full?")
-        os.fdatasync(self._file)
-        self._size_bytes += written
-        if self._size_bytes > self._compact_bytes:
-            self._size_bytes = self._replace()
+        """Brings a record onto the disk, all of it or nothing."""
+        if self._file < 0 or self._failed:
+            raise StorageError(f"The inbox {self.path} is closed, or its disk has failed: open the bus again.")
+        if not self._is_in_place() or os.fstat(self._file).st_size != self._size_bytes:
+            self._failed = True
+            raise StorageDamaged(
+                f"The inbox {self.path} was removed, replaced or changed while it was in use: close the bus, then put "
+                "the file back, or open the bus without it and expect repeated messages."
+            )
+        at, left = self._size_bytes, memoryview(record)
+        try:
+            while left:
+                written = os.pwrite(self._file, left, at)
+                at, left = at + written, left[written:]
+            os.fdatasync(self._file)
+        except OSError as error:
+            self._take_back(error)
+        self._size_bytes = at
+        if at > self._compact_bytes:
+            with contextlib.suppress(StorageError):  # There is no room for another file; this one is good.
+                self._size_bytes = self._replace()
             self._compact_bytes = max(self._compact_bytes, 2 * self._size_bytes)
+
+    def _take_back(self, error: OSError) -> NoReturn:
+        """A record did not get onto the disk: nothing of it may stay, or the next one would stand behind a half."""
+        self._failed = True
+        if error.errno in FULL_ERRORS:
+            os.ftruncate(self._file, self._size_bytes)
+            os.fdatasync(self._file)
+            self._failed = False
+        raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> StorageError:
+        what = "free some space, then ask again" if error.errno in FULL_ERRORS else "look after the disk, then open it"
+        return StorageError(
+            f"The inbox {self.path} could not be written ({error.strerror}), so no message was handed out: {what}."
+        )
 
     def _replace(self) -> int:
         """Writes what counts into a new file and puts that in the old one's place."""
@@ -169,24 +228,27 @@ class Inbox:
             records += [_record((topics, topic, offset)) for topic, offset in places.items()]
         data = MAGIC + b"".join(records)
         aside = self.path.with_name(self.path.name + ".new")
-        file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            self._lock(file)  # Before the new file can be seen under its name.
-            with open(file, "wb", closefd=False) as writer:
-                writer.write(data)
-            os.fsync(file)
-            os.replace(aside, self.path)
+            file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                self._lock(file)  # Before the new file can be seen under its name.
+                with open(file, "wb", closefd=False) as writer:
+                    writer.write(data)
+                os.fsync(file)
+                os.replace(aside, self.path)
+            except BaseException:
+                os.close(file)
+                aside.unlink(missing_ok=True)
+                raise
+            os.close(self._file)
+            self._file = file
             directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(directory)
             finally:
                 os.close(directory)
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(self._file)
-        self._file = file
-        os.lseek(file, len(data), os.SEEK_SET)
+        except OSError as error:
+            raise self._not_written(error) from error
         return len(data)
 
 

@@ -189,6 +189,7 @@ def finish(core: Core) -> Operation[None]:
     session = core.session
     deadline = core.now_ms() + session.settings.timeout_ms
     for stream in session.streams.all():
+        stream.note_handed()
         session.streams.flush(stream)
     for member in session.members.all():
         session.members.flush(member)

@@ -13,6 +13,7 @@ asked for, and if the process dies before, the next one finds the message in its
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -28,7 +29,7 @@ from tidings.client.operations import (
     wait_for,
 )
 from tidings.client.stream import Stream
-from tidings.errors import Fenced, InvalidRequest, LocalError, TidingsError, Unavailable
+from tidings.errors import Fenced, InvalidRequest, LocalError, StorageError, TidingsError, Unavailable
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Position
 
@@ -128,7 +129,7 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
         write_down_head(core, stream)
         position = Position(message.topic, message.offset + 1)
         if core.inbox is not None:
-            hand_out(core, stream, message.topic, 1, position.offset)
+            yield from hand_out(core, stream, message.topic, 1, position.offset)
             return message
         core.session.now_ms = core.now_ms()
         yield from wait_for(streams.acknowledge(topics, (position,)).pending)
@@ -139,18 +140,27 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
         stream.owner = None
 
 
-def hand_out(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> None:
-    """With an inbox: the next messages count as handed out, and nothing more happens before the caller has them."""
+def hand_out(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> Operation[None]:
+    """With an inbox: the next messages count as handed out, and nothing more is sent before the caller has them."""
     assert core.inbox is not None
-    core.inbox.mark(stream.topics, topic, next_offset)
+    if core.session.outgoing:
+        yield Until(lambda: True)  # It goes out now, and not between the inbox and the caller.
+    try:
+        core.inbox.mark(stream.topics, topic, next_offset)
+    except StorageError:
+        stream.marked = None
+        with contextlib.suppress(StorageError):
+            give_back(stream, topic, next_offset - count, next_offset)
+        raise
     stream.marked = None
     stream.advance(count)
-    stream.note(topic, next_offset)
+    stream.handed[topic] = next_offset
 
 
 def acknowledge_handed(core: Core, stream: Stream) -> None:
     """More is asked for: what the inbox says was handed out is acknowledged, without waiting for it."""
     if core.inbox is not None:
+        stream.note_handed()
         core.session.now_ms = core.now_ms()
         core.session.streams.renew(stream)
         core.session.streams.flush(stream)
@@ -219,7 +229,7 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
             write_down_head(core, stream)
         if core.inbox is not None:
             for stream, message in found.items():
-                hand_out(core, stream, message.topic, 1, message.offset + 1)
+                yield from hand_out(core, stream, message.topic, 1, message.offset + 1)
             return {message.topic: message for message in found.values()}
         core.session.now_ms = core.now_ms()
         acked = [
@@ -269,7 +279,7 @@ class Reader:
         index = self._stream.index
         if self._core.inbox is not None:
             write_down(self._core, self._stream, batch, index, index + 1)
-            self._hand_out(batch, 1, batch.first_offset + index + 1)
+            yield from self._hand_out(batch, 1, batch.first_offset + index + 1)
         else:
             self._pace()
             end = min(index + self._stride, len(batch.values))
@@ -286,7 +296,7 @@ class Reader:
         if batch is not None:
             write_down(self._core, self._stream, batch, 0, len(batch.values))
             if self._core.inbox is not None:
-                self._hand_out(batch, len(batch.values), batch.next_offset)
+                yield from self._hand_out(batch, len(batch.values), batch.next_offset)
             else:
                 self._batch, self._given_end = batch, len(batch.values)
         return batch
@@ -341,9 +351,9 @@ class Reader:
         if fenced is not None:
             raise Fenced(str(fenced))
 
-    def _hand_out(self, batch: Batch, count: int, next_offset: int) -> None:
+    def _hand_out(self, batch: Batch, count: int, next_offset: int) -> Operation[None]:
         """With an inbox what is handed out counts as dealt with."""
-        hand_out(self._core, self._stream, batch.topic, count, next_offset)
+        yield from hand_out(self._core, self._stream, batch.topic, count, next_offset)
         if next_offset == batch.next_offset:
             self._batch = None
 

@@ -68,7 +68,7 @@ class Service:
                     if not stream.number:
                         core.session.now_ms = core.now_ms()
                         core.session.streams.open(stream)
-            found = self._next()
+            found = yield from self._next()
             if found is not None:
                 return found
             if not (yield Until(self._stirred, deadline_ms)):
@@ -96,18 +96,18 @@ class Service:
             or self._bench.stirred()
         )
 
-    def _next(self) -> tuple[Message, list[Handler]] | None:
+    def _next(self) -> Operation[tuple[Message, list[Handler]] | None]:
         """Takes turns between the subscriptions that have something."""
         for step in range(len(self._streams)):
             stream = self._streams[(self._turn + step) % len(self._streams)]
             message = stream.peek()
             if message is not None:
                 self._turn = (self._turn + step + 1) % len(self._streams)
-                self._in_hand = (stream, message)
                 write_down_head(self._core, stream)
-                if self._core.inbox is not None:
-                    hand_out(self._core, stream, message.topic, 1, message.offset + 1)
-                    self._in_hand = None
+                if self._core.inbox is None:
+                    self._in_hand = (stream, message)
+                else:
+                    yield from hand_out(self._core, stream, message.topic, 1, message.offset + 1)
                 return message, self._handlers[stream.topics]
         work = self._bench.next()
         return None if work is None else (work[1], self._workers[work[0].group, work[0].topic])
