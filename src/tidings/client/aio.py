@@ -475,9 +475,7 @@ class AsyncBus:
                 await self.perform(operations.finish(self._core))
         finally:
             self._driver.close()
-            self._core.close_records()
-            if self._core.inbox is not None:
-                self._core.inbox.close()
+            self._core.close_files()
 
     async def __aenter__(self) -> AsyncBus:
         return self

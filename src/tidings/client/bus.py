@@ -504,9 +504,7 @@ class Bus:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._driver.close()
-            self._core.close_records()
-            if self._core.inbox is not None:
-                self._core.inbox.close()
+            self._core.close_files()
         if unseen is not None:
             raise unseen
 

@@ -6,6 +6,7 @@ once that has happened (or, for an `Until`, when its deadline has passed). It re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -118,13 +119,24 @@ class Core:
 
     def close_records(self) -> None:
         """Writes down how far each recorded subscription has been acknowledged, and ends the records."""
-        for stream in self.session.streams.all():
-            recorder = stream.record or self.record
-            if recorder is not None and stream.on_return is not None:
-                for topic, offset in stream.acknowledged.items():
-                    recorder.stands(exclusive(self.client_id, stream.topics), topic, offset)
-        for recorder in self._recorders.values():
-            recorder.close()
+        try:
+            for stream in self.session.streams.all():
+                recorder = stream.record or self.record
+                if recorder is not None and stream.on_return is not None:
+                    for topic, offset in stream.acknowledged.items():
+                        recorder.stands(exclusive(self.client_id, stream.topics), topic, offset)
+        finally:
+            with contextlib.ExitStack() as stack:
+                for each in self._recorders.values():
+                    stack.callback(each.close)
+
+    def close_files(self) -> None:
+        """Ends the records and gives back the inbox, also if the disk has no room for the last words."""
+        try:
+            self.close_records()
+        finally:
+            if self.inbox is not None:
+                self.inbox.close()
 
     def deadline_ms(self, timeout: float | None) -> int | None:
         """The moment that lies `timeout` seconds ahead."""
