@@ -2,14 +2,22 @@
 
 The file starts with the 8 bytes `TIDINBX1` and then holds records: the body's length as two bytes, the same
 length with every bit turned over, the CRC-32 of the body as four bytes (all big-endian), and the body, msgpack
-of an array. The first record is `[client]`, the name that the inbox belongs to. Every other one is
-`[topics, topic, next offset]`, all messages of that topic below that offset having been handed out to the
-subscription named by its topics; an offset of -1 forgets the subscription. The last record of a place counts.
+of an array. The first record is `[client]`, the name that the inbox belongs to. Others are
 
-Crash rules: a record is synced before the message is handed out. An incomplete or zeroed record at the very end was
-therefore never acted upon, and is cut off, with a word in the log. Anything else that fails its checks is
-StorageDamaged. A record for which the disk has no room is taken back, and nothing is handed out; once there is room the
-inbox goes on. A file that has grown large is replaced as a whole (written aside, synced, renamed).
+- `[topics, topic, next offset, boot]`: all messages of that topic below that offset are about to be handed out to the
+  subscription named by its topics; `boot` names this run of the machine (see `tidings.boot`);
+- `[]`: what the records before it announce has been handed out;
+- `[topics, topic, next offset]`: the same in one; an offset of -1 forgets the subscription.
+
+The last record of a place counts.
+
+Crash rules: an announcement is synced before the message is handed out, and only then `[]` is written, as the very last
+thing, and not synced. A process that is killed during the sync leaves an announcement without `[]`: nothing was handed
+out, and it is cut off. After a power cut, which shows in the boot, nobody can know whether `[]` had been written: the
+announcement counts. An incomplete or zeroed record at the very end is cut off, with a word in the log; anything else
+that fails its checks is StorageDamaged. A record for which the disk has no room is taken back, and nothing is handed
+out; once there is room the inbox goes on. A file that has grown large is replaced as a whole (written aside, synced,
+renamed).
 
 The file is locked, so that two processes cannot share it. If it is removed, replaced or cut while it is open, the next
 record fails. That a file which nobody had open was removed, or is an older copy, cannot be seen: messages that were
@@ -25,23 +33,27 @@ import logging
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
+from tidings.boot import boot_id
 from tidings.client import forks
 from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 
 MAGIC = b"TIDINBX1"
 COMPACT_BYTES = 1024 * 1024
 FORGET = -1
+BOOT_CHARACTERS = 8
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _HEADER = struct.Struct(">HHI")
-_Mark = tuple[tuple[str, ...], str, int]
-_mark_decoder = msgspec.msgpack.Decoder(_Mark)
-_owner_decoder = msgspec.msgpack.Decoder(tuple[str])
+Mark = tuple[tuple[str, ...], str, int]
+"""A subscription, one of its topics, and the offset below which everything of it has been handed out."""
+ANNOUNCEMENT_FIELDS = 4
+_decoder = msgspec.msgpack.Decoder(list[Any])
 _log = logging.getLogger("tidings.client.inbox")
 
 
@@ -59,6 +71,7 @@ class Inbox:
             raise InvalidRequest(
                 f"The inbox {self.path} cannot be opened ({error.strerror}): name a file in a folder of yours."
             ) from error
+        self._boot = boot_id()[:BOOT_CHARACTERS]
         self._size_bytes = 0
         self._failed = False
         """Whether nobody knows any more what the file holds."""
@@ -77,12 +90,16 @@ class Inbox:
         return dict(self._marks.get(topics, {}))
 
     def mark(self, topics: tuple[str, ...], topic: str, next_offset: int) -> None:
-        """Everything below `next_offset` is about to be handed out; on disk when this returns."""
-        places = self._marks.setdefault(topics, {})
-        if next_offset <= places.get(topic, 0):
-            return
-        self._append(_record((topics, topic, next_offset)))
-        places[topic] = next_offset
+        """Everything below `next_offset` is handed out as soon as this returns."""
+        self.mark_all([(topics, topic, next_offset)])
+
+    def mark_all(self, marks: Sequence[Mark]) -> None:
+        """The same for several subscriptions at once."""
+        rising = [mark for mark in marks if mark[2] > self._marks.get(mark[0], {}).get(mark[1], 0)]
+        if rising:
+            self._append(b"".join(_record((*mark, self._boot)) for mark in rising), HANDED)
+            for mark in rising:
+                self._take(*mark)
 
     def forget(self, topics: tuple[str, ...]) -> None:
         """The subscription is no more; a later one of the same name starts without marks."""
@@ -127,17 +144,27 @@ class Inbox:
             return self._replace()
         if not data.startswith(MAGIC):
             raise StorageDamaged(f"{self.path} is not an inbox: give another path, or restore the file.")
-        at = len(MAGIC)
+        at = counted_at = len(MAGIC)
         owner: str | None = None
+        announced: list[Mark] = []
+        boot = ""
         while (body := self._body(data, at)) is not None:
             try:
+                content = _decoder.decode(body)
                 if owner is None:
-                    (owner,) = _owner_decoder.decode(body)
+                    (owner,) = msgspec.convert(content, tuple[str])
+                elif len(content) == ANNOUNCEMENT_FIELDS:
+                    announced.append(msgspec.convert(content[:-1], Mark))
+                    boot = msgspec.convert(content[-1], str)
                 else:
-                    self._take(*_mark_decoder.decode(body))
+                    if content:
+                        announced.append(msgspec.convert(content, Mark))
+                    self._take_all(announced)
             except msgspec.DecodeError as error:
                 raise self._damaged(at) from error
             at += _HEADER.size + len(body)
+            if not announced:
+                counted_at = at
         if owner is None:
             return self._replace()
         if owner != self._client:
@@ -149,6 +176,11 @@ class Inbox:
             _log.warning(
                 "The inbox %s ended in %d bytes of an unfinished record, which are cut off.", self.path, len(data) - at
             )
+        if boot and boot == self._boot:
+            at = counted_at  # Whoever announced it was killed before it was handed out.
+        else:
+            self._take_all(announced)
+        if at < len(data):
             os.ftruncate(self._file, at)
             os.fdatasync(self._file)
         return at
@@ -176,14 +208,19 @@ class Inbox:
             f"The inbox {self.path} is damaged at byte {at}: restore it, or remove it and expect repeated messages."
         )
 
+    def _take_all(self, marks: list[Mark]) -> None:
+        for mark in marks:
+            self._take(*mark)
+        marks.clear()
+
     def _take(self, topics: tuple[str, ...], topic: str, next_offset: int) -> None:
         if next_offset == FORGET:
             self._marks.pop(topics, None)
         else:
             self._marks.setdefault(topics, {})[topic] = next_offset
 
-    def _append(self, record: bytes) -> None:
-        """Brings a record onto the disk, all of it or nothing."""
+    def _append(self, record: bytes, last: bytes = b"") -> None:
+        """Brings a record onto the disk, all of it or nothing, and writes `last` behind it."""
         if self._file < 0 or self._failed:
             raise StorageError(f"The inbox {self.path} is closed, or its disk has failed: open the bus again.")
         if not self._is_in_place() or os.fstat(self._file).st_size != self._size_bytes:
@@ -192,19 +229,24 @@ class Inbox:
                 f"The inbox {self.path} was removed, replaced or changed while it was in use: close the bus, then put "
                 "the file back, or open the bus without it and expect repeated messages."
             )
-        at, left = self._size_bytes, memoryview(record)
-        try:
-            while left:
-                written = os.pwrite(self._file, left, at)
-                at, left = at + written, left[written:]
-            os.fdatasync(self._file)
-        except OSError as error:
-            self._take_back(error)
-        self._size_bytes = at
-        if at > self._compact_bytes:
+        if self._size_bytes > self._compact_bytes:
             with contextlib.suppress(StorageError):  # There is no room for another file; this one is good.
                 self._size_bytes = self._replace()
             self._compact_bytes = max(self._compact_bytes, 2 * self._size_bytes)
+        try:
+            at = self._write(record, self._size_bytes)
+            os.fdatasync(self._file)
+            self._size_bytes = self._write(last, at)
+        except OSError as error:
+            self._take_back(error)
+
+    def _write(self, data: bytes, at: int) -> int:
+        """Writes all of it at a position; where it ends."""
+        left = memoryview(data)
+        while left:
+            written = os.pwrite(self._file, left, at)
+            at, left = at + written, left[written:]
+        return at
 
     def _take_back(self, error: OSError) -> NoReturn:
         """A record did not get onto the disk: nothing of it may stay, or the next one would stand behind a half."""
@@ -255,3 +297,6 @@ class Inbox:
 def _record(content: tuple[object, ...]) -> bytes:
     body = msgspec.msgpack.encode(content)
     return _HEADER.pack(len(body), len(body) ^ 0xFFFF, zlib.crc32(body)) + body
+
+
+HANDED = _record(())

@@ -142,19 +142,26 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
 
 def hand_out(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> Operation[None]:
     """With an inbox: the next messages count as handed out, and nothing more is sent before the caller has them."""
+    yield from hand_out_all(core, {stream: (topic, count, next_offset)})
+
+
+def hand_out_all(core: Core, heads: dict[Stream, tuple[str, int, int]]) -> Operation[None]:
+    """The same for the heads of several streams: topic, how many messages, and where they end."""
     assert core.inbox is not None
     if core.session.outgoing:
         yield Until(lambda: True)  # It goes out now, and not between the inbox and the caller.
     try:
-        core.inbox.mark(stream.topics, topic, next_offset)
+        core.inbox.mark_all([(stream.topics, topic, end) for stream, (topic, _, end) in heads.items()])
     except StorageError:
-        stream.marked = None
-        with contextlib.suppress(StorageError):
-            give_back(stream, topic, next_offset - count, next_offset)
+        for stream, (topic, count, end) in heads.items():
+            stream.marked = None
+            with contextlib.suppress(StorageError):
+                give_back(stream, topic, end - count, end)
         raise
-    stream.marked = None
-    stream.advance(count)
-    stream.handed[topic] = next_offset
+    for stream, (topic, count, end) in heads.items():
+        stream.marked = None
+        stream.advance(count)
+        stream.handed[topic] = end
 
 
 def acknowledge_handed(core: Core, stream: Stream) -> None:
@@ -228,8 +235,9 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
         for stream in found:
             write_down_head(core, stream)
         if core.inbox is not None:
-            for stream, message in found.items():
-                yield from hand_out(core, stream, message.topic, 1, message.offset + 1)
+            yield from hand_out_all(
+                core, {stream: (message.topic, 1, message.offset + 1) for stream, message in found.items()}
+            )
             return {message.topic: message for message in found.values()}
         core.session.now_ms = core.now_ms()
         acked = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidings.client.inbox import Inbox
+from tidings.client.inbox import HANDED, MAGIC, Inbox, _record
 from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 
 NEWS = ("news",)
@@ -78,7 +78,7 @@ def test_a_wrong_byte_is_damage_or_the_torn_last_record(tmp_path: Path) -> None:
     data = path.read_bytes()
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
-        if at >= ends[-2] + 4:  # In the last record, behind its length: not to be told from a torn write.
+        if at >= ends[-1] - 5:  # In the last record, behind its length: not to be told from a torn write.
             inbox = Inbox(path, "alice")
             assert inbox.positions(NEWS) == {"news": 4}
             inbox.close()
@@ -106,6 +106,39 @@ def test_another_file_is_not_taken_for_an_inbox(tmp_path: Path) -> None:
     with pytest.raises(StorageDamaged):
         Inbox(tmp_path / "notes", "alice")
     assert (tmp_path / "notes").read_text() == "dear diary, today"
+
+
+@pytest.mark.parametrize(("boot", "counts"), [("the same", False), ("another", True)])
+def test_killed_before_the_hand_over_or_cut_off_from_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str, counts: bool
+) -> None:
+    """Z10: a killed process has not handed out what it had only announced; after a power cut nobody can know."""
+    path = tmp_path / "inbox"
+    monkeypatch.setattr("tidings.client.inbox.boot_id", lambda: "the same")
+    filled(path)
+    path.write_bytes(path.read_bytes()[: -len(HANDED)])
+    monkeypatch.setattr("tidings.client.inbox.boot_id", lambda: boot)
+    for more in (0, 9):
+        inbox = Inbox(path, "alice")
+        assert inbox.positions(NEWS) == {"news": more or (5 if counts else 4)}
+        inbox.mark(NEWS, "news", 9)
+        inbox.close()
+    inbox = Inbox(path, "alice")
+    assert inbox.positions(NEWS) == {"news": 9}
+    inbox.close()
+
+
+def test_files_of_the_first_form_open(tmp_path: Path) -> None:
+    """One record for each mark, which counts as soon as it is there."""
+    path = tmp_path / "inbox"
+    records = [("alice",), (NEWS, "news", 3), (BOTH, "sport", 2), (NEWS, "news", 5), (BOTH, "", -1)]
+    path.write_bytes(MAGIC + b"".join(map(_record, records)))
+    for _ in range(2):
+        inbox = Inbox(path, "alice")
+        assert inbox.positions(NEWS) == {"news": 5}
+        assert inbox.positions(BOTH) == {}
+        inbox.mark(NEWS, "news", 4)
+        inbox.close()
 
 
 def test_a_large_file_is_replaced_and_stays_locked(tmp_path: Path) -> None:
@@ -189,7 +222,7 @@ def test_what_is_cut_off_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path.write_bytes(path.read_bytes()[: ends[-1] - 3])
     Inbox(path, "alice").close()
     (record,) = caplog.records
-    assert f"ended in {ends[-1] - 3 - ends[-2]} bytes of an unfinished record" in record.getMessage()
+    assert f"ended in {len(HANDED) - 3} bytes of an unfinished record" in record.getMessage()
     assert str(path) in record.getMessage()
 
 
