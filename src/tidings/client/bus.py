@@ -295,7 +295,8 @@ class Bus:
         """The next message of a subscription, acknowledged before it is returned; None when there is none.
 
         `timeout` is how long to wait for one, None for ever. When an acknowledgement ends as Unavailable the
-        message is kept, and the next get returns it.
+        message is kept, and the next get returns it. With an inbox the message is written down there before it is
+        returned, and acknowledged with the next call or `close`.
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:

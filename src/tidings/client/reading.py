@@ -78,7 +78,13 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
             if marks:
                 positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
                 core.session.now_ms = core.now_ms()
-                yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).pending)
+                try:
+                    yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).pending)
+                except InvalidRequest as error:
+                    raise InvalidRequest(
+                        f"The inbox was used with another broker, or this one has older data than it had ({error}): "
+                        "open the bus with the inbox that belongs to it, or with none and expect repeated messages."
+                    ) from error
             stream.opened = True
 
 

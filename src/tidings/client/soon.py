@@ -192,6 +192,8 @@ class Soons:
 
     def finish(self) -> None:
         """Waits for what is left, and says what was not stored: nobody is there any more to be told otherwise."""
+        if self._driver.closed:
+            return
         left = self._driver.perform(self._left())
         errors: list[TidingsError] = []
         try:
