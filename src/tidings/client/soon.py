@@ -104,7 +104,10 @@ class Soons:
         if self._thread is None:
             _unfinished[self] = None
             self._thread = threading.Thread(target=self._tend, name="tidings-soon", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # The system has no thread for us: calls and the end of the program send it.
+                self._thread = None
         return soon
 
     def flush(self) -> None:

@@ -16,6 +16,7 @@ from tidings.errors import (
     Fenced,
     InvalidRequest,
     InvalidTopic,
+    LimitReached,
     MessageTooLarge,
     NoSuchTopic,
     NotSubscribed,
@@ -354,6 +355,27 @@ def test_put_soon_and_flush(bus: Bus, broker: SmallBroker) -> None:
     with pytest.raises(Unavailable):
         bus.flush()
     bus.flush()  # Said once.
+
+
+def test_failed_puts_that_nobody_asks_for_do_not_pile_up(
+    bus: Bus, broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.client.soon.FAILED_MAX", 3)
+    broker.filter = lose(m.Put)
+    lost = []
+    for number in range(3):
+        lost.append(bus.put_soon("news", str(number)))
+        with pytest.raises(Unavailable):
+            bus.put("sport", "other")
+    with pytest.raises(LimitReached, match="nobody has asked why"):
+        bus.put_soon("news", "more")
+    with pytest.raises(Unavailable):
+        lost[0].result()
+    broker.filter = lambda request: True
+    assert bus.put_soon("news", "more").result() == Receipt("news", 0)
+    with pytest.raises(Unavailable):
+        bus.close()
+    bus.close()
 
 
 def test_a_transaction_is_one_request(bus: Bus, broker: SmallBroker) -> None:
