@@ -298,6 +298,7 @@ class Receipts(msgspec.Struct, frozen=True):
 
     topic: str
     first_offset: int | None
+    """Where the first of them is, stored now or before; None if there were none, or none of them is kept any more."""
     count: int
     duplicates: int = 0
 

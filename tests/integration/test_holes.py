@@ -166,7 +166,7 @@ def test_an_inbox_that_writes_nothing_down_would_repeat_the_message(
     trouble: Trouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fix taken out."""
-    monkeypatch.setattr(Inbox, "mark", lambda *_: None)
+    monkeypatch.setattr(Inbox, "mark_all", lambda *_: None)
     with pytest.raises(AssertionError):
         assert [text for text, _ in receive_and_die(trouble, tmp_path / "inbox")] == ["two"]
 

@@ -43,6 +43,8 @@ def connect(
     `inbox` is a file in which the client remembers what it was handed, so that not even its crash
     repeats a message. `record` is a folder in which it writes down what it hands out, for `tidings audit`. `keys` is
     the folder made by `tidings keys`. Other settings are those of `ClientSettings`.
+
+    A bus belongs to the process that made it: a process that is forked from that one opens a bus of its own.
     """
     name, anonymous = _name(client_id)
     chosen = _settings(timeout, retries, settings)

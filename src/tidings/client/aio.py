@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, overload
 
-from tidings.client import filling, operations, ranges, reading, staging, working
+from tidings.client import filling, forks, operations, ranges, reading, staging, working
 from tidings.client.bus import monotonic_ms
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
@@ -44,6 +44,8 @@ class AsyncDriver:
 
     def __init__(self, link: WatchedLink, session: Session, clock: Callable[[], int]) -> None:
         self.closed = False
+        self.inherited = False
+        """Whether this is a copy in the child of a fork."""
         self._link = link
         self._session = session
         self._clock = clock
@@ -54,11 +56,12 @@ class AsyncDriver:
         self._awaited: dict[asyncio.Future[bool], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
+        forks.own(self)
 
     async def perform(self, operation: Operation[T]) -> T:
         """Runs an operation to its end."""
         if self.closed:
-            raise InvalidRequest("The bus is closed: connect again.")
+            raise self._ended("The bus is closed: connect again.")
         try:
             wait = next(operation)
             while True:
@@ -115,9 +118,16 @@ class AsyncDriver:
                 if not future.done():
                     future.set_exception(InvalidRequest("The bus was closed meanwhile: connect again."))
 
+    def abandon(self) -> None:
+        """This is the child of a fork. What the loop watches is left alone: the parent's loop may watch the same."""
+        self.closed = self.inherited = True
+
+    def _ended(self, text: str) -> InvalidRequest:
+        return InvalidRequest(forks.INHERITED if self.inherited else text)
+
     async def _wait(self, wait: Wait) -> bool:
         if self.closed:
-            raise InvalidRequest("The bus was closed meanwhile: connect again.")
+            raise self._ended("The bus was closed meanwhile: connect again.")
         self._send()
         self.pump_soon()
         if isinstance(wait, Pending):
@@ -453,6 +463,11 @@ class AsyncBus:
         """Makes whoever waits look again."""
         self._driver.pump_soon()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a copy in the child of a fork, with which nothing can be done."""
+        return self._core.inherited
+
     async def close(self, bye: bool = True) -> None:
         """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable.
 
@@ -466,9 +481,7 @@ class AsyncBus:
                 await self.perform(operations.finish(self._core))
         finally:
             self._driver.close()
-            self._core.close_records()
-            if self._core.inbox is not None:
-                self._core.inbox.close()
+            self._core.close_files()
 
     async def __aenter__(self) -> AsyncBus:
         return self

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from types import TracebackType
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -18,16 +18,16 @@ from tidings.client.inbox import Inbox
 from tidings.client.link import Link
 from tidings.client.near import NearFiles
 from tidings.client.operations import Core, Operation, topics_of
-from tidings.client.parcels import Single
 from tidings.client.publisher import Publisher
 from tidings.client.ranges import BULK_BYTES, RangeReader, RangeStart, Stored, When
 from tidings.client.rows import Value
 from tidings.client.serving import Handler, Service
 from tidings.client.session import Session
+from tidings.client.soon import Soon, Soons
 from tidings.client.staging import Stage
 from tidings.client.subscription import Subscription
 from tidings.client.transaction import Transaction
-from tidings.errors import TidingsError
+from tidings.errors import TidingsError, Unavailable
 from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
 from tidings.protocols.broker.bulk import PublishDone, StageName
 from tidings.protocols.broker.messages import LaneKind, Start
@@ -40,42 +40,6 @@ H = TypeVar("H", bound=Handler)
 def monotonic_ms() -> int:
     """A clock that never goes back."""
     return time.monotonic_ns() // 1_000_000
-
-
-class Soon(Generic[T]):
-    """A put that is under way: `done`, and `result()` once it is wanted."""
-
-    __slots__ = ("_bus", "_core", "_entry", "_single", "seen")
-
-    def __init__(self, bus: Bus, core: Core, entry: Single, single: bool) -> None:
-        self._bus = bus
-        self._core = core
-        self._entry = entry
-        self._single = single
-        self.seen = False
-        """Whether somebody has asked for the result."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the result is there."""
-        return self._entry.pending.done
-
-    @property
-    def failed(self) -> bool:
-        """Whether it has ended in an error."""
-        return self._entry.pending.error is not None
-
-    @property
-    def over(self) -> bool:
-        """Whether it is done and there is no error in it that nobody has seen."""
-        pending = self._entry.pending
-        return pending.done and (self.seen or pending.error is None)
-
-    def result(self) -> T:
-        """Waits for the receipt, or raises what went wrong."""
-        self.seen = True
-        found = self._bus.perform(operations.receipts(self._core, self._entry))
-        return found[0] if self._single else found  # type: ignore[no-any-return]
 
 
 class Bus:
@@ -113,7 +77,7 @@ class Bus:
         self._workers: dict[tuple[str, str], list[Handler]] = {}
         self._link = link
         self._heartbeat: Heartbeat | None = None
-        self._soon: deque[Soon[Any]] = deque()
+        self._soons = Soons(self._driver, self._core)
 
     @property
     def client_id(self) -> str:
@@ -210,6 +174,9 @@ class Bus:
     ) -> Soon[Any]:
         """Like put, without waiting for the answer: many calls share their requests.
 
+        It is sent while the program does other things, or nothing. An error that nobody has asked for with `result()`
+        is raised by `flush` and `close`, or written to standard error when the program ends without them.
+
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
         ...     puts = [bus.put_soon("news", str(number)) for number in range(3)]
@@ -217,27 +184,11 @@ class Bus:
         ...     puts[2].result().offset
         2
         """
-        entry = self.perform(operations.put_soon(self._core, topic, value, key, headers, id))
-        soon: Soon[Any] = Soon(self, self._core, entry, isinstance(topic, str))
-        waiting = self._soon
-        while waiting and waiting[0].over:
-            waiting.popleft()
-        waiting.append(soon)
-        return soon
+        return self.perform(self._soons.put(topic, value, key, headers, id))
 
     def flush(self) -> None:
         """Waits for every put_soon; raises the first error that nobody has seen."""
-        waiting, self._soon = self._soon, deque()
-        unseen: Exception | None = None
-        for soon in waiting:
-            was_seen = soon.seen
-            try:
-                soon.result()
-            except TidingsError as error:
-                if unseen is None and not was_seen:
-                    unseen = error
-        if unseen is not None:
-            raise unseen
+        self._soons.flush()
 
     def publisher(self, name: str) -> Publisher:
         """A publisher with a name and sequence numbers of its own, which tell how far it had come.
@@ -344,7 +295,8 @@ class Bus:
         """The next message of a subscription, acknowledged before it is returned; None when there is none.
 
         `timeout` is how long to wait for one, None for ever. When an acknowledgement ends as Unavailable the
-        message is kept, and the next get returns it.
+        message is kept, and the next get returns it. With an inbox the message is written down there before it is
+        returned, and acknowledged with the next call or `close`.
 
         >>> import tempfile, tidings
         >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
@@ -534,25 +486,48 @@ class Bus:
         """Makes whoever waits look again."""
         self._driver.wake()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a copy in the child of a fork, with which nothing can be done."""
+        return self._core.inherited
+
     def close(self) -> None:
-        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable."""
+        """Waits for what was put with put_soon, sends what is noted, says Bye and closes.
+
+        A put_soon that failed, and that nobody has asked for its result, is raised once all of it is closed. For
+        everything else it waits one time-out at most, and never raises Unavailable.
+        """
         if self._driver.closed:
             return
+        unseen: TidingsError | None = None
         try:
-            self._driver.perform(operations.finish(self._core))
+            try:
+                self._soons.flush()
+            except TidingsError as error:
+                unseen = error
+            if not isinstance(unseen, Unavailable):  # Otherwise nobody hears a Bye either.
+                self._driver.perform(operations.finish(self._core))
         finally:
+            self._soons.stop()
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._driver.close()
-            self._core.close_records()
-            if self._core.inbox is not None:
-                self._core.inbox.close()
+            self._core.close_files()
+        if unseen is not None:
+            raise unseen
 
     def __enter__(self) -> Bus:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except TidingsError as unsent:
+            if error is None:
+                raise
+            error.add_note(f"Nor could the bus be closed in good order: {unsent}")
 
     def __repr__(self) -> str:
         return f"Bus({self._session.address!r}, client_id={self.client_id!r})"

@@ -1,7 +1,8 @@
 """Runs operations on a link, blocking, for one thread or several.
 
 Whichever thread waits first drives the link; the others wait for what it brings in, and wake it when they
-have something to send. Nothing runs in the background: between calls no thread of ours exists.
+have something to send. Nothing runs in the background here: between calls, only what was put with `put_soon` has a
+thread of its own (see `soon`), which waits for it as any other thread would.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tidings.client import forks
 from tidings.client.link import Link
 from tidings.client.operations import Operation, Until, Wait
 from tidings.client.session import Session
@@ -29,20 +31,29 @@ class Driver:
 
     def __init__(self, link: Link, session: Session, clock: Callable[[], int]) -> None:
         self.closed = False
+        self.inherited = False
+        """Whether this is a copy in the child of a fork."""
+        self.calls = 0
+        """How many operations have begun."""
         self._link = link
         self._session = session
         self._clock = clock
+        self._make_locks()
+        self._wake: Callable[[], None] | None = getattr(link, "wake", None)
+        forks.own(self)
+
+    def _make_locks(self) -> None:
         self._lock = threading.RLock()  # Taken directly where it can be: through its condition it takes twice as long.
         self._turn = threading.Condition(self._lock)
         self._driving = False
         self._others = 0
-        self._wake: Callable[[], None] | None = getattr(link, "wake", None)
 
     def perform(self, operation: Operation[T]) -> T:
         """Runs an operation to its end."""
         with self._lock:
             if self.closed:
-                raise InvalidRequest("The bus is closed: connect again.")
+                raise self._ended("The bus is closed: connect again.")
+            self.calls += 1
             try:
                 wait = next(operation)
                 while True:
@@ -52,10 +63,13 @@ class Driver:
                 return result
             finally:
                 operation.close()
-                self._in_passing()
+                if not self.closed:
+                    self._in_passing()
 
     def settle(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
+        if self.inherited:
+            return
         with self._lock:
             change()
             if not self.closed:
@@ -73,15 +87,31 @@ class Driver:
             self._link.close()
             self._turn.notify_all()
 
+    def abandon(self) -> None:
+        """This is the child of a fork: nothing more is sent, received or waited for."""
+        self.closed = self.inherited = True
+        self._wake = None
+        self._make_locks()  # Threads that had the old ones are not in this process.
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is waiting for something."""
+        return self._driving
+
+    def _ended(self, text: str) -> InvalidRequest:
+        return InvalidRequest(forks.INHERITED if self.inherited else text)
+
     def _wait(self, wait: Wait) -> bool:
         """Drives the link until what is waited for has happened; False when the deadline came first."""
         until, deadline_ms = (wait, wait.deadline_ms) if isinstance(wait, Until) else (None, None)
+        if self._session.outgoing and not (self._driving or self.closed):
+            self._send()  # Also for a wait that is over already.
         while not (wait.done if until is None else until.ready()):  # type: ignore[union-attr]
             now_ms = self._clock()
             if deadline_ms is not None and now_ms >= deadline_ms:
                 return False
             if self.closed:
-                raise InvalidRequest("The bus was closed meanwhile: connect again.")
+                raise self._ended("The bus was closed meanwhile: connect again.")
             if self._driving:
                 self._stand_by(None if deadline_ms is None else deadline_ms - now_ms)
             else:
@@ -115,12 +145,13 @@ class Driver:
             wait_ms = due_ms - now_ms
         if deadline_ms is not None and deadline_ms - now_ms < wait_ms:
             wait_ms = deadline_ms - now_ms
+        lock = self._lock
         self._driving = True
-        self._lock.release()
+        lock.release()
         try:
             frames = self._link.receive(wait_ms)
         finally:
-            self._lock.acquire()
+            lock.acquire()
             self._driving = False
             if self._others:
                 self._turn.notify_all()

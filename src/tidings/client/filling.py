@@ -124,9 +124,9 @@ class Filling:
         total = self._total
         if stored is None:
             return total
-        firsts = [each for each in (total.first_offset, stored.first_offset) if each is not None]
+        first_offset = stored.first_offset if total.first_offset is None else total.first_offset
         count, duplicates = total.count + stored.count, total.duplicates + stored.duplicates
-        return Receipts(self._topic, min(firsts, default=None), count, duplicates)
+        return Receipts(self._topic, first_offset, count, duplicates)
 
 
 def put_many(

@@ -56,12 +56,12 @@ class GroupSubscription:
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """The messages as they come; ends when none came for `timeout` seconds, or at `close`."""
         perform, worker = self._bus.perform, Worker(self._core, self._member, timeout)
-        member, done = self._member, 0
+        core, member, done = self._core, self._member, 0
         try:
             while (piece := perform(worker.step_unwatched())) is not None:
                 changes = worker.changes
                 for message in piece:
-                    if member.changes != changes:
+                    if member.changes != changes or core.inherited:
                         break
                     yield message
                     done += 1
@@ -114,7 +114,7 @@ class GroupSubscription:
         """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             self.unsubscribe()
-        else:
+        elif not self._bus.inherited:
             self._bus.perform(working.close(self._core, self._member))
 
     def __enter__(self) -> GroupSubscription:
@@ -177,7 +177,7 @@ class AsyncGroupSubscription:
         """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             await self.unsubscribe()
-        else:
+        elif not self._bus.inherited:
             await self._bus.perform(working.close(self._core, self._member))
 
     def __repr__(self) -> str:

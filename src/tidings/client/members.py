@@ -330,9 +330,10 @@ class Members:
             made, text = type(error), str(error)
             self._end(member, lambda: made(text))
         elif isinstance(error, TidingsError) and not isinstance(error, Unavailable):
-            # Not now; it goes with the next settlement, and whoever takes the next message is told.
+            # Not now; it goes with the next settlement. Who waits for it is told, or else who takes the next message.
             refusal, why = type(error), str(error)
-            member.error = refusal(why)
+            if not any(member.waiters.values()):
+                member.error = refusal(why)
             member.fail_waiters(lambda: refusal(why))
 
     def acknowledge(self, member: Member, offset: int, attempt: int) -> Pending[None]:

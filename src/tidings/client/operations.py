@@ -6,12 +6,14 @@ once that has happened (or, for an `Until`, when its deadline has passed). It re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidings.client import forks
 from tidings.client.inbox import Inbox
 from tidings.client.parcels import Bulk, Entry, Single, Together
 from tidings.client.pending import Pending
@@ -94,6 +96,13 @@ class Core:
         self.subscriptions: dict[tuple[str, ...], None] | None = None
         """What the client has subscribed, once it has been asked."""
         self.stopping = False
+        self.inherited = False
+        """Whether this is a copy in the child of a fork."""
+        forks.own(self)
+
+    def abandon(self) -> None:
+        """This is the child of a fork."""
+        self.inherited = True
 
     @property
     def client_id(self) -> str:
@@ -110,13 +119,24 @@ class Core:
 
     def close_records(self) -> None:
         """Writes down how far each recorded subscription has been acknowledged, and ends the records."""
-        for stream in self.session.streams.all():
-            recorder = stream.record or self.record
-            if recorder is not None and stream.on_return is not None:
-                for topic, offset in stream.acknowledged.items():
-                    recorder.stands(exclusive(self.client_id, stream.topics), topic, offset)
-        for recorder in self._recorders.values():
-            recorder.close()
+        try:
+            for stream in self.session.streams.all():
+                recorder = stream.record or self.record
+                if recorder is not None and stream.on_return is not None:
+                    for topic, offset in stream.acknowledged.items():
+                        recorder.stands(exclusive(self.client_id, stream.topics), topic, offset)
+        finally:
+            with contextlib.ExitStack() as stack:
+                for each in self._recorders.values():
+                    stack.callback(each.close)
+
+    def close_files(self) -> None:
+        """Ends the records and gives back the inbox, also if the disk has no room for the last words."""
+        try:
+            self.close_records()
+        finally:
+            if self.inbox is not None:
+                self.inbox.close()
 
     def deadline_ms(self, timeout: float | None) -> int | None:
         """The moment that lies `timeout` seconds ahead."""
@@ -181,6 +201,7 @@ def finish(core: Core) -> Operation[None]:
     session = core.session
     deadline = core.now_ms() + session.settings.timeout_ms
     for stream in session.streams.all():
+        stream.note_handed()
         session.streams.flush(stream)
     for member in session.members.all():
         session.members.flush(member)

@@ -57,13 +57,29 @@ class Bulk(Entry):
         self.in_flight = 0
         self.error: BaseException | None = None
         self.stored_count = 0
-        self.first_offset: int | None = None
+        self.first: tuple[int, int] | None = None
+        """The sequence number and the offset of the first message that has an offset."""
         self.duplicates = 0
 
     @property
     def receipts(self) -> Receipts:
         """What has been stored so far."""
-        return Receipts(self.topics[0], self.first_offset, self.stored_count, self.duplicates)
+        return Receipts(self.topics[0], self.first and self.first[1], self.stored_count, self.duplicates)
+
+    def take(self, part: Part, place: Stored) -> None:
+        """A batch has been stored, now or before: answers come in any order, and repeated ones have their offsets."""
+        self.in_flight -= 1
+        self.stored_count += part.count
+        self.duplicates += len(place.repeated)
+        places = [(index, offset) for index, offset in place.repeated if offset is not None]
+        if place.first_offset is not None:
+            repeated = dict(place.repeated)
+            places.append((next(i for i in range(part.count) if i not in repeated), place.first_offset))
+        if places:
+            index, offset = min(places)
+            found = (part.targets[0].sequence + index, offset)
+            self.first = found if self.first is None else min(self.first, found)
+        self.settle()
 
     def settle(self) -> None:
         """Finishes or fails once nothing more will come."""
@@ -165,14 +181,7 @@ class Shipment:
         """Gives every entry its receipts."""
         first = self.entries[0]
         if isinstance(first, Bulk):
-            first.in_flight -= 1
-            place = stored[0][0]
-            first.stored_count += self.parts[0].count
-            first.duplicates += len(place.repeated)
-            # Answers may come in another order than the batches went.
-            offsets = [each for each in (first.first_offset, place.first_offset) if each is not None]
-            first.first_offset = min(offsets, default=None)
-            first.settle()
+            first.take(self.parts[0], stored[0][0])
         elif isinstance(first, Together):
             receipts = [
                 receipt for part, places in zip(self.parts, stored, strict=True) for receipt in _receipts(part, places)

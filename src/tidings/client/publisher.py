@@ -83,7 +83,7 @@ class Publisher:
 
     def close(self) -> None:
         """Ends the name's session."""
-        if not self._closed:
+        if not self._closed and not self._bus.inherited:
             self._closed = True
             self._bus.perform(end(self._core, self._identity))
 
@@ -146,7 +146,8 @@ class AsyncPublisher:
 
     async def close(self) -> None:
         """Ends the name's session."""
-        await self._bus.perform(end(self._core, self._identity))
+        if not self._bus.inherited:
+            await self._bus.perform(end(self._core, self._identity))
 
     async def __aenter__(self) -> AsyncPublisher:
         return self

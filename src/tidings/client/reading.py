@@ -6,11 +6,14 @@ acknowledgement went astray is given out by the next `get` and neither lost nor 
 message when the next one is asked for.
 
 With an inbox a message counts as handed out once the inbox has it on disk: it is never given out again, not
-even if its acknowledgement fails or the loop ends with it in hand.
+even if its acknowledgement fails or the loop ends with it in hand. So that is the last thing that is done before it is
+handed out: a process that dies on that short way takes the message with it. The acknowledgement goes out when more is
+asked for, and if the process dies before, the next one finds the message in its inbox and acknowledges it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -26,7 +29,7 @@ from tidings.client.operations import (
     wait_for,
 )
 from tidings.client.stream import Stream
-from tidings.errors import Fenced, InvalidRequest, TidingsError, Unavailable
+from tidings.errors import Fenced, InvalidRequest, LocalError, StorageError, TidingsError, Unavailable
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Position
 
@@ -75,7 +78,13 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
             if marks:
                 positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
                 core.session.now_ms = core.now_ms()
-                yield from wait_for(core.session.streams.acknowledge(stream.topics, positions))
+                try:
+                    yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).pending)
+                except InvalidRequest as error:
+                    raise InvalidRequest(
+                        f"The inbox was used with another broker, or this one has older data than it had ({error}): "
+                        "open the bus with the inbox that belongs to it, or with none and expect repeated messages."
+                    ) from error
             stream.opened = True
 
 
@@ -111,36 +120,63 @@ def fill(core: Core, stream: Stream, deadline_ms: int | None) -> Operation[bool]
 
 
 def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operation[Message | None]:
-    """The next message, acknowledged; None when the deadline passed without one."""
+    """The next message, acknowledged, or written down in the inbox; None when the deadline passed without one."""
     streams = core.session.streams
     stream = streams.of(topics)
     yield from claim(stream, "get")
     try:
+        acknowledge_handed(core, stream)
+        if isinstance(stream.error, LocalError):  # The last acknowledgement was refused, say.
+            check(core, stream)
         if not (yield from fill(core, stream, deadline_ms)):
             return None
         message = stream.peek()
         assert message is not None
         write_down_head(core, stream)
-        mark(core, stream, message.topic, message.offset + 1)
+        position = Position(message.topic, message.offset + 1)
+        if core.inbox is not None:
+            yield from hand_out(core, stream, message.topic, 1, position.offset)
+            return message
         core.session.now_ms = core.now_ms()
-        acked = streams.acknowledge(topics, (Position(message.topic, message.offset + 1),))
-        try:
-            yield from wait_for(acked)
-        except Unavailable:
-            if core.inbox is None:
-                raise
-        took(core, stream, message.topic, 1, message.offset + 1)
-        if acked.error is None:
-            stream.acknowledged_up_to((Position(message.topic, message.offset + 1),))
+        yield from wait_for(streams.acknowledge(topics, (position,)).pending)
+        took(core, stream, message.topic, 1, position.offset)
+        stream.acknowledged_up_to((position,))
         return message
     finally:
         stream.owner = None
 
 
-def mark(core: Core, stream: Stream, topic: str, next_offset: int) -> None:
-    """Writes down that messages are about to be handed out."""
+def hand_out(core: Core, stream: Stream, topic: str, count: int, next_offset: int) -> Operation[None]:
+    """With an inbox: the next messages count as handed out, and nothing more is sent before the caller has them."""
+    yield from hand_out_all(core, {stream: (topic, count, next_offset)})
+
+
+def hand_out_all(core: Core, heads: dict[Stream, tuple[str, int, int]]) -> Operation[None]:
+    """The same for the heads of several streams: topic, how many messages, and where they end."""
+    assert core.inbox is not None
+    if core.session.outgoing:
+        yield Until(lambda: True)  # It goes out now, and not between the inbox and the caller.
+    try:
+        core.inbox.mark_all([(stream.topics, topic, end) for stream, (topic, _, end) in heads.items()])
+    except StorageError:
+        for stream, (topic, count, end) in heads.items():
+            stream.marked = None
+            with contextlib.suppress(StorageError):
+                give_back(stream, topic, end - count, end)
+        raise
+    for stream, (topic, count, end) in heads.items():
+        stream.marked = None
+        stream.advance(count)
+        stream.handed[topic] = end
+
+
+def acknowledge_handed(core: Core, stream: Stream) -> None:
+    """More is asked for: what the inbox says was handed out is acknowledged, without waiting for it."""
     if core.inbox is not None:
-        core.inbox.mark(stream.topics, topic, next_offset)
+        stream.note_handed()
+        core.session.now_ms = core.now_ms()
+        core.session.streams.renew(stream)
+        core.session.streams.flush(stream)
 
 
 def write_down_head(core: Core, stream: Stream) -> None:
@@ -167,7 +203,8 @@ def write_down(core: Core, stream: Stream, batch: Batch, start: int, end: int) -
     if stream.on_return is None:
         stream.on_return = partial(recorder.returned, who)
     if batch.topic in stream.began:
-        recorder.stands(who, batch.topic, stream.began.pop(batch.topic))
+        recorder.stands(who, batch.topic, stream.began[batch.topic])
+        del stream.began[batch.topic]  # Not before it is written: the disk may have been full.
     recorder.handed(who, batch, start, end)
 
 
@@ -194,26 +231,27 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
         for stream in streams:
             yield from claim(stream, "get")
             claimed.append(stream)
+            acknowledge_handed(core, stream)
         yield from make_ready(core, streams)
         core.session.now_ms = core.now_ms()
         probes = [core.session.streams.probe(stream) for stream in streams if not stream.ready()]
         for probe in probes:
             yield from wait_for(probe)
         found = {stream: message for stream in streams if (message := stream.peek()) is not None}
-        for stream, message in found.items():
+        for stream in found:
             write_down_head(core, stream)
-            mark(core, stream, message.topic, message.offset + 1)
+        if core.inbox is not None:
+            yield from hand_out_all(
+                core, {stream: (message.topic, 1, message.offset + 1) for stream, message in found.items()}
+            )
+            return {message.topic: message for message in found.values()}
         core.session.now_ms = core.now_ms()
         acked = [
             core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
             for stream, message in found.items()
         ]
-        for pending in acked:
-            try:
-                yield from wait_for(pending)
-            except Unavailable:
-                if core.inbox is None:
-                    raise
+        for call in acked:
+            yield from wait_for(call.pending)
         for stream, message in found.items():
             took(core, stream, message.topic, 1, message.offset + 1)
         return {message.topic: message for message in found.values()}
@@ -255,11 +293,12 @@ class Reader:
         index = self._stream.index
         if self._core.inbox is not None:
             write_down(self._core, self._stream, batch, index, index + 1)
-            self._hand_out(batch, 1, batch.first_offset + index + 1)
+            yield from self._hand_out(batch, 1, batch.first_offset + index + 1)
         else:
             self._pace()
-            self._given_end = min(index + self._stride, len(batch.values))
-            write_down(self._core, self._stream, batch, index, self._given_end)
+            end = min(index + self._stride, len(batch.values))
+            write_down(self._core, self._stream, batch, index, end)
+            self._given_end = end
         assert self._messages is not None
         return islice(self._messages, self._stride)
 
@@ -271,7 +310,7 @@ class Reader:
         if batch is not None:
             write_down(self._core, self._stream, batch, 0, len(batch.values))
             if self._core.inbox is not None:
-                self._hand_out(batch, len(batch.values), batch.next_offset)
+                yield from self._hand_out(batch, len(batch.values), batch.next_offset)
             else:
                 self._batch, self._given_end = batch, len(batch.values)
         return batch
@@ -310,7 +349,8 @@ class Reader:
         """Takes note of what has been dealt with since the last step."""
         done, self.done = self.done, 0
         core, stream, batch = self._core, self._stream, self._batch
-        if core.inbox is None and batch is not None and not stream.holds(batch):
+        acknowledge_handed(core, stream)
+        if batch is not None and not stream.holds(batch):
             self._batch = self._messages = None  # The subscription has been ended or made anew.
         elif core.inbox is None and batch is not None and done:
             next_offset = batch.first_offset + stream.index + done
@@ -325,13 +365,9 @@ class Reader:
         if fenced is not None:
             raise Fenced(str(fenced))
 
-    def _hand_out(self, batch: Batch, count: int, next_offset: int) -> None:
+    def _hand_out(self, batch: Batch, count: int, next_offset: int) -> Operation[None]:
         """With an inbox what is handed out counts as dealt with."""
-        core, stream = self._core, self._stream
-        mark(core, stream, batch.topic, next_offset)
-        took(core, stream, batch.topic, count, next_offset)
-        core.session.now_ms = core.now_ms()
-        core.session.streams.flush(stream)
+        yield from hand_out(self._core, self._stream, batch.topic, count, next_offset)
         if next_offset == batch.next_offset:
             self._batch = None
 

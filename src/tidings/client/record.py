@@ -19,6 +19,7 @@ StorageDamaged.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -32,7 +33,8 @@ from pathlib import Path
 import msgspec
 
 from tidings.boot import boot_id
-from tidings.errors import InvalidRequest, StorageDamaged
+from tidings.client import forks
+from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 from tidings.message import Batch, Share
 from tidings.protocols.broker.messages import LaneKind
 
@@ -133,12 +135,14 @@ class Recorder:
         self._handed = 0
         self._at_us = 0
         self._lanes = Lanes()
+        self._abandoned = False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidRequest(
                 f"Deliveries cannot be recorded in {self.folder} ({error.strerror}): name a folder of yours."
             ) from error
+        forks.own(self)
 
     def handed(self, who: Subscriber, batch: Batch, start: int, end: int) -> None:
         """The rows of a batch from `start` to `end` are about to be handed out."""
@@ -183,7 +187,16 @@ class Recorder:
     def close(self) -> None:
         """Ends the record in good order."""
         if self._file >= 0:
-            self._write(Entry(ENDED, self._client, epoch=self._epoch()))
+            try:
+                self._write(Entry(ENDED, self._client, epoch=self._epoch()))
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def abandon(self) -> None:
+        """This is the child of a fork: nothing more is written, and the file is the parent's."""
+        self._abandoned = True
+        if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
@@ -199,27 +212,50 @@ class Recorder:
         return _packed(list(map(lanes.__getitem__, chosen)))  # type: ignore[arg-type]
 
     def _write(self, entry: Entry) -> None:
+        if self._abandoned:
+            return
         if self._file < 0 or self._size_bytes >= self._file_bytes or self._rows >= self._file_rows:
             self._next_file()
         self._append(entry)
 
     def _next_file(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        """Goes on in a new file, or in the old one if there is no room for the beginning of another."""
         path = self.folder / f"{self._session}-{self._number:06}{SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        before = self._file, self._size_bytes, self._rows
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._not_written(error) from error
+        self._file, self._size_bytes, self._rows = file, 0, 0
+        begun = Entry(BEGUN, self._client, topic=boot_id(), epoch=self._epoch(), handed_us=self._now_us())
+        try:
+            self._append(begun, MAGIC)
+        except BaseException:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            self._file, self._size_bytes, self._rows = before
+            raise
         self._number += 1
-        self._size_bytes = self._rows = 0
-        self._append(Entry(BEGUN, self._client, topic=boot_id(), epoch=self._epoch(), handed_us=self._now_us()), MAGIC)
+        if before[0] >= 0:
+            os.close(before[0])
 
     def _append(self, entry: Entry, prefix: bytes = b"") -> None:
         body = msgspec.msgpack.encode(entry)
         data = prefix + _FRAME.pack(len(body), zlib.crc32(body)) + body
-        written = os.write(self._file, data)
-        if written != len(data):
-            os.ftruncate(self._file, self._size_bytes)
-            raise StorageDamaged(f"The record in {self.folder} took only part of an entry: is the disk full?")
+        try:
+            written = os.write(self._file, data)
+            if written != len(data):
+                os.ftruncate(self._file, self._size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise self._not_written(error) from error
         self._size_bytes += written
+
+    def _not_written(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"The record in {self.folder} could not be written ({error.strerror}), so nothing was handed out: "
+            "free some space, then ask again."
+        )
 
 
 def _packed(numbers: Sequence[int]) -> bytes:
@@ -243,9 +279,9 @@ def read_entries(path: Path) -> Iterator[Entry]:
     while len(data) - at >= _FRAME.size:
         length, crc = _FRAME.unpack_from(data, at)
         end = at + _FRAME.size + length
-        if end > len(data) and length <= ENTRY_BYTES_MAX:
-            return
         body = view[at + _FRAME.size : end]
+        if end > len(data) and length <= ENTRY_BYTES_MAX and not _begins_with(body, crc):
+            return
         if not 0 < length <= ENTRY_BYTES_MAX or zlib.crc32(body) != crc:
             if end == len(data) or not any(view[at:]):
                 return  # The end of a file that a power cut has torn.
@@ -254,6 +290,16 @@ def read_entries(path: Path) -> Iterator[Entry]:
             )
         yield _decoder.decode(body)
         at = end
+
+
+def _begins_with(data: memoryview, crc: int) -> bool:
+    """Whether some beginning of this has that CRC: then an entry is whole, and only its length is wrong."""
+    found = 0
+    for at in range(len(data)):
+        found = zlib.crc32(data[at : at + 1], found)
+        if found == crc:
+            return True
+    return False
 
 
 def record_files(folders: Sequence[Path]) -> list[Path]:

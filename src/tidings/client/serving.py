@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tidings.client.operations import Core, Operation, Until
-from tidings.client.reading import check, claim, give_back, make_ready, mark, took, write_down_head
+from tidings.client.reading import (
+    acknowledge_handed,
+    check,
+    claim,
+    give_back,
+    hand_out,
+    make_ready,
+    took,
+    write_down_head,
+)
 from tidings.client.stream import Stream
 from tidings.client.working import Bench
 from tidings.message import Message
@@ -41,6 +50,8 @@ class Service:
         """The next message and its handlers, or None when it is time to stop."""
         core = self._core
         self._settle()
+        for stream in self._streams:
+            acknowledge_handed(core, stream)
         self._bench.claim()
         if not self._streams:
             for topics in self._handlers:
@@ -57,7 +68,7 @@ class Service:
                     if not stream.number:
                         core.session.now_ms = core.now_ms()
                         core.session.streams.open(stream)
-            found = self._next()
+            found = yield from self._next()
             if found is not None:
                 return found
             if not (yield Until(self._stirred, deadline_ms)):
@@ -73,6 +84,7 @@ class Service:
             give_back(stream, message.topic, message.offset, message.offset + 1)
         self._core.stopping = False
         for stream in self._streams:
+            acknowledge_handed(self._core, stream)
             stream.owner = None
         self._streams = []
         yield from self._bench.leave()
@@ -84,18 +96,18 @@ class Service:
             or self._bench.stirred()
         )
 
-    def _next(self) -> tuple[Message, list[Handler]] | None:
+    def _next(self) -> Operation[tuple[Message, list[Handler]] | None]:
         """Takes turns between the subscriptions that have something."""
         for step in range(len(self._streams)):
             stream = self._streams[(self._turn + step) % len(self._streams)]
             message = stream.peek()
             if message is not None:
                 self._turn = (self._turn + step + 1) % len(self._streams)
-                self._in_hand = (stream, message)
                 write_down_head(self._core, stream)
-                if self._core.inbox is not None:
-                    mark(self._core, stream, message.topic, message.offset + 1)
-                    self._settle()
+                if self._core.inbox is None:
+                    self._in_hand = (stream, message)
+                else:
+                    yield from hand_out(self._core, stream, message.topic, 1, message.offset + 1)
                 return message, self._handlers[stream.topics]
         work = self._bench.next()
         return None if work is None else (work[1], self._workers[work[0].group, work[0].topic])

@@ -33,6 +33,7 @@ from tidings.errors import Fenced, LimitReached, Overloaded, ProtocolError, Tidi
 from tidings.message import check_name
 from tidings.protocols.broker.messages import (
     VERSION,
+    Ack,
     AnyAnswer,
     AnyRequest,
     Beat,
@@ -63,6 +64,8 @@ GROUP_BEATS = 4
 
 COMING_AND_GOING = (Subscribe, Unsubscribe, Join, Leave)
 """Requests of which an old copy must not undo a newer one."""
+OUTLIVING = (*COMING_AND_GOING, Ack, Commit)
+"""Requests of which a copy that comes late must not reach a subscription that was made after it."""
 
 Make = Callable[[int, int], AnyRequest]
 """Makes a request out of its number and the epoch that it is sent in."""
@@ -233,6 +236,8 @@ class Session:
         who = call.identity
         if self._outstanding.pop(call.number, None) is not None:
             who.outstanding -= 1
+            if call.copies_in_epoch > 1 and call.kind in OUTLIVING:
+                self._stale_subscribe = True
             if who.held and not who.outstanding:  # What waited for the last answer need not wait any longer.
                 self._greet(who)
         elif call in who.held:
@@ -278,7 +283,7 @@ class Session:
         else:
             call.received = frames[1:]
             call.pending.finish(answer)
-        if call.copies_in_epoch > 1 and call.kind in COMING_AND_GOING:
+        if call.copies_in_epoch > 1 and call.kind in OUTLIVING:
             self._stale_subscribe = True
         if who.held and not who.outstanding:
             self._greet(who)
@@ -417,7 +422,7 @@ class Session:
         self._failing = True
         self.streams.close_all(error)
         self.members.close_all(error)
-        if any(call.copies and call.kind in COMING_AND_GOING for call in calls):
+        if any(call.copies and call.kind in OUTLIVING for call in calls):
             self._stale_subscribe = True
         for call in calls:
             call.pending.fail(error())

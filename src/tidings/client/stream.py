@@ -16,7 +16,7 @@ from tidings.client.parcels import Together
 from tidings.client.pending import Pending
 from tidings.errors import ProtocolError, TidingsError
 from tidings.message import Batch, Message
-from tidings.protocols.broker.messages import AnyAnswer, Delivery, Position
+from tidings.protocols.broker.messages import Delivery, Position
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
@@ -83,9 +83,11 @@ class Stream:
         self.buffered_messages = self.buffered_bytes = 0
         self.heard = False
         """Whether anything has come since the last beat."""
+        self.handed: dict[str, int] = {}
+        """How far the inbox says that messages were handed out, until more are asked for."""
         self.noted: dict[str, int] = {}
         self.acknowledged: dict[str, int] = {}
-        self.acking: Pending[AnyAnswer] | None = None
+        self.acking: Call | None = None
         self.began: dict[str, int] = {}
         """Where each topic stood when this session began with it."""
         self.record: Recorder | None = None
@@ -153,6 +155,7 @@ class Stream:
     def restart(self) -> None:
         """Forgets everything: the subscription has been made anew."""
         self.received.clear()
+        self.handed.clear()
         self.noted.clear()
         self.acknowledged.clear()
         self._parcels.clear()
@@ -222,6 +225,11 @@ class Stream:
         """Everything of the topic below `next_offset` has been dealt with."""
         if next_offset > self.noted.get(topic, 0):
             self.noted[topic] = next_offset
+
+    def note_handed(self) -> None:
+        """What was handed out has been dealt with."""
+        while self.handed:
+            self.note(*self.handed.popitem())
 
     def acknowledged_up_to(self, positions: Sequence[Position]) -> None:
         """The broker has moved the cursor this far."""

@@ -71,7 +71,7 @@ class Streams:
         stream = self._streams.pop(topics, None)
         if stream is not None:
             self._close(stream)
-            stream.restart()
+            self._restart(stream)
             self._rest_if_empty()
 
     # Opening and closing.
@@ -148,12 +148,19 @@ class Streams:
     def _end(self, stream: Stream, error: Callable[[], TidingsError]) -> None:
         self._close(stream)
         if isinstance(error(), NotSubscribed | NoSuchTopic):
-            stream.restart()
+            self._restart(stream)
         stream.error = error()
         probes, stream.probes = stream.probes, []
         for _, asked in probes:
             asked.fail(error())
         self._rest_if_empty()
+
+    def _restart(self, stream: Stream) -> None:
+        """The subscription is no more: what was still to be acknowledged there must not move a new one of its name."""
+        if stream.acking is not None:
+            self._session.forget(stream.acking)
+            stream.acking = None
+        stream.restart()
 
     def _rest_if_empty(self) -> None:
         if not self._numbers and not self._session.members.numbers():
@@ -285,14 +292,13 @@ class Streams:
 
     # Acknowledgements.
 
-    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Pending[AnyAnswer]:
-        """Moves the subscription's cursor; done once the broker has said that it has moved."""
+    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Call:
+        """Moves the subscription's cursor; answered once the broker has moved it."""
         name = self._session.main.name
         acknowledgement = Acknowledgement(topics, positions)
-        call = self._session.request(
+        return self._session.request(
             self._session.now_ms, lambda request, epoch: Ack(request, name, epoch, acknowledgement)
         )
-        return call.pending
 
     def flush(self, stream: Stream) -> None:
         """Sends what has been noted, unless an acknowledgement of this subscription is in flight."""
@@ -304,10 +310,14 @@ class Streams:
             if offset > stream.acknowledged.get(topic, 0)
         )
         if positions:
-            stream.acking = self.acknowledge(stream.topics, positions)
-            stream.acking.then(lambda p: self._on_acked(stream, positions, p))
+            call = stream.acking = self.acknowledge(stream.topics, positions)
+            call.pending.then(lambda p: self._on_acked(stream, call, positions, p))
 
-    def _on_acked(self, stream: Stream, positions: tuple[Position, ...], answered: Pending[AnyAnswer]) -> None:
+    def _on_acked(
+        self, stream: Stream, call: Call, positions: tuple[Position, ...], answered: Pending[AnyAnswer]
+    ) -> None:
+        if stream.acking is not call:
+            return
         stream.acking = None
         error = answered.error
         if error is None:

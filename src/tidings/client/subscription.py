@@ -35,12 +35,15 @@ class Subscription:
 
     def messages(self, timeout: float | None = None) -> Iterator[Message]:
         """The messages as they come; ends when none came for `timeout` seconds, or at `close`."""
-        perform, reader = self._bus.perform, Reader(self._core, self._core.session.streams.of(self.topics), timeout)
+        core, perform = self._core, self._bus.perform
+        reader = Reader(core, core.session.streams.of(self.topics), timeout)
         try:
             while self._open and (piece := perform(reader.step())) is not None:
                 for message in piece:
                     yield message
                     reader.done += 1
+                    if core.inherited:  # The rest of the piece is the parent's; the next step says so.
+                        break
         finally:
             self._bus.settle(reader.leave)
 
@@ -134,9 +137,10 @@ class AsyncMessages:
     async def __anext__(self) -> Message:
         self._reader.done += self._in_hand
         self._in_hand = 0
-        for message in self._piece:
-            self._in_hand = 1
-            return message
+        if not self._bus.inherited:
+            for message in self._piece:
+                self._in_hand = 1
+                return message
         piece = await self._bus.perform(self._reader.step())
         if piece is None:
             self._reader.leave()

@@ -173,7 +173,7 @@ class Transaction:
     ) -> None:
         if kind is None:
             self.receipts = self._bus.perform(self._parts.commit())
-        else:
+        elif not self._bus.inherited:
             self._bus.perform(roll_back(self._parts))
 
 
@@ -213,7 +213,7 @@ class AsyncTransaction:
     ) -> None:
         if kind is None:
             self.receipts = await self._bus.perform(self._parts.commit())
-        else:
+        elif not self._bus.inherited:
             await self._bus.perform(roll_back(self._parts))
 
 

@@ -14,7 +14,7 @@ from tidings.client.member import Member
 from tidings.client.operations import Core, Operation, Until, ask, wait_for
 from tidings.client.reading import QUICK_MS, SLOW_MS, STRIDE_MAX
 from tidings.client.record import Subscriber
-from tidings.errors import Fenced, InvalidRequest
+from tidings.errors import Fenced, InvalidRequest, Overloaded
 from tidings.message import GroupInfo, Message, Share, check_name, check_topic
 from tidings.protocols.broker.messages import (
     AskGroups,
@@ -165,6 +165,8 @@ def take(core: Core, member: Member) -> Message:
 
 def ack(core: Core, member: Member, message: Message) -> Operation[None]:
     """Settles a message and waits for the confirmation."""
+    if isinstance(member.error, Overloaded):
+        member.error = None  # What was refused then goes with this settlement, whose answer is the one that counts.
     check(core, member)
     core.session.now_ms = core.now_ms()
     yield from wait_for(core.session.members.acknowledge(member, message.offset, message.attempt))

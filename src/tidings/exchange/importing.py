@@ -105,9 +105,13 @@ def _check_note(path: Path, file: Path, note: Note) -> None:
         )
     half = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        half.write_bytes(msgspec.json.encode(note))
+        with half.open("wb") as half_file:
+            half_file.write(msgspec.json.encode(note))
+            half_file.flush()
+            os.fsync(half_file.fileno())  # Without the note a changed file would be taken for another one.
         half.replace(path)
     except OSError as error:
+        half.unlink(missing_ok=True)
         raise InvalidRequest(
             f"An import leaves a note beside its file until it is finished, and {path.parent} cannot be written "
             f"({error.strerror}): copy the file to a folder of yours."

@@ -180,6 +180,11 @@ class _Descriptors:
         for name in list(self._open):
             self.drop(name)
 
+    def abandon(self) -> None:
+        """The same in the child of a fork, where a thread that is not there may have the lock."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
 
 class RealDisk:
     """A folder of the file system. Made if it is missing; refused if another process has it open."""
@@ -372,6 +377,13 @@ class RealDisk:
         slot = _segment_slot(name)
         if slot is not None:
             self._mark.lower(slot, size)
+
+    def abandon(self) -> None:
+        """In the child of a fork: closes its copies of what is open, touches no file and leaves the parent's lock."""
+        self._writers.abandon()
+        self._readers.abandon()
+        self._mark.close()
+        self.home.close()
 
     def _forget(self, name: str) -> None:
         self._writers.drop(name)

@@ -2,16 +2,21 @@
 
 All buses that one process opens on a folder share one broker. A request is answered within the call that
 sends it: the engine runs, the journal is written, the answers wait in the links of their clients.
+
+The broker belongs to the process that opened it. The child of a fork has only a copy of what it knows, and must not
+write to its journal: it closes its copies of the files before anything else runs there, and the folder is then as much
+in use by another process as any other that somebody else has open.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from pathlib import Path
 
-from tidings.errors import StorageError, Unavailable
+from tidings.errors import InvalidRequest, StorageError, TidingsError, Unavailable
 from tidings.journal.disk import DiskFull, lone_disk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
@@ -29,7 +34,7 @@ class EmbeddedNode:
         self._engine = Engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
-        self._failed: StorageError | None = None
+        self._failed: TidingsError | None = None
         self.changed = threading.Condition()
         self.links: dict[int, EmbeddedLink] = {}
         self._last_link = 0
@@ -89,6 +94,15 @@ class EmbeddedNode:
                 self._engine.journal.settle()
         finally:
             self._disk.close()
+
+    def abandon(self) -> None:
+        """This is the child of a fork: the journal is the parent's."""
+        self.changed = threading.Condition()  # Whoever had the old one is not in this process.
+        self._failed = InvalidRequest(
+            f"The broker of {self.folder} belongs to the process that this one was forked from: open a bus in this "
+            "process, or start processes by multiprocessing's spawn method."
+        )
+        self._disk.abandon()
 
 
 class EmbeddedLink:
@@ -158,9 +172,23 @@ def link_to(folder: str | Path, broker: BrokerSettings, journal: JournalSettings
 def release(node: EmbeddedNode) -> None:
     """One user of a broker less; the last one closes it."""
     with _nodes_lock:
-        _, users = _nodes[node.folder]
+        known, users = _nodes.get(node.folder, (None, 0))
+        if known is not node:
+            return  # It is the one of the process that this one was forked from.
         if users > 1:
             _nodes[node.folder] = (node, users - 1)
         else:
             del _nodes[node.folder]
             node.close()
+
+
+def _abandon_all() -> None:
+    """In the child of a fork there is no broker yet."""
+    global _nodes_lock
+    _nodes_lock = threading.Lock()
+    for node, _ in _nodes.values():
+        node.abandon()
+    _nodes.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

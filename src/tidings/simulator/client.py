@@ -7,11 +7,11 @@ a generator that yields what it waits for, exactly as the operations of a bus do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from tidings.client import operations
-from tidings.client.inbox import Inbox
+from tidings.client.inbox import Inbox, Mark
 from tidings.client.operations import Core, Operation, Until, Wait
 from tidings.client.pending import Pending
 from tidings.client.session import Session
@@ -33,9 +33,10 @@ class MemoryInbox:
     def positions(self, topics: tuple[str, ...]) -> dict[str, int]:
         return dict(self._marks.get(topics, {}))
 
-    def mark(self, topics: tuple[str, ...], topic: str, next_offset: int) -> None:
-        places = self._marks.setdefault(topics, {})
-        places[topic] = max(places.get(topic, 0), next_offset)
+    def mark_all(self, marks: Sequence[Mark]) -> None:
+        for topics, topic, next_offset in marks:
+            places = self._marks.setdefault(topics, {})
+            places[topic] = max(places.get(topic, 0), next_offset)
 
     def forget(self, topics: tuple[str, ...]) -> None:
         self._marks.pop(topics, None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidings.client import reading
 from tidings.client.outbox import Outbox
 from tidings.client.parcels import Entry, Single
 from tidings.client.pending import Pending
+from tidings.client.session import Call
 from tidings.client.stream import Stream
 from tidings.client.streams import Streams
 from tidings.protocols.broker import messages
+from tidings.simulator.client import MemoryInbox
 from tidings.simulator.planting import ONCE, TOGETHER, TWICE, mutant, patched
 
 
@@ -64,11 +65,11 @@ def _resend_renumbered() -> Iterator[None]:
 @mutant("get-before-ack", "get hands a message out before its acknowledgement is durable", ONCE)
 def _get_before_ack() -> Iterator[None]:
     def make(acknowledge: Any) -> Any:
-        def planted(self: Streams, *arguments: Any) -> Pending[Any]:
-            acknowledge(self, *arguments)
-            at_once: Pending[Any] = Pending()
-            at_once.finish(messages.AckDone(0))
-            return at_once
+        def planted(self: Streams, *arguments: Any) -> Call:
+            call: Call = acknowledge(self, *arguments)
+            call.pending = Pending()
+            call.pending.finish(messages.AckDone(0))
+            return call
 
         return planted
 
@@ -78,5 +79,5 @@ def _get_before_ack() -> Iterator[None]:
 
 @mutant("inbox-without-marks", "the inbox does not write down what was handed out", ONCE)
 def _inbox_without_marks() -> Iterator[None]:
-    with patched(reading, "mark", lambda _: lambda core, stream, topic, next_offset: None):
+    with patched(MemoryInbox, "mark_all", lambda _: lambda inbox, marks: None):
         yield

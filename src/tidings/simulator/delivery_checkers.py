@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
 
 Mode = str
-"""loop: acknowledged after it was dealt with. get: acknowledged before it is handed out. inbox: a loop with an inbox.
-inbox-get: get with an inbox. transaction: handed out as often as it takes, and its answer exists once (another
-checker's business)."""
+"""loop: acknowledged after it was dealt with. get: acknowledged before it is handed out. inbox: written down when it is
+handed out. transaction: handed out as often as it takes, and its answer exists once (another checker's business)."""
 
-ACKNOWLEDGED_FIRST = ("get", "inbox-get")
-NEVER_TWICE = ("get", "inbox", "inbox-get")
+ACKNOWLEDGED_FIRST = ("get",)
+NEVER_TWICE = ("get", "inbox")
 
 
 class _Reading:

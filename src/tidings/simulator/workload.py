@@ -131,7 +131,7 @@ def draw_subscriber(
         world.watch.together.transactions[name, chosen] = answers
         role = partial(role, answers=answers)
     elif inbox is not None:
-        mode = "inbox" if mode == "loop" else "inbox-get"
+        mode = "inbox"
     for key in ((topic,) for topic in chosen) if kind is getting_all else [chosen]:
         world.watch.once.modes[name, key] = mode
     return kind, chosen, role

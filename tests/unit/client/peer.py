@@ -132,6 +132,8 @@ class SmallBroker:
         self.topics: dict[str, list[bytes]] = {}
         self.cursors: dict[tuple[str, ...], dict[str, int]] = {}
         self.lasts: dict[tuple[str, str], int] = {}
+        self.places: dict[tuple[str, str], list[int]] = {}
+        """Where each number of a client lies in a topic."""
         self.epochs: dict[str, tuple[bytes, int]] = {}
         self.streams: dict[tuple[str, ...], tuple[int, dict[str, int]]] = {}
         self.granted = 0
@@ -232,12 +234,15 @@ class SmallBroker:
         for target in part.targets:
             last = self.lasts.get((client, target.topic), 0)
             values = self.topics.setdefault(target.topic, [])
+            places = self.places.setdefault((client, target.topic), [])
             if target.sequence <= last:
-                repeated = tuple((index, None) for index in range(part.count))
+                start = target.sequence - 1
+                repeated = tuple(enumerate(places[start : start + part.count]))
                 stored.append(m.Stored(None, repeated))
                 continue
             assert target.sequence == last + 1, "a gap"
             self.lasts[client, target.topic] = last + part.count
+            places.extend(range(len(values), len(values) + part.count))
             stored.append(m.Stored(len(values)))
             self.add(target.topic, *batch.values)
         return tuple(stored)

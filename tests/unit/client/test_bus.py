@@ -16,6 +16,7 @@ from tidings.errors import (
     Fenced,
     InvalidRequest,
     InvalidTopic,
+    LimitReached,
     MessageTooLarge,
     NoSuchTopic,
     NotSubscribed,
@@ -289,7 +290,7 @@ def test_resend_of_a_put_in_doubt(bus: Bus, broker: SmallBroker) -> None:
         bus.put("news", "b")
     broker.filter = lambda request: True
     resend = vars(caught.value)["resend"]
-    assert resend() == Receipt("news", None, True)
+    assert resend() == Receipt("news", 1, True)
     assert broker.topics["news"] == [b"a", b"b"]
     assert len({(put.request, put.part) for put in broker.asked(m.Put)[1:]}) == 1
     bus.put("news", "c")
@@ -307,6 +308,30 @@ def test_many_with_patience_go_on_after_a_resend(bus: Bus, broker: SmallBroker) 
     stored = vars(caught.value)["resend"]()
     assert (stored.count, stored.duplicates) == (len(values), PIECE_MESSAGES_MAX)
     assert broker.topics["news"] == values
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_many_know_their_first_offset_although_answers_got_lost(
+    bus: Bus, broker: SmallBroker, lost: int, wait: float
+) -> None:
+    """Z9: what was stored at the first try and answered at the second has the offset that it got then."""
+    broker.add("news", b"before")
+    size = PIECE_MESSAGES_MAX
+    loses = lose(m.Put, only_answer=True)
+
+    def lose_first(request: Any) -> bool | str:
+        return loses(request) if len(broker.asked(m.Put)) <= lost else True
+
+    broker.filter = lose_first
+    stored = bus.put_many("news", [b"%d" % number for number in range(2 * size)], wait=wait)
+    assert (stored.first_offset, stored.count) == (1, 2 * size)
+    assert stored.duplicates > 0
+    broker.filter = lose(m.Put, only_answer=True)
+    with pytest.raises(Unavailable) as caught:
+        bus.put_many("news", [b"x", b"y"], wait=wait)
+    broker.filter = lambda request: True
+    assert vars(caught.value)["resend"]() == Receipts("news", 1 + 2 * size, 2, 2)
 
 
 def test_resend_is_over_once_something_else_was_put(bus: Bus, broker: SmallBroker) -> None:
@@ -330,6 +355,27 @@ def test_put_soon_and_flush(bus: Bus, broker: SmallBroker) -> None:
     with pytest.raises(Unavailable):
         bus.flush()
     bus.flush()  # Said once.
+
+
+def test_failed_puts_that_nobody_asks_for_do_not_pile_up(
+    bus: Bus, broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.client.soon.FAILED_MAX", 3)
+    broker.filter = lose(m.Put)
+    lost = []
+    for number in range(3):
+        lost.append(bus.put_soon("news", str(number)))
+        with pytest.raises(Unavailable):
+            bus.put("sport", "other")
+    with pytest.raises(LimitReached, match="nobody has asked why"):
+        bus.put_soon("news", "more")
+    with pytest.raises(Unavailable):
+        lost[0].result()
+    broker.filter = lambda request: True
+    assert bus.put_soon("news", "more").result() == Receipt("news", 0)
+    with pytest.raises(Unavailable):
+        bus.close()
+    bus.close()
 
 
 def test_a_transaction_is_one_request(bus: Bus, broker: SmallBroker) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.client.peer import LIMITS, Script, batch, outcome
+from tidings.client import working
 from tidings.client.member import Member
 from tidings.client.members import EARLY_MAX
+from tidings.client.operations import Core
 from tidings.errors import Fenced, NotSubscribed, Overloaded, ProtocolError, Unavailable
 from tidings.protocols.broker import messages as m
 
@@ -551,6 +553,44 @@ def test_a_settlement_that_is_refused_for_now_goes_with_the_next_one() -> None:
     shop.member.error = None
     shop.done(1)
     assert shop.settlements() == (m.Settlement(1),)
+
+
+def test_who_waited_for_a_refused_settlement_is_told_once_and_may_try_again() -> None:
+    """The next try is a request of its own, and not the old error once more."""
+    shop = Shop()
+    shop.parcel(1, 0, 1)
+    shop.take(1)
+    first = shop.session.members.acknowledge(shop.member, 0, 1)
+    shop.settlements()
+    shop.refuse(shop.settle.request, Overloaded)
+    assert isinstance(first.error, Overloaded)
+    assert shop.member.error is None
+    again = shop.session.members.acknowledge(shop.member, 0, 1)
+    assert shop.settlements() == (m.Settlement(1, ((0, 1),)),)
+    shop.settled()
+    outcome(again)
+    assert hand(shop.member) == [1]
+
+
+def test_an_acknowledgement_takes_along_what_a_loop_was_refused() -> None:
+    """What is said about it is the answer to this request, and not to the one before."""
+    shop = Shop()
+    core = Core(shop.session, None, lambda: shop.now_ms, lambda operation: None)
+    shop.parcel(1, 0, 1)
+    shop.take(1)
+    shop.done(0)
+    shop.settlements()
+    shop.refuse(shop.settle.request, Overloaded)
+    share = shop.member.head()
+    assert share is not None
+    message = share[shop.member.index]
+    shop.take(1)
+    waiting = working.ack(core, shop.member, message)
+    next(waiting)
+    assert shop.settlements() == (m.Settlement(1),)
+    shop.settled()
+    with pytest.raises(StopIteration):
+        waiting.send(True)
 
 
 def test_a_client_that_is_no_member_any_more_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tidings.client.record import (
     read_entries,
     record_files,
 )
-from tidings.errors import InvalidRequest, StorageDamaged
+from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 from tidings.message import Batch, Columns, Share
 
 ALICE = Subscriber("alice")
@@ -208,3 +209,44 @@ def test_an_inbox_and_a_second_session(tmp_path: Path, folder: Path) -> None:
     epochs = {entry.first_offset: entry.epoch for entry in entries(folder, HANDED)}
     assert epochs[0] < epochs[1]
     assert [entry.first_offset for entry in entries(folder, STANDS)].count(1) == 2
+
+
+def test_a_full_disk_leaves_whole_entries_and_whole_files(tmp_path: Path) -> None:
+    """What does not fit is taken back, also the beginning of a new file, and the record goes on."""
+    record = recorder(tmp_path, file_rows=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = 0
+    for number in range(6):
+        for room in (0, 3, 11, 20):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, before[1]))
+            try:
+                with pytest.raises(StorageError, match="free some space"):
+                    record.handed(ALICE, batch(number, 1), 0, 1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        record.handed(ALICE, batch(number, 1), 0, 1)
+        size = 0 if number % 2 else record_files([tmp_path])[-1].stat().st_size
+    record.close()
+    assert net(tmp_path) == list(range(6))
+    assert len(record_files([tmp_path])) == 4  # In the last there is only the end.
+
+
+def test_a_wrong_length_is_damage_and_not_the_end(tmp_path: Path) -> None:
+    """A flipped bit must not hide everything behind it."""
+    record = recorder(tmp_path)
+    ends = []
+    for number in range(5):
+        record.handed(ALICE, batch(number, 1), 0, 1)
+        (path,) = record_files([tmp_path])
+        ends.append(path.stat().st_size)
+    record.close()
+    data = path.read_bytes()
+    for bit in range(32):
+        wrong = bytearray(data)
+        wrong[ends[1] + bit // 8] ^= 1 << bit % 8  # The length of the third.
+        path.write_bytes(wrong)
+        with pytest.raises(StorageDamaged, match=f"at byte {ends[1]}"):
+            list(read_entries(path))
+    for end in range(ends[1] + 1, ends[2]):
+        path.write_bytes(data[:end])
+        assert len(list(read_entries(path))) == 3  # The beginning, and two of them.

@@ -379,3 +379,44 @@ def test_whatever_arrives_messages_come_out_once_and_in_order(deliveries: list[t
     out += [offset for offset, _ in taken(stream)]
     assert out == list(range(stream.received["news"]))
     assert stream.buffered_messages == stream.buffered_bytes == 0
+
+
+def acknowledging(script: Script) -> m.Ack:
+    """A loop has noted something, and the answer to its acknowledgement is outstanding."""
+    stream, _ = opened(script)
+    stream.note("news", 12)
+    script.session.streams.flush(stream)
+    (ack,) = script.sent()
+    assert isinstance(ack, m.Ack)
+    return ack
+
+
+def test_an_unanswered_acknowledgement_ends_with_its_subscription() -> None:
+    """Z4: sent again, it would move the cursor of a subscription that was made after it, past what that has to get."""
+    script = Script()
+    acknowledging(script)
+    script.session.streams.drop(NEWS)
+    script.session.request(script.now_ms, lambda n, e: m.Subscribe(n, "alice", e, NEWS, "earliest"))
+    assert [type(each) for each in script.sent()] == [m.Subscribe]
+    script.time_out()
+    assert [type(each) for each in script.sent()] == [m.Subscribe]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_subscription_is_made_in_a_new_epoch_if_an_older_acknowledgement_may_come_late(answered: bool) -> None:
+    """Z4: a copy of it that is still under way is fenced."""
+    script = Script()
+    ack = acknowledging(script)
+    script.time_out()
+    script.sent()
+    if answered:
+        script.answer(m.AckDone(ack.request))
+    script.session.streams.drop(NEWS)
+    script.session.request(script.now_ms, lambda n, e: m.Subscribe(n, "alice", e, NEWS, "earliest"))
+    (check,) = script.sent()
+    assert isinstance(check, m.Beat)
+    script.answer(m.BeatDone(check.request, ()))
+    (hello,) = script.sent()
+    assert isinstance(hello, m.Hello)
+    script.answer(m.Welcome(hello.request, 2, *LIMITS))
+    assert [(type(each), each.epoch) for each in script.sent()] == [(m.Subscribe, 2)]
