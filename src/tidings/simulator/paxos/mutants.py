@@ -194,7 +194,7 @@ def _no_re_proposal() -> Iterator[None]:
     "of the values reported for a slot the first is proposed, not the highest",
     ONE,
     ASSERTIONS,
-    first_seed=445,
+    first_seed=4104,
 )
 def _any_re_proposal() -> Iterator[None]:
     def make(take_promise: Any) -> Any:
@@ -317,7 +317,7 @@ def _two_changes_at_once() -> Iterator[None]:
 
 
 @_mutant(
-    "settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=129
+    "settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=308
 )
 def _settled_too_early() -> Iterator[None]:
     def planted(self: Leader, term: Term) -> list[int]:
@@ -478,7 +478,7 @@ def _apply_before_sync() -> Iterator[None]:
         yield
 
 
-@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS, first_seed=8)
+@_mutant("read-unconfirmed", "a leader answers reads without asking whether it still leads", READS, first_seed=432)
 def _read_unconfirmed() -> Iterator[None]:
     def make(on_read: Any) -> Any:
         def planted(self: Replica, token: int) -> None:
@@ -497,7 +497,7 @@ def _read_unconfirmed() -> Iterator[None]:
     "read-before-recovery",
     "a new leader answers reads before it has decided what it was told of",
     READS,
-    first_seed=126,
+    first_seed=222,
 )
 def _read_before_recovery() -> Iterator[None]:
     with patched(Leader, "is_up_to_date", lambda _: property(lambda self: self.leading)):
