@@ -19,7 +19,7 @@ def seeds(name: str) -> list[int]:
     """All within which the bug has to be found. That which is known to find it comes first, those before it last."""
     first_seed = MUTANTS[name].first_seed
     end = SEEDS_MAX.get(MUTANTS[name].world, SEEDS_MAX_ELSEWHERE)
-    return [*range(first_seed, end), *range(first_seed)]
+    return [*range(first_seed, max(end, first_seed + 1)), *range(first_seed)]
 
 
 @pytest.mark.parametrize("name", MUTANTS)

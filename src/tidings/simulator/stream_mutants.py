@@ -192,7 +192,7 @@ def _keep_waiting() -> Iterator[None]:
     "what waits for an answer goes on waiting when nobody wants the answer",
     PROGRESS,
     world=WORLD,
-    first_seed=155,
+    first_seed=749,
 )
 def _hold_forever() -> Iterator[None]:
     def make(forget: Any) -> Any:
