@@ -54,7 +54,7 @@ def test_a_run_is_not_idle() -> None:
         "held=(Held(",
         "RestDone",
         "fails at",
-        "untouched=((",
+        "taken=((",
     ):
         assert any(wanted in line for line in lines), wanted
 
