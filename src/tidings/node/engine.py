@@ -132,7 +132,6 @@ class Engine:
     def tick(self, now_ms: int) -> None:
         """To be called every `tick_ms`: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
-        self.journal.forget_checks()
         self.scrub(now_ms)
         if self._postponed:
             postponed, self._postponed = self._postponed, []
@@ -145,7 +144,8 @@ class Engine:
             self._carry(segments)
 
     def scrub(self, now_ms: int) -> None:
-        """Reads a little of what is stored, to see whether the disk still has it."""
+        """Reads a little of what is stored, to see whether the disk still has it; nothing counts as checked any more."""
+        self.journal.forget_checks()
         for damage in self._scrub.tick(now_ms):
             self._note_damage(damage)
 
