@@ -145,8 +145,7 @@ class Checked:
             return self._disk.read_at(self._name, start, end - start)
         view = self._view
         if view is None or len(view) < end:
-            view, self._good = self._disk.map(self._name), bytearray()
-            self._view = view
+            view = self._view = self._disk.map(self._name)
         return view[start:end]
 
     def _sum(self, number: int) -> int:

@@ -144,7 +144,6 @@ class Engine:
     def tick(self, now_ms: int) -> None:
         """To be called every `tick_ms`: leases, silent clients, and what retention lets go."""
         self._now_ms = now_ms
-        self.journal.forget_checks()
         self.scrub(now_ms)
         if self._postponed:
             postponed, self._postponed = self._postponed, []
@@ -174,7 +173,8 @@ class Engine:
         self._roll_due = True
 
     def scrub(self, now_ms: int) -> None:
-        """Reads a little of what is stored, to see whether the disk still has it."""
+        """Reads a little of what is stored, to see whether the disk still has it; nothing counts as checked any more."""
+        self.journal.forget_checks()
         for damage in self._scrub.tick(now_ms):
             self._note_damage(damage)
 
