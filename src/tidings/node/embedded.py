@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from tidings.errors import StorageError, Unavailable
-from tidings.journal.disk import DiskFull, RealDisk
+from tidings.journal.disk import Disk, DiskFull, RealDisk
 from tidings.journal.folder import BROKER
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
@@ -24,9 +24,11 @@ from tidings.wire.codec import Frame
 class EmbeddedNode:
     """A broker that is driven by its clients' calls."""
 
-    def __init__(self, folder: Path, broker: BrokerSettings, journal: JournalSettings) -> None:
+    def __init__(
+        self, folder: Path, broker: BrokerSettings, journal: JournalSettings, disk: Disk | None = None
+    ) -> None:
         self.folder = folder
-        self._disk = RealDisk(folder, BROKER)
+        self._disk = disk if disk is not None else RealDisk(folder, BROKER)
         self._engine = Engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
