@@ -32,7 +32,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "message": ("errors",),
     "settings": ("errors",),
     "protocols": NOUNS,
-    "journal": NOUNS,
+    "journal": (*NOUNS, "boot"),
     "wire": (*NOUNS, "protocols"),
     "transport": ("errors", "settings", "wire"),
     # A storage server keeps the files of a journal; a broker may use one as its disk.

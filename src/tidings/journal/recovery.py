@@ -143,7 +143,7 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
         following = next_valid(view, end, base_address)
         if damaged is None or following is None:
             what = "the file ends there" if end == len(view) else "the record there fails its checksum"
-            raise StorageDamaged(f"{name} is damaged at position {end}: {what}, and it had been synced.")
+            raise StorageDamaged(f"{name} is damaged at position {end}: {what}, and it had been stored.")
         damaged.append(Span(base_address + end, base_address + following))
         behind = decode(view, following, base_address)
         assert behind is not None
