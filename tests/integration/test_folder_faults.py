@@ -10,21 +10,25 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.integration import folder_faults
-from tests.integration.folder_faults import Scene, faults_of_files, faults_of_folders, sweep
+from tests.integration.folder_faults import Fault, Scene, Start, faults_of_files, faults_of_folders, sweep
 from tidings import Bus
 from tidings.client import open_bus
 from tidings.journal.disk import Disk, RealDisk
-from tidings.journal.folder import BROKER
+from tidings.journal.folder import BROKER, STORAGE
 from tidings.node import embedded
 from tidings.node.embedded import EmbeddedNode, link_to
 from tidings.settings import BrokerSettings, Durability, JournalSettings
+from tidings.storage.keeper import Keeper
+from tidings.storage.remote import RemoteDisk
+from tidings.wire.codec import Frame
+from tidings.wire.storage import decode_call, frames_of
 
 VALUES = 60
 MEMORY = Path("/dev/shm")
@@ -57,7 +61,7 @@ def fill(folder: Path, open_bus: OpenBus, halfway: Callable[[], object]) -> None
             halfway()
 
 
-def check_ranges(folder: Path, open_bus: OpenBus) -> None:
+def check_all(folder: Path, open_bus: OpenBus) -> None:
     """Every message by its offset, the publisher's count, and that the next put gets the next offset."""
     with open_bus(folder, "checker") as bus:
         for topic in READ_UP_TO:
@@ -70,14 +74,42 @@ def check_ranges(folder: Path, open_bus: OpenBus) -> None:
             assert writer.put(topic, b"one more").offset == VALUES
 
 
-def check_subscription(folder: Path, open_bus: OpenBus) -> None:
-    """Everything that the reader has not yet acknowledged, and nothing else."""
-    with open_bus(folder, "reader") as reader:
-        for topic, start in READ_UP_TO.items():
-            found = []
-            while (message := reader.get(topic)) is not None:
-                found.append((message.offset, message.value))
-            assert found == [(offset, value(topic, offset)) for offset in range(start, VALUES)]
+class Reading:
+    """A subscription gets everything that it has not yet acknowledged, and nothing else."""
+
+    def __init__(self, open_bus: OpenBus) -> None:
+        self._open_bus = open_bus
+        self._next = dict(READ_UP_TO)
+
+    def __call__(self, folder: Path) -> None:
+        with self._open_bus(folder, "reader") as reader:
+            for topic in READ_UP_TO:
+                while (message := reader.get(topic)) is not None:
+                    offset = self._next[topic]
+                    assert (message.offset, message.value) == (offset, value(topic, offset))
+                    self._next[topic] += 1
+                assert self._next[topic] == VALUES
+
+
+def start_with(open_bus: OpenBus) -> Start:
+    def start(folder: Path) -> None:
+        open_bus(folder, "checker").close()
+
+    return start
+
+
+def sweep_both_ways(scene: Scene, place: Path, open_bus: OpenBus) -> None:
+    """Half of the faults by range, half by subscription: who asks makes little difference, and each start takes time."""
+    seed = folder_faults.seed()
+    chance = Random(seed)
+    faults = [*faults_of_files(scene, chance), *faults_of_folders(scene)]
+    halves: list[list[Fault]] = [[], []]
+    for fault in faults:
+        halves[chance.randrange(2)].append(fault)
+    start = start_with(open_bus)
+    said = sweep(scene, halves[0], place, start, lambda: lambda folder: check_all(folder, open_bus), seed)
+    said |= sweep(scene, halves[1], place, start, lambda: Reading(open_bus), seed)
+    assert sum(map(bool, said.values())) > len(said) / 2, "most faults are found"
 
 
 @pytest.fixture
@@ -125,9 +157,60 @@ def alone(place: Path, durability: Durability, end: str) -> Scene:
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_a_broker_alone_loses_nothing_without_a_word(place: Path, durability: Durability, end: str) -> None:
-    scene, seed = alone(place, durability, end), folder_faults.seed()
-    faults = [*faults_of_files(scene, Random(seed)), *faults_of_folders(scene)]
-    open_bus = open_alone(durability)
-    for number, check in enumerate((check_ranges, check_subscription)):
-        said = sweep(scene, iter(faults), place / f"{number}", lambda folder: check(folder, open_bus), seed)
-        print(len(said))
+    sweep_both_ways(alone(place, durability, end), place, open_alone(durability))
+
+
+# A storage server, and a broker on it.
+
+
+class Line:
+    """A connection to a keeper in the same process."""
+
+    address = "a storage server in this process"
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._answers: list[list[Frame]] = []
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        answer, buffers = self._keeper.handle(decode_call(list(frames)), list(frames)[1:])
+        self._answers.append(frames_of(answer, buffers))
+
+    def receive(self, timeout_ms: int) -> list[Frame] | None:
+        return self._answers.pop(0) if self._answers else None
+
+    def reopen(self) -> None:
+        self._answers.clear()
+
+    def close(self) -> None:
+        pass
+
+
+class StoredDisk(RemoteDisk):
+    """A broker's disk whose storage server starts and stops with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = RealDisk(folder, STORAGE, 0)
+        try:
+            self._keeper = Keeper(self._server, iter(range(1, 1_000_000)).__next__)
+            super().__init__(lambda: Line(self._keeper), BrokerSettings(), wait_ms=1_000)
+        except BaseException:
+            self._server.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        if hasattr(self, "_keeper"):
+            self._keeper.settle()
+            self._server.close()
+
+
+def open_stored(folder: Path, client: str) -> Bus:
+    return open_on(folder, client, lambda: StoredDisk(folder))
+
+
+def test_a_storage_server_loses_nothing_without_a_word(place: Path) -> None:
+    scene = Scene(*(place / name for name in ("folder", "older", "other")))
+    fill(scene.other, open_stored, lambda: None)
+    fill(scene.folder, open_stored, lambda: shutil.copytree(scene.folder, scene.older))
+    sweep_both_ways(scene, place, open_stored)
