@@ -18,13 +18,14 @@ from tidings.journal.disk import HOUSEKEEPING
 from tidings.journal.folder import FOLDER_NAME
 from tidings.journal.record import decode
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
+from tidings.storage.keeper import HOLDER_NAME
 
 SMALL_BYTES = 120
 """Of files that are not larger, every byte is flipped."""
 FLIPS = 8
 CUTS = 3
 """Ends of records at which a segment is cut, beside the last two."""
-KEPT = frozenset(HOUSEKEEPING - {FOLDER_NAME})
+KEPT = frozenset({*HOUSEKEEPING - {FOLDER_NAME}, HOLDER_NAME})
 """Files that say nothing about what is stored: they may change whatever happens."""
 
 

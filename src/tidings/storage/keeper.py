@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tidings.errors import InvalidRequest, ProtocolError
+from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged
 from tidings.journal.disk import Buffer, Disk, DiskFull
 from tidings.journal.folder import TEMPORARY_SUFFIX
+from tidings.journal.journal import RESTORE, advising
 from tidings.journal.notes import read_note, write_note
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
@@ -74,7 +75,10 @@ class Keeper:
                 disk.remove(name)
         self._sizes = {name: disk.size(name) for name in disk.names() if FILE_NAME.fullmatch(name)}
         self._hidden: list[str] = []
-        self.holder = read_note(disk, HOLDER_NAME, Holder)
+        with advising(RESTORE):
+            self.holder = read_note(disk, HOLDER_NAME, Holder)
+        if self.holder is None and self._sizes:  # Nothing is written before that says whose it is.
+            raise StorageDamaged(f"The file {HOLDER_NAME} is missing beside the journal. {RESTORE}")
         self.keeps: Callable[[str], bool] = lambda name: False
         """Whether somebody still has to read a file that a broker wants removed."""
         self.on_final: Callable[[str, int], None] = lambda name, size: None
