@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -18,6 +17,7 @@ import pytest
 
 from tests.integration import folder_faults
 from tests.integration.folder_faults import Fault, Scene, Start, faults_of_files, faults_of_folders, sweep
+from tests.integration.places import place
 from tidings import Bus
 from tidings.client import open_bus
 from tidings.journal.disk import Disk, RealDisk
@@ -30,8 +30,9 @@ from tidings.storage.remote import RemoteDisk
 from tidings.wire.codec import Frame
 from tidings.wire.storage import decode_call, frames_of
 
+__all__ = ["place"]
+
 VALUES = 60
-MEMORY = Path("/dev/shm")
 SMALL = {"segment_records_max": 40, "segment_bytes_max": 6_000, "recent_bytes_max": 1}
 OpenBus = Callable[[Path, str], Bus]
 
@@ -110,14 +111,6 @@ def sweep_both_ways(scene: Scene, place: Path, open_bus: OpenBus) -> None:
     said = sweep(scene, halves[0], place, start, lambda: lambda folder: check_all(folder, open_bus), seed)
     said |= sweep(scene, halves[1], place, start, lambda: Reading(open_bus), seed)
     assert sum(map(bool, said.values())) > len(said) / 2, "most faults are found"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder in memory where there is such a thing: thousands of starts sync every few bytes."""
-    found = Path(tempfile.mkdtemp(dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
-    yield found
-    shutil.rmtree(found)
 
 
 # A broker that stands alone.
