@@ -18,6 +18,7 @@ class ServerProcess:
     """A command that serves. The port that it first gets stays its port."""
 
     def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
+        self._program: tuple[str, ...] = ("-m", "tidings")
         self._command = command
         self._settings = settings or {}
         self._bind: str | None = None
@@ -42,7 +43,7 @@ class ServerProcess:
         if self._bind is None:
             self._bind = free_address()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
+            [sys.executable, *self._program, *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings,

@@ -79,7 +79,7 @@ class DurableMark:
         """A segment is about to be shorter than it was; on disk, so that no older entry comes back."""
         if slot == self.slot and size < self.due:
             for _ in range(2):
-                self.set(slot, min(size, self.size))
+                self._set(slot, min(size, self.size), size)
             self.sync()
 
     def sync(self) -> None:
