@@ -21,6 +21,7 @@ class ServerProcess:
     """What the system lets it open, if that is not what it lets us."""
 
     def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
+        self._program: tuple[str, ...] = ("-m", "tidings")
         self._command = command
         self._settings = settings or {}
         self._bind: str | None = None
@@ -48,7 +49,7 @@ class ServerProcess:
             [] if self.descriptors_max is None else ["sh", "-c", f'ulimit -n {self.descriptors_max}; exec "$@"', "sh"]
         )
         self._process = subprocess.Popen(
-            [*limits, sys.executable, "-m", "tidings", *self._command, "--bind", self._bind],
+            [*limits, sys.executable, *self._program, *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings,

@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "message": ("errors",),
     "settings": ("errors",),
     "protocols": NOUNS,
-    "journal": (*NOUNS, "descriptors"),
+    "journal": (*NOUNS, "boot", "descriptors"),
     "wire": (*NOUNS, "protocols"),
     "transport": ("errors", "settings", "wire", "descriptors"),
     # A storage server keeps the files of a journal; a broker may use one as its disk.

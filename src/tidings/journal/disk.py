@@ -7,7 +7,7 @@ take its place. A disk is one folder of files without subfolders, owned by one p
 What each call promises: `create`, `replace`, `remove`, `truncate` and `seal` are on disk when they return,
 directory entry included; `append` is only written, and on disk after the next `sync` of that file. Room may
 be made ahead of what is appended: after a crash a file that was not sealed may have zeros at its end.
-`durable_size` says how much of the newest segment had certainly been synced, also after a crash (`mark`).
+`durable_size` says how much of the newest segment must be there, also after a crash (`mark`).
 `replace` is atomic: after a crash the file is the old one or the new one. A call that ends in `DiskFull`
 has changed nothing; some room is kept for small writes (`reserve`). After `SyncFailed` nobody knows what the disk
 holds: the kernel may have thrown away what it could not write and will not say so twice, so the process must end and
@@ -109,7 +109,7 @@ class Disk(Protocol):
         """Brings all that was appended to a file onto the disk, or raises SyncFailed."""
 
     def durable_size(self, name: str) -> int:
-        """So many bytes of a segment had certainly been synced; 0 if nothing is known of it."""
+        """So many bytes of a segment must be there: synced, or written since the machine was started; 0 if unknown."""
 
     def settle(self) -> None:
         """Brings what is known to be durable onto the disk too; all the rest is there already."""
@@ -235,6 +235,15 @@ class RealDisk:
         self._sync_directory()
 
     def append(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self._append(name, buffers)
+        slot = _segment_slot(name)
+        if slot is not None:
+            try:
+                self._mark.set_written(slot, self._sizes[name])
+            except OSError as error:
+                raise _failed(MARK_NAME, error) from error
+
+    def _append(self, name: str, buffers: Sequence[Buffer]) -> None:
         descriptor = self._writers.of(name)
         size_before = self._sizes.get(name)
         if size_before is None:
@@ -249,7 +258,7 @@ class RealDisk:
                 # Synced, so that a power cut cannot bring back records whose writer was told "not stored".
                 self.truncate(name, size_before)
                 if size_after - size_before <= SMALL_WRITE_BYTES_MAX and self._reserve.release():
-                    self.append(name, buffers)
+                    self._append(name, buffers)
                     return
             raise _full_or_failed(name, error) from error
         self._sizes[name] = size_after
@@ -269,7 +278,7 @@ class RealDisk:
                 os.ftruncate(descriptor, size_before)
 
     def commit(self, name: str, buffers: Sequence[Buffer]) -> None:
-        self.append(name, buffers)
+        self._append(name, buffers)
         self.sync(name)
 
     def sync(self, name: str) -> None:
@@ -282,7 +291,7 @@ class RealDisk:
             raise _failed(name, error) from error
 
     def durable_size(self, name: str) -> int:
-        return self._mark.size if self._mark.size and self._mark.slot == _segment_slot(name) else 0
+        return self._mark.due if self._mark.slot == _segment_slot(name) else 0
 
     def settle(self) -> None:
         try:

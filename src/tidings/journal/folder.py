@@ -87,7 +87,9 @@ class Folder:
             if owner not in (None, role):
                 raise wrong_role(self.path, owner)
             found = self._write(role, os.urandom(16))
-        elif os.fstat(self._lock).st_size and not (self.path / INVENTORY_NAME).exists():
+        elif (self.path / INVENTORY_NAME).exists():
+            self.mark_begun()  # Somebody may have removed `lock`.
+        elif os.fstat(self._lock).st_size:
             raise StorageDamaged(f"The file {INVENTORY_NAME} is missing from {self.path}.")
         return found
 

@@ -29,8 +29,8 @@ had been on disk and is damaged; if not, then nothing behind `p` was ever answer
 cut off, with a line in the log.
 
 What this cannot see: a power cut may leave an older mark, so that damage inside the very last commit before
-it looks like a torn tail. With durability "os" the mark moves when a segment is sealed, in an idle moment and at
-a clean stop; everything since then counts as tail.
+it looks like a torn tail. With durability "os" everything since the last sync counts as tail then: since a segment was
+sealed, an idle moment or a clean stop.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def survey(disk: Disk) -> Found:
     if newest > first_slot:
         raise _missing(files.snapshot_name(newest))
     if inventory is None:
-        if _has_begun(disk, slots, snapshot):
+        if _has_begun(disk, slots):
             raise _missing(INVENTORY_NAME)
     elif inventory.newest not in slots:
         raise _missing(files.journal_name(inventory.newest))
@@ -114,11 +114,11 @@ def holds_records(disk: Disk) -> bool:
     return bool(slots) and next_valid(disk.map(files.journal_name(0)), 0, 0) is not None
 
 
-def _has_begun(disk: Disk, slots: list[int], snapshot: Envelope | None) -> bool:
+def _has_begun(disk: Disk, slots: list[int]) -> bool:
     """Whether a journal without an inventory must have had one: it has a record, and is not of the first release."""
     if slots and files.is_first_release(disk.map(files.journal_name(slots[-1]))):
         return False
-    return snapshot is not None or holds_records(disk)
+    return holds_records(disk)
 
 
 def _missing(name: str) -> StorageDamaged:
@@ -143,7 +143,7 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
         following = next_valid(view, end, base_address)
         if damaged is None or following is None:
             what = "the file ends there" if end == len(view) else "the record there fails its checksum"
-            raise StorageDamaged(f"{name} is damaged at position {end}: {what}, and it had been synced.")
+            raise StorageDamaged(f"{name} is damaged at position {end}: {what}, and it had been stored.")
         damaged.append(Span(base_address + end, base_address + following))
         behind = decode(view, following, base_address)
         assert behind is not None

@@ -17,7 +17,7 @@ from collections import deque
 from pathlib import Path
 
 from tidings.errors import InvalidRequest, StorageError, TidingsError, Unavailable
-from tidings.journal.disk import DiskFull, lone_disk
+from tidings.journal.disk import Disk, DiskFull, RealDisk, lone_disk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
 from tidings.node.engine import Engine
@@ -28,9 +28,11 @@ from tidings.wire.codec import Frame
 class EmbeddedNode:
     """A broker that is driven by its clients' calls."""
 
-    def __init__(self, folder: Path, broker: BrokerSettings, journal: JournalSettings) -> None:
+    def __init__(
+        self, folder: Path, broker: BrokerSettings, journal: JournalSettings, disk: Disk | None = None
+    ) -> None:
         self.folder = folder
-        self._disk = lone_disk(folder)
+        self._disk = disk if disk is not None else lone_disk(folder)
         self._engine = Engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
@@ -102,7 +104,8 @@ class EmbeddedNode:
             f"The broker of {self.folder} belongs to the process that this one was forked from: open a bus in this "
             "process, or start processes by multiprocessing's spawn method."
         )
-        self._disk.abandon()
+        if isinstance(self._disk, RealDisk):
+            self._disk.abandon()
 
 
 class EmbeddedLink:

@@ -16,6 +16,7 @@ import msgspec
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import Buffer, Disk, DiskFull
 from tidings.journal.folder import HOLDER_NAME, TEMPORARY_SUFFIX
+from tidings.journal.journal import RESTORE, advising
 from tidings.journal.notes import read_note, write_note
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
@@ -73,7 +74,8 @@ class Keeper:
                 disk.remove(name)
         self._sizes = {name: disk.size(name) for name in disk.names() if FILE_NAME.fullmatch(name)}
         self._hidden: list[str] = []
-        self.holder = read_note(disk, HOLDER_NAME, Holder)
+        with advising(RESTORE):
+            self.holder = read_note(disk, HOLDER_NAME, Holder)
         self.keeps: Callable[[str], bool] = lambda name: False
         """Whether somebody still has to read a file that a broker wants removed."""
         self.on_final: Callable[[str, int], None] = lambda name, size: None

@@ -41,10 +41,11 @@ class Node:
         broker: BrokerSettings,
         journal: JournalSettings,
         replica: ReplicaSettings,
+        disk: Any = None,
     ) -> None:
         self.identity = identity
         self.address = address
-        self.disk = SimulatedDisk(Random(identity.number))
+        self.disk = disk or SimulatedDisk(Random(identity.number))
         self.heard: list[tuple[Any, Any, list[Columns]]] = []
         """Peer, message and batches, in the order in which they left."""
         self.disk_is_slow = False
@@ -94,7 +95,10 @@ class Members:
         broker: BrokerSettings | None = None,
         journal: JournalSettings | None = None,
         replica: ReplicaSettings | None = None,
+        disks: dict[int, Any] | None = None,
     ) -> None:
+        """`disks` are other ones than simulated, by the members' numbers."""
+        self._disks = disks or {}
         self._settings = (broker or BrokerSettings(), journal or JournalSettings(), replica or ReplicaSettings())
         self.now_ms = 1_000
         self.nodes: dict[int, Node] = {}
@@ -111,7 +115,7 @@ class Members:
             self.start(Identity(GROUP, member.number, member.disk, founders, founders), member.address)
 
     def start(self, identity: Identity, address: str) -> Node:
-        node = self.nodes[identity.number] = Node(identity, address, *self._settings)
+        node = self.nodes[identity.number] = Node(identity, address, *self._settings, self._disks.get(identity.number))
         return node
 
     # Time.
