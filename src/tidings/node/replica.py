@@ -174,10 +174,8 @@ class ReplicaEngine:
         log = self.replica.log
         self.replica.restore(whole, replayed, damaged)
         self._kept = {slot: kept for slot, kept in self._kept.items() if slot in log.entries}
-        # What came along when files were exchanged waits until it has an address.
-        self._apply_through(
-            next((slot for slot in range(self.applied, log.decided) if slot not in self._kept), log.decided)
-        )
+        ready = next((slot for slot in range(self.applied, log.decided) if slot not in self._kept), log.decided)
+        self._apply_through(ready)  # What came along when files were exchanged waits until it has an address.
         self._decided.extend(Decided(slot, log.entries[slot].value) for slot in range(self.applied, log.decided))
         log.forget_below(self.applied)
         self.notifications.clear()  # All of that has happened in an earlier life.
@@ -193,10 +191,7 @@ class ReplicaEngine:
         return entry.slot in self.replica.log.entries and entry.slot not in self._kept
 
     def _rebuild(self) -> tuple[Head | None, records.Whole | None, list[Record | Lost], int, bool]:
-        """Reads the journal, and brings the state to where the records say that it has come.
-
-        With it comes whether something that was decided may be missing.
-        """
+        """Reads the journal, brings the state to where it says that it has come; and whether something is missing."""
         recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
         self._kept.clear()
