@@ -21,7 +21,7 @@ from tests.integration.places import place
 from tidings import Bus
 from tidings.client import open_bus
 from tidings.journal.disk import Disk, RealDisk
-from tidings.journal.folder import BROKER, STORAGE
+from tidings.journal.folder import BROKER
 from tidings.node import embedded
 from tidings.node.embedded import EmbeddedNode, link_to
 from tidings.settings import BrokerSettings, Durability, JournalSettings
@@ -183,7 +183,7 @@ class StoredDisk(RemoteDisk):
     """A broker's disk whose storage server starts and stops with it."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = RealDisk(folder, STORAGE, 0)
+        self._server = RealDisk(folder, BROKER, 0)
         try:
             self._keeper = Keeper(self._server, iter(range(1, 1_000_000)).__next__)
             super().__init__(lambda: Line(self._keeper), BrokerSettings(), wait_ms=1_000)

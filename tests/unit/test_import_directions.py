@@ -18,7 +18,7 @@ LINES_MAX = 600
 NOUNS = ("errors", "message", "settings")
 """What everybody may import."""
 
-REPLICA = ("node.replica", "node.bodies", "node.exchange", "node.head")
+REPLICA = ("node.replica", "node.bodies", "node.founding", "node.exchange", "node.head")
 """A replica and what it is made of."""
 MEMBER = ("node.group", "node.identity", "node.replicated", "node.state")
 """A member of a group and what it is made of, beside the replica."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidings.journal.folder import read_folder
 from tidings.journal.record import HEADER_SIZE, MAGIC
 from tidings.journal.segment import JOURNAL_SUFFIX, SEGMENT_HEADER_SIZE, decode_header
 
@@ -38,8 +39,9 @@ def commits_since(folder: Path, address: int = 0) -> Commits:
     """The commits of the journal in a folder whose records begin at or after an address."""
     count = size_bytes = records = 0
     end_address, last_durable = address, -1
+    note = read_folder(folder)
     for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
-        for at, size, durable in _records(path, address):
+        for at, size, durable in _records(path, address, note.salt if note is not None else 0):
             count += durable != last_durable
             last_durable = durable
             size_bytes += size
@@ -48,10 +50,10 @@ def commits_since(folder: Path, address: int = 0) -> Commits:
     return Commits(count, size_bytes, records, end_address)
 
 
-def _records(path: Path, address: int) -> Iterator[tuple[int, int, int]]:
+def _records(path: Path, address: int, salt: int) -> Iterator[tuple[int, int, int]]:
     """Address, size and `durable_address` of each record in a segment from an address on."""
     with path.open("rb") as file:
-        segment = decode_header(memoryview(file.read(SEGMENT_HEADER_SIZE)), path.name)
+        segment = decode_header(memoryview(file.read(SEGMENT_HEADER_SIZE)), path.name, salt)
         if segment is None:
             return
         position = max(SEGMENT_HEADER_SIZE, address - segment.base_address)

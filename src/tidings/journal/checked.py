@@ -135,6 +135,7 @@ class Checked:
     def forget(self) -> None:
         """What was found good is checked again when it is next read."""
         self._good = bytearray(len(self._good))
+        self._piece = (0, memoryview(b""))
 
     def unmap(self) -> None:
         """Lets go of the file: whoever holds a slice of it keeps it alive."""

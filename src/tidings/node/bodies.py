@@ -9,10 +9,12 @@ import msgspec
 from tidings.journal.disk import Buffer
 from tidings.journal.journal import Journal
 from tidings.journal.record import Record as JournalRecord
+from tidings.node.places import Places
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.records import Record, Stored
-from tidings.protocols.multipaxos.values import Command, Entry
+from tidings.protocols.multipaxos.values import Command, Entry, Value, size_of
+from tidings.settings import ReplicaSettings
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -43,6 +45,22 @@ def put_together(found: JournalRecord, journal: Journal) -> Record:
     if isinstance(record, Stored) and isinstance(record.entry.value, Command):
         return Stored(_with_body(record.entry, bytes(journal.read(found.body_address, found.bodies_size))))
     return record
+
+
+def read_values(journal: Journal, places: Places, slots: range, settings: ReplicaSettings) -> tuple[Value, ...]:
+    """The values of consecutive slots, as many as may be sent at once, up to the first that cannot be read."""
+    values: list[Value] = []
+    size_bytes = 0
+    for slot in slots[: settings.batch_values_max]:
+        found = journal.record_at(places.record_address(slot))
+        record = put_together(found[0], journal) if found is not None else None
+        if not isinstance(record, Stored) or record.entry.slot != slot:
+            break
+        size_bytes += size_of(record.entry.value)
+        if values and size_bytes > settings.batch_bytes_max:
+            break
+        values.append(record.entry.value)
+    return tuple(values)
 
 
 def _with_body(entry: Entry, body: Buffer) -> Entry:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 from tidings.journal.checked import DamagedPlace
+from tidings.protocols.effects import Effect
 
 PLACES_MAX = 1_000
 
@@ -29,3 +31,12 @@ class Damages:
     def places(self) -> tuple[str, ...]:
         """Each as file and position."""
         return tuple(self._places.values())
+
+
+class Mending(NamedTuple):
+    """An effect that waits for what is damaged here; a stream's stands at it instead, and goes on by itself."""
+
+    until_ms: int
+    effect: Effect
+    damage: DamagedPlace
+    is_stream: bool

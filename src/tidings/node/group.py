@@ -25,9 +25,11 @@ from tidings.errors import InvalidRequest, ProtocolError, StorageError, Unauthor
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit, Journal
+from tidings.node.damages import Mending
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
+from tidings.node.founding import founding
 from tidings.node.identity import Identity
-from tidings.node.replica import ReplicaEngine, founding
+from tidings.node.replica import ReplicaEngine
 from tidings.node.replicated import BrokerState, pack, unpack
 from tidings.node.state import State
 from tidings.protocols.broker import bulk, messages, operators
@@ -99,15 +101,6 @@ class _Held(NamedTuple):
     effects: list[Effect]
 
 
-class _Mending(NamedTuple):
-    """An effect that waits for what is damaged here; a stream's stands at it instead, and goes on by itself."""
-
-    until_ms: int
-    effect: Effect
-    damage: DamagedPlace
-    is_stream: bool
-
-
 class GroupEngine(Engine):
     """One broker of a group, leading or following."""
 
@@ -139,7 +132,7 @@ class GroupEngine(Engine):
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
         self._broker_tick_at_ms = self._membership_at_ms = self._repair_at_ms = 0
-        self._mending: list[_Mending] = []
+        self._mending: list[Mending] = []
         self._candidates: dict[str, _Candidate] = {}
         """Who asks to be taken in, by address."""
         self._heard_at_ms: dict[int, int] = {}
@@ -362,9 +355,9 @@ class GroupEngine(Engine):
             pass  # A message between nodes that gets lost: whoever waits for it asks again.
         elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
             self._withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
-            self._mending.append(_Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, True))
+            self._mending.append(Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, True))
         else:
-            self._mending.append(_Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, False))
+            self._mending.append(Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, False))
 
     def _on_mended(self) -> None:
         """Something has come: all that waits is tried again."""

@@ -32,7 +32,7 @@ from tidings.journal.journal import Commit, Journal, advising
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
 from tidings.journal.recovery import Span
-from tidings.node.bodies import Kept, Local, put_together, take_apart
+from tidings.node.bodies import Kept, Local, put_together, read_values, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
@@ -41,7 +41,7 @@ from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
-from tidings.protocols.multipaxos.membership import History, Membership, Term
+from tidings.protocols.multipaxos.membership import History
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     Chosen,
@@ -56,35 +56,15 @@ from tidings.protocols.multipaxos.messages import (
     Send,
 )
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
-from tidings.protocols.multipaxos.records import (
-    Installed,
-    Known,
-    Lost,
-    Named,
-    Promised,
-    Record,
-    Snapshot,
-    Stored,
-)
+from tidings.protocols.multipaxos.records import Installed, Known, Lost, Named, Promised, Record, Snapshot, Stored
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.values import (
-    CHOSEN,
-    Add,
-    Command,
-    Entry,
-    Promote,
-    Remove,
-    Value,
-    size_of,
-)
+from tidings.protocols.multipaxos.values import CHOSEN, Add, Command, Entry, Promote, Remove, Value
 from tidings.protocols.multipaxos.witness import Witness
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
 
 REJOIN = "Give it an empty folder, and let it join its group again."
 """What to do about damage in a member's folder: the others have what it has lost, and a copy knows too little."""
-FIRST_SLOT = 1
-"""A node that has nothing at all stands at slot 0, and so always gets a snapshot first."""
 
 
 class Applied(Notification, frozen=True):
@@ -99,14 +79,6 @@ class StateExchanged(Notification, frozen=True):
     """The state was exchanged for another replica's; the slots below `next_slot` were never `Applied`."""
 
     next_slot: int
-
-
-def founding(voters: tuple[int, ...], window: int) -> Snapshot:
-    """What every founder of a group begins with; `window` is how many slots may ever be open at once."""
-    if len(set(voters)) != len(voters) or not voters or min(voters) < 1 or window < 1:
-        raise InvalidRequest("A group needs voters with different numbers from 1 on, and a window of at least 1.")
-    membership = Membership(tuple(sorted(voters)), newest=max(voters))
-    return Snapshot(FIRST_SLOT, window, (Term(FIRST_SLOT, membership),))
 
 
 class ReplicaEngine:
@@ -356,7 +328,8 @@ class ReplicaEngine:
         """Sends what was decided from a slot on, as much as fits; or offers the files, if that is no longer there."""
         if first_slot >= self.applied:
             return
-        values = self._values(first_slot)
+        slots = range(first_slot, self.applied) if first_slot in self.places else range(0)
+        values = read_values(self.journal, self.places, slots, self._settings)
         if values:
             self.outgoing.append(((node,), Chosen(first_slot, values, self.applied)))
             return
@@ -388,24 +361,6 @@ class ReplicaEngine:
             self.outgoing.append(((node,), piece))
         else:
             self._serve(node, 0)
-
-    def _values(self, first_slot: int) -> tuple[Value, ...]:
-        values: list[Value] = []
-        size_bytes = 0
-        if first_slot not in self.places:
-            return ()
-        for slot in range(first_slot, self.applied):
-            found = self.journal.record_at(self.places.record_address(slot))
-            record = put_together(found[0], self.journal) if found is not None else None
-            if not isinstance(record, Stored) or record.entry.slot != slot:
-                break
-            size_bytes += size_of(record.entry.value)
-            if values and size_bytes > self._settings.batch_bytes_max:
-                break
-            values.append(record.entry.value)
-            if len(values) == self._settings.batch_values_max:
-                break
-        return tuple(values)
 
     def _go_on_exchanging(self, now_ms: int) -> None:
         """Takes in the files that have come, unless the disk is busy, and asks for more."""

@@ -194,6 +194,8 @@ class RemoteDisk:
     def tend(self) -> None:
         """Opens a server that was away again, so that it knows what it has to be final; Fenced if it is another's."""
         if self._session and self._is_ours():
+            if self.short_of_room:  # The answer says whether it still is.
+                self.sync(self._newest())
             return
         try:
             opened = self._open(time.monotonic())

@@ -23,7 +23,6 @@ from tidings.journal.folder import (
     LOCK_NAME,
     MEMBER,
     RING,
-    STORAGE,
     Folder,
     read_folder,
     role_of,
@@ -31,7 +30,7 @@ from tidings.journal.folder import (
 from tidings.journal.notes import encode_note
 from tidings.journal.segment import Envelope, decode_index, decode_snapshot
 
-ROLES = (BROKER, MEMBER, RING, STORAGE)
+ROLES = (BROKER, MEMBER, RING)
 
 
 def use(path: Path, role: str = BROKER) -> None:
@@ -265,7 +264,7 @@ def test_a_folder_of_the_first_release_is_adopted(tmp_path: Path) -> None:
         tidings.open(tmp_path, "ann")
 
 
-@pytest.mark.parametrize(("name", "owner"), [("ring", RING), ("member", MEMBER), ("holder", STORAGE)])
+@pytest.mark.parametrize(("name", "owner"), [("ring", RING), ("member", MEMBER), ("holder", BROKER)])
 def test_a_folder_of_the_first_release_keeps_its_role(tmp_path: Path, name: str, owner: str) -> None:
     begun(tmp_path)
     to_first_release(tmp_path)

@@ -7,7 +7,8 @@ from random import Random
 from typing import TypeVar
 
 from tidings.journal.journal import Journal
-from tidings.node.replica import ReplicaEngine, founding
+from tidings.node.founding import founding
+from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, ElectionDue, Propose, Received, Support
 from tidings.protocols.multipaxos.values import Ballot, Command, Value
 from tidings.protocols.stack import Notification, Requested, TimerFired

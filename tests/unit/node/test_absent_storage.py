@@ -16,6 +16,7 @@ class Absence:
     """Makes a desk's disk that of a storage server, which comes and goes; nothing is in the broker's memory."""
 
     def __init__(self, desk: Desk) -> None:
+        self._desk = desk
         self.away = False
         self.refused = 0
         self._read_at = desk.disk.read_at
@@ -23,6 +24,11 @@ class Absence:
         desk.disk.remote = True  # type: ignore[misc]
         desk.journal_settings = JournalSettings(recent_bytes_max=1)
         desk.restart()
+
+    def begin(self) -> None:
+        """It goes away, and nothing that was read from it is in memory."""
+        self.away = True
+        self._desk.engine.journal.forget_checks()
 
     def _read(self, name: str, position: int, size: int) -> memoryview:
         if self.away:
@@ -39,7 +45,7 @@ def test_a_delivery_gets_lost_and_is_made_when_the_reader_asks_again() -> None:
     desk.subscribe("alice", "news", start="earliest")
     desk.put("alice", "news", 1, b"one", b"two")
     desk.flow("alice", "news", messages_room=0)
-    absence.away = True
+    absence.begin()
     assert values(desk.flow("alice", "news", stream=2)) == []
     assert absence.refused
     absence.away = False
@@ -55,7 +61,7 @@ def test_a_get_stays_unanswered_and_is_answered_when_it_comes_again() -> None:
     desk.put("alice", "news", 1, b"one")
     get = messages.Get(7, "alice", desk.epochs["alice"], "news")
     assert isinstance(desk.ask(get), messages.Article)
-    absence.away = True
+    absence.begin()
     with pytest.raises(IndexError):  # There is no answer.
         desk.ask(get)
     absence.away = False
@@ -68,7 +74,7 @@ def test_a_group_is_served_by_itself_when_the_storage_is_back() -> None:
     absence = Absence(shop)
     shop.now_ms += 1_000
     shop.work("ann")
-    absence.away = True
+    absence.begin()
     shop.publish(("k", "one"), ("k", "two"))
     assert absence.refused
     assert shop.got == {}
@@ -87,7 +93,7 @@ def test_a_dead_letter_waits() -> None:
     shop.work("ann")
     shop.publish(("", "bad"))
     [(parcel, _, _)] = shop.got["ann"]
-    absence.away = True
+    absence.begin()
     shop.engine._unpacked = Unpacked()
     settlement = messages.Settlement(parcel, ((0, 1),))
     release = messages.Release(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlement)

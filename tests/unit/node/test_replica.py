@@ -25,7 +25,8 @@ from tests.unit.node.replicas import (
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal import segment as files
 from tidings.journal.journal import Journal
-from tidings.node.replica import Applied, ReplicaEngine, founding
+from tidings.node.founding import founding
+from tidings.node.replica import Applied, ReplicaEngine
 from tidings.protocols.multipaxos.messages import (
     Accepted,
     Chosen,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from tidings.journal.journal import Journal
-from tidings.node.replica import ReplicaEngine, founding
+from tidings.node.founding import founding
+from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.messages import ElectionDue, Fetch, FetchFile, Offer, Propose, Received
 from tidings.protocols.multipaxos.values import Command
 from tidings.protocols.stack import Requested, TimerFired

@@ -18,8 +18,9 @@ from tests.unit.node.replicas import (
 )
 from tests.unit.node.test_exchange import make_behind, make_source, offered, talk
 from tidings.errors import StorageDamaged
+from tidings.node.founding import founding
 from tidings.node.head import Head, decode_head, encode
-from tidings.node.replica import ReplicaEngine, founding
+from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.claims import Claim, Extent, Memory
 from tidings.protocols.multipaxos.messages import Canvass, Fetch, Recall, Received, Remembered
 from tidings.protocols.multipaxos.values import ZERO, Ballot

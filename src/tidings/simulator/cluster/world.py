@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from tidings.journal.journal import Journal
+from tidings.node.founding import FIRST_SLOT
 from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
-from tidings.node.replica import FIRST_SLOT
 from tidings.protocols.multipaxos.joining import Member
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from tidings.node.replica import FIRST_SLOT, founding
+from tidings.node.founding import FIRST_SLOT, founding
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation

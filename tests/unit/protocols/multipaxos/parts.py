@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import TypeVar
 
-from tidings.node.replica import founding
+from tidings.node.founding import founding
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.protocols.multipaxos.parts import SETTINGS, command, make_log
 from tidings.errors import StorageDamaged
-from tidings.node.replica import founding
+from tidings.node.founding import founding
 from tidings.protocols.multipaxos.acceptor import Acceptor
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.membership import Membership, Term

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.errors import InvalidRequest
-from tidings.node.replica import founding
+from tidings.node.founding import founding
 from tidings.protocols.multipaxos.membership import MEMBERS_MAX, NOBODY, History, Membership, Term
 from tidings.protocols.multipaxos.values import Add, Change, Promote, Remove
 

@@ -13,7 +13,7 @@ from tests.unit.protocols.multipaxos.parts import (
     said,
     told,
 )
-from tidings.node.replica import founding
+from tidings.node.founding import founding
 from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,

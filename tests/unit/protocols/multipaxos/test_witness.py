@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.protocols.multipaxos.parts import WINDOW, command, make_log
 from tidings.errors import StorageDamaged
-from tidings.node.replica import founding
+from tidings.node.founding import founding
 from tidings.protocols.multipaxos.claims import NOTHING, Claim, Extent, Memory
 from tidings.protocols.multipaxos.messages import (
     Accept,
