@@ -144,7 +144,7 @@ class Engine:
             self._carry(segments)
 
     def scrub(self, now_ms: int) -> None:
-        """Reads a little of what is stored, to see whether the disk still has it; nothing counts as checked after it."""
+        """Reads a little of what is stored, to see whether the disk still has it; nothing counts as checked then."""
         self.journal.forget_checks()
         for damage in self._scrub.tick(now_ms):
             self._note_damage(damage)
