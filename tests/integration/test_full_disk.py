@@ -83,7 +83,9 @@ def test_a_full_disk_takes_what_frees_room_and_then_puts_again(where: str, reque
             assert (message.offset, message.value) == (offset, value)
 
         def put_next(offset: int) -> bool:
-            assert reader.get("news") is None  # Says what it has handled; a broker without a thread looks for room then.
+            assert (
+                reader.get("news") is None
+            )  # Says what it has handled; a broker without a thread looks for room then.
             try:
                 assert writer.put("news", value).offset == offset
             except Overloaded:

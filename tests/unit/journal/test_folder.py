@@ -195,7 +195,8 @@ def test_a_copy_is_known_until_it_is_adopted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["cp -r original copy", "cp -a original copy", "mkdir copy && tar -C original -cf - . | tar -C copy -xf -"]
+    "command",
+    ["cp -r original copy", "cp -a original copy", "mkdir copy && tar -C original -cf - . | tar -C copy -xf -"],
 )
 def test_copies_made_by_commands_are_known(tmp_path: Path, command: str) -> None:
     use(tmp_path / "original")
