@@ -11,12 +11,12 @@ Segments that were sealed without sums are walked through when they are first re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
 from tidings.journal.blocks import BLOCK_BYTES, SUM_BYTES, Blocks, block_count, pack_sums
-from tidings.journal.disk import Disk
 from tidings.journal.recovery import Span, check
 
 
@@ -33,13 +33,22 @@ class DamagedPlace(StorageDamaged):
         self.span = span
 
 
+class CheckedDisk(Protocol):
+    """What is asked of a disk here; see `Disk`."""
+
+    @property
+    def remote(self) -> bool: ...
+    def map(self, name: str) -> memoryview: ...
+    def read_at(self, name: str, position: int, size: int) -> memoryview: ...
+
+
 class Checked:
     """One segment. `blocks` may grow, if it is the one that is being written; None: it was sealed without sums."""
 
-    def __init__(self, disk: Disk, name: str, base_address: int, blocks: Blocks | None) -> None:
+    def __init__(self, disk: CheckedDisk, name: str, base_address: int, blocks: Blocks | None) -> None:
         self._disk = disk
         self._name = name
-        self._base_address = base_address
+        self.base_address = base_address
         self._view: memoryview | None = None
         self._good = bytearray()
         self._seen: dict[int, int] = {}
@@ -54,8 +63,8 @@ class Checked:
         view = self._disk.map(self._name)
         blocks = Blocks()
         blocks.extend([view])
-        for span in check(view, self._base_address):
-            blocks.spoil(span.start - self._base_address, span.end - self._base_address)
+        for span in check(view, self.base_address):
+            blocks.spoil(span.start - self.base_address, span.end - self.base_address)
         return blocks
 
     def read(self, position: int, size: int) -> memoryview:
@@ -87,7 +96,7 @@ class Checked:
         size = len(data)
         if any(self._seen.get(number) != found for number, found in bad.items()):
             data = self._walk()[position : position + size]
-        address = self._base_address + position
+        address = self.base_address + position
         for span in self._spans:
             if span.start < address + size and address < span.end:
                 raise self._damaged(span)
@@ -98,7 +107,7 @@ class Checked:
         view = self._disk.map(self._name)[: self._blocks.size]
         if not self._disk.remote:
             self._view, self._good = view, bytearray()
-        self._spans = list(check(view, self._base_address))
+        self._spans = list(check(view, self.base_address))
         self._seen = {}
         for number in range(block_count(len(view))):
             found = crc32(view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
@@ -150,4 +159,4 @@ class Checked:
         return sums[number] if number < len(sums) else self._blocks.rest
 
     def _damaged(self, span: Span) -> DamagedPlace:
-        return DamagedPlace(self._name, span.start - self._base_address, span)
+        return DamagedPlace(self._name, span.start - self.base_address, span)

@@ -390,6 +390,9 @@ class RealDisk:
 class ReadFolder:
     """A look into a folder that somebody else writes, in another thread: with open files of its own."""
 
+    remote = True
+    """As of another process's: nothing of it is kept, for whoever writes may cut or remove a file at any time."""
+
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         note = read_folder(self._folder)
@@ -408,8 +411,8 @@ class ReadFolder:
         """The bytes of a file from `position` on, as many of `size` as there are."""
         return memoryview(os.pread(self._readers.of(name), size, position))
 
-    def read(self, name: str) -> memoryview:
-        """All of a file."""
+    def map(self, name: str) -> memoryview:
+        """All bytes that a file has now, as a copy."""
         return memoryview((self._folder / name).read_bytes())
 
     def close(self) -> None:

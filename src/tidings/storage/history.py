@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tidings.errors import NoSuchTopic, StorageDamaged, TidingsError
 from tidings.journal import segment as files
+from tidings.journal.blocks import Blocks
+from tidings.journal.checked import Checked
 from tidings.journal.disk import ReadFolder
 from tidings.journal.record import COMMAND, HEADER_SIZE, Record, peek
+from tidings.journal.recovery import check
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
 from tidings.message import Columns
 from tidings.protocols.broker.commands import Collect, Command, DeadLetter, Trim, Write, decode_command
@@ -26,6 +29,8 @@ from tidings.wire import codec
 WINDOW_BYTES = 8 * 1024
 """Enough for many small records, and not much beside the body of a large one."""
 RECOVERY_TRIES = 100
+CHECKED_MAX = 64
+"""Segments whose sums are kept in memory."""
 
 
 class History:
@@ -40,6 +45,10 @@ class History:
         self._bases: list[int] = [0]
         self._next_slot = 0
         self._position = SEGMENT_HEADER_SIZE
+        self._checked: dict[int, Checked] = {}
+        """Segments of which messages were looked at, by their first slots."""
+        self._blocks = Blocks()
+        """The sums of the current one, as far as it was looked at."""
 
     @property
     def address(self) -> int:
@@ -70,9 +79,10 @@ class History:
         snapshots = files.slots_of(names, files.SNAPSHOT_SUFFIX)
         self.machine = Machine(self.machine.settings)
         self._slots, self._bases, self._next_slot, self._finals = [0], [0], 0, {}
+        self._checked.clear()
         if snapshots:
             name = files.snapshot_name(snapshots[-1])
-            snapshot = files.decode_snapshot(self._folder.read(name), name, self._folder.salt)
+            snapshot = files.decode_snapshot(self._folder.map(name), name, self._folder.salt)
             slots = [slot for slot in files.slots_of(names, files.JOURNAL_SUFFIX) if slot < snapshots[-1]]
             indexes = [self._index(slot) for slot in slots]
             self.machine.restore(snapshot.payload, [each.payload for each in indexes])
@@ -83,7 +93,7 @@ class History:
 
     def _index(self, slot: int) -> files.Envelope:
         name = files.index_name(slot)
-        return files.decode_index(self._folder.read(name), name, self._folder.salt)
+        return files.decode_index(self._folder.map(name), name, self._folder.salt)
 
     def note_final(self, name: str, size: int) -> None:
         """So many bytes of a file will not change any more."""
@@ -155,6 +165,7 @@ class History:
 
     def _next_segment(self) -> None:
         self._finals.pop(self._slots[-1], None)
+        self._checked.pop(self._slots[-1], None)  # Its index has sums of it from now on.
         self._bases.append(self.address)
         self._slots.append(self._next_slot)
         if self._next_slot not in self._finals:
@@ -191,9 +202,37 @@ class History:
             entry += 1
 
     def _columns(self, place: Place) -> Columns:
-        number = max(0, bisect_right(self._bases, place.address) - 1)
-        name = files.journal_name(self._slots[number])
-        return codec.decode_columns(self._folder.read_at(name, place.address - self._bases[number], place.size_bytes))
+        slot = self.slot_at(place.address)
+        checked = self._checked.get(slot)
+        if checked is None:
+            checked = self._checked[slot] = self._make_checked(slot)
+            while len(self._checked) > CHECKED_MAX:
+                del self._checked[next(iter(self._checked))]
+        position = place.address - checked.base_address
+        if slot == self._slots[-1] and position + place.size_bytes > self._blocks.size:
+            self._sum_up()
+        return codec.decode_columns(checked.read(position, place.size_bytes))
+
+    def _make_checked(self, slot: int) -> Checked:
+        """What the bytes of a segment are checked by: its index, or the records that are final by now."""
+        name = files.journal_name(slot)
+        if slot == self._slots[-1]:
+            self._blocks = Blocks()
+            return Checked(self._folder, name, self._bases[-1], self._blocks)
+        index = self._index(slot)
+        size = index.segment.end_address - index.segment.base_address
+        return Checked(
+            self._folder, name, index.segment.base_address, Blocks.unpack(index.sums, size) if index.sums else None
+        )
+
+    def _sum_up(self) -> None:
+        """Sums up what the current segment has got; what is damaged in it by now gets wrong sums."""
+        base, blocks = self._bases[-1], self._blocks
+        start = blocks.size
+        view = self._folder.read_at(files.journal_name(self._slots[-1]), start, self._position - start)
+        blocks.extend([view])
+        for span in check(view, base + start, 0 if start else SEGMENT_HEADER_SIZE):
+            blocks.spoil(span.start - base, span.end - base)
 
 
 assert WINDOW_BYTES > HEADER_SIZE
