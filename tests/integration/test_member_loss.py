@@ -93,7 +93,7 @@ def test_a_copy_that_somebody_vouches_for_takes_the_members_place(tmp_path: Path
     """With --trust-copy: a folder that was moved to another disk while its member stood still."""
     with ReplicaGroup(tmp_path / "group", settings=SETTINGS) as group:
         put(group, 0, 40)
-        moved, away, third = group.nodes
+        moved, away, _ = group.nodes
         moved.kill()
         go_back_to = tmp_path / "older"
         shutil.copytree(moved.data, go_back_to)

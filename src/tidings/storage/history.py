@@ -17,7 +17,7 @@ from tidings.journal.blocks import Blocks
 from tidings.journal.checked import Checked
 from tidings.journal.disk import ReadFolder
 from tidings.journal.record import COMMAND, HEADER_SIZE, Record, peek
-from tidings.journal.recovery import check
+from tidings.journal.recovery import Span, check
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
 from tidings.message import Columns
 from tidings.protocols.broker.commands import Collect, Command, DeadLetter, Trim, Write, decode_command
@@ -72,7 +72,16 @@ class History:
         name = files.journal_name(self._slots[-1])
         if name in self._folder.names():
             size = min(self._folder.size(name), final_address - self._bases[-1])
+            self._check_last(size)
             self.note_final(name, size)
+
+    def _check_last(self, size: int) -> None:
+        """What was at rest in the last segment is checked once, commands and all; what comes later has just been sent."""
+        if size > SEGMENT_HEADER_SIZE:
+            self._checked[self._slots[-1]] = self._make_checked(self._slots[-1])
+            for span in self._sum_up(size):
+                name, position = files.journal_name(self._slots[-1]), span.start - self._bases[-1]
+                raise StorageDamaged(f"{name} is damaged at position {position}. Restore the folder from a copy.")
 
     def _restore(self) -> None:
         names = self._folder.names()
@@ -210,7 +219,7 @@ class History:
                 del self._checked[next(iter(self._checked))]
         position = place.address - checked.base_address
         if slot == self._slots[-1] and position + place.size_bytes > self._blocks.size:
-            self._sum_up()
+            self._sum_up(self._position)
         return codec.decode_columns(checked.read(position, place.size_bytes))
 
     def _make_checked(self, slot: int) -> Checked:
@@ -225,14 +234,16 @@ class History:
             self._folder, name, index.segment.base_address, Blocks.unpack(index.sums, size) if index.sums else None
         )
 
-    def _sum_up(self) -> None:
-        """Sums up what the current segment has got; what is damaged in it by now gets wrong sums."""
+    def _sum_up(self, end: int) -> list[Span]:
+        """Sums the current segment up to the end of a record; what is damaged in that, which gets wrong sums."""
         base, blocks = self._bases[-1], self._blocks
         start = blocks.size
-        view = self._folder.read_at(files.journal_name(self._slots[-1]), start, self._position - start)
+        view = self._folder.read_at(files.journal_name(self._slots[-1]), start, end - start)
         blocks.extend([view])
-        for span in check(view, base + start, 0 if start else SEGMENT_HEADER_SIZE):
+        found = list(check(view, base + start, 0 if start else SEGMENT_HEADER_SIZE))
+        for span in found:
             blocks.spoil(span.start - base, span.end - base)
+        return found
 
 
 assert WINDOW_BYTES > HEADER_SIZE

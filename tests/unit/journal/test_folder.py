@@ -200,7 +200,7 @@ def test_a_copy_is_known_until_it_is_adopted(tmp_path: Path) -> None:
 )
 def test_copies_made_by_commands_are_known(tmp_path: Path, command: str) -> None:
     use(tmp_path / "original")
-    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
     assert copied(tmp_path / "copy")
 
 
