@@ -34,8 +34,8 @@ from tidings.wire.storage import decode_call, frames_of
 __all__ = ["place"]
 
 VALUES = 60
-FAULTS = 200
-"""So many of each scene's."""
+FAULTS = 400
+"""So many of each scene's, at most."""
 SMALL = {"segment_records_max": 40, "segment_bytes_max": 6_000, "recent_bytes_max": 1}
 OpenBus = Callable[[Path, str], Bus]
 
@@ -106,7 +106,8 @@ def sweep_both_ways(scene: Scene, place: Path, open_bus: OpenBus) -> None:
     """Some faults by range, others by subscription: which ones is drawn anew each time, for every start takes time."""
     seed = folder_faults.seed()
     chance = Random(seed)
-    faults = [*chance.sample(list(faults_of_files(scene, chance)), FAULTS), *faults_of_folders(scene)]
+    faults = list(faults_of_files(scene, chance))
+    faults = [*chance.sample(faults, min(FAULTS, len(faults))), *faults_of_folders(scene)]
     halves: list[list[Fault]] = [[], []]
     for fault in faults:
         halves[chance.randrange(2)].append(fault)

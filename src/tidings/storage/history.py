@@ -76,7 +76,7 @@ class History:
             self.note_final(name, size)
 
     def _check_last(self, size: int) -> None:
-        """What was at rest in the last segment is checked once, commands and all; what comes later has just been sent."""
+        """Checks what was at rest in the last segment, commands and all; what comes later has just been sent."""
         if size > SEGMENT_HEADER_SIZE:
             self._checked[self._slots[-1]] = self._make_checked(self._slots[-1])
             for span in self._sum_up(size):
