@@ -20,11 +20,12 @@ from tests.integration.folder_faults import Fault, Scene, Start, faults_of_files
 from tests.integration.places import place
 from tidings import Bus
 from tidings.client import open_bus
-from tidings.journal.disk import Disk, RealDisk
+from tidings.journal.disk import Disk, ReadFolder, RealDisk
 from tidings.journal.folder import BROKER
 from tidings.node import embedded
 from tidings.node.embedded import EmbeddedNode, link_to
 from tidings.settings import BrokerSettings, Durability, JournalSettings
+from tidings.storage.history import History
 from tidings.storage.keeper import Keeper
 from tidings.storage.remote import RemoteDisk
 from tidings.wire.codec import Frame
@@ -33,6 +34,8 @@ from tidings.wire.storage import decode_call, frames_of
 __all__ = ["place"]
 
 VALUES = 60
+FAULTS = 400
+"""So many of each scene's, at most."""
 SMALL = {"segment_records_max": 40, "segment_bytes_max": 6_000, "recent_bytes_max": 1}
 OpenBus = Callable[[Path, str], Bus]
 
@@ -100,10 +103,11 @@ def start_with(open_bus: OpenBus) -> Start:
 
 
 def sweep_both_ways(scene: Scene, place: Path, open_bus: OpenBus) -> None:
-    """Half of the faults by range, half by subscription: who asks makes little difference, and starts take time."""
+    """Some faults by range, others by subscription: which ones is drawn anew each time, for every start takes time."""
     seed = folder_faults.seed()
     chance = Random(seed)
-    faults = [*faults_of_files(scene, chance), *faults_of_folders(scene)]
+    faults = list(faults_of_files(scene, chance))
+    faults = [*chance.sample(faults, min(FAULTS, len(faults))), *faults_of_folders(scene)]
     halves: list[list[Fault]] = [[], []]
     for fault in faults:
         halves[chance.randrange(2)].append(fault)
@@ -207,3 +211,31 @@ def test_a_storage_server_loses_nothing_without_a_word(place: Path) -> None:
     fill(scene.other, open_stored, lambda: None)
     fill(scene.folder, open_stored, lambda: shutil.copytree(scene.folder, scene.older))
     sweep_both_ways(scene, place, open_stored)
+
+
+def test_what_a_storage_server_reads_itself_is_checked_too(place: Path) -> None:
+    """Its answers about the last message and the texts of topics come from its files, without a broker."""
+    scene = Scene(*(place / name for name in ("folder", "older", "other")))
+    fill(scene.other, open_stored, lambda: None)
+    fill(scene.folder, open_stored, lambda: shutil.copytree(scene.folder, scene.older))
+
+    def check(folder: Path) -> None:
+        files = ReadFolder(folder)
+        try:
+            history = History(files, BrokerSettings())
+            history.recover(1 << 62)
+            history.advance({}, lambda topics: None)
+            for topic in READ_UP_TO:
+                values = history.values(history.machine.topics[topic], 0)
+                assert [each for batch in values for each in batch] == [value(topic, each) for each in range(VALUES)]
+                last = history.last(topic)
+                assert last is not None
+                assert last[1].values[last[2]] == value(topic, VALUES - 1)
+        finally:
+            files.close()
+
+    seed = folder_faults.seed()
+    journal = (fault for fault in faults_of_files(scene, Random(seed)) if " flipped" in fault.name)
+    faults = [fault for fault in journal if fault.name.split()[0].endswith((".journal", ".index", ".snapshot"))]
+    said = sweep(scene, faults, place, lambda folder: None, lambda: check, seed)
+    assert any(said.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_a_full_disk_takes_what_frees_room_and_then_puts_again(where: str, reque
         reader.subscribe("news")
         reader.subscribe("sport")
         count = 0
-        with pytest.raises(Overloaded, match="disk is full"):  # noqa: PT012
+        with contextlib.suppress(Overloaded):
             while True:
                 assert writer.put("news", value).offset == count
                 count += 1

@@ -152,8 +152,8 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
         torn_bytes = len(bytes(view[end:]).rstrip(b"\0"))
         if torn_bytes:  # All else is room that was made ahead.
             _log.warning(
-                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and was "
-                "not synced.",
+                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and it "
+                "had not been synced.",
                 torn_bytes,
                 name,
                 end,
@@ -164,9 +164,8 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
     disk.sync(name)
 
 
-def check(view: memoryview, base_address: int) -> Iterator[Span]:
-    """Where the records of a sealed segment are damaged."""
-    position = SEGMENT_HEADER_SIZE
+def check(view: memoryview, base_address: int, position: int = SEGMENT_HEADER_SIZE) -> Iterator[Span]:
+    """Where the records of a segment are damaged, from one at a position to the end."""
     while position < len(view):
         record = decode(view, position, base_address)
         if record is not None:

@@ -192,9 +192,13 @@ class RemoteDisk:
         return None
 
     def tend(self) -> None:
-        """Opens a server that was away again, so that it knows what it has to be final; Fenced if it is another's."""
+        """Opens a server that was away again, so that it knows what it has to be final; Fenced if it is another's.
+
+        Of a full server it is asked whether there is room again: nobody may write there until then, so no other change
+        would take the removals along that free some.
+        """
         if self._session and self._is_ours():
-            if self.short_of_room:  # The answer says whether it still is.
+            if self.short_of_room:
                 self.sync(self._newest())
             return
         try:

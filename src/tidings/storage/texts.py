@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 
 from tidings.descriptors import open_file
-from tidings.journal.folder import TEMPORARY_SUFFIX, make_folder
+from tidings.errors import StorageDamaged
+from tidings.journal.folder import TEMPORARY_SUFFIX, make_folder, read_folder
+from tidings.journal.notes import encode_note, parse_note
 from tidings.storage.lines import file_name
 
 TEXTS_NAME = "topics"
@@ -56,6 +58,8 @@ class Texts:
     def __init__(self, data: Path) -> None:
         self._folder = data / TEXTS_NAME
         self._positions_path = data / POSITIONS_NAME
+        note = read_folder(data)
+        self._salt = note.salt if note is not None else 0
         positions = self._load()
         self.address = positions.address
         """How far the journal had been followed at the last checkpoint."""
@@ -143,7 +147,8 @@ class Texts:
         self._unsynced.clear()
         texts = {topic: Position(text.next_offset, text.size_bytes) for topic, text in self._texts.items()}
         draft = self._positions_path.with_name(POSITIONS_NAME + TEMPORARY_SUFFIX)
-        draft.write_bytes(msgspec.msgpack.encode(Positions(1, address, texts)))
+        content = msgspec.msgpack.encode(Positions(1, address, texts))
+        draft.write_bytes(encode_note(POSITIONS_NAME, self._salt, content))
         _sync(draft)
         draft.replace(self._positions_path)
         self.address = address
@@ -154,8 +159,8 @@ class Texts:
 
     def _load(self) -> Positions:
         try:
-            positions = msgspec.msgpack.decode(self._positions_path.read_bytes(), type=Positions)
-        except (FileNotFoundError, msgspec.DecodeError):  # Without positions every text is written anew.
+            positions = parse_note(POSITIONS_NAME, self._salt, self._positions_path.read_bytes(), Positions)
+        except (FileNotFoundError, StorageDamaged):  # Without positions every text is written anew.
             return Positions(1, 0, {})
         return positions if positions.version == 1 else Positions(1, 0, {})
 

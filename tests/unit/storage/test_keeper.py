@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tidings.errors import StorageDamaged
 from tidings.journal.disk import SyncFailed
 from tidings.protocols.storage import (
     CLOSED,
@@ -29,7 +30,7 @@ from tidings.protocols.storage import (
 )
 from tidings.settings import BrokerSettings
 from tidings.simulator.disk import ALLOCATED_SIZE, SimulatedDisk
-from tidings.storage.keeper import Keeper
+from tidings.storage.keeper import HOLDER_NAME, Keeper
 
 SEGMENT = "00000000000000000000.journal"
 INDEX = "00000000000000000000.index"
@@ -266,3 +267,12 @@ def test_a_segment_that_was_taken_back_can_be_made_again() -> None:
 def test_another_version_is_refused() -> None:
     desk = Desk()
     assert reason(desk.say(Open(1, 99, b"one", False, BrokerSettings()))) == REFUSED
+
+
+def test_a_journal_without_its_holder_has_lost_it() -> None:
+    """A new one would begin with the first epoch again, and a broker that was fenced might write."""
+    desk = Desk()
+    desk.append(segment(desk), 0, b"something")
+    desk.disk.remove(HOLDER_NAME)
+    with pytest.raises(StorageDamaged, match="holder is missing"):
+        desk.restart()
