@@ -31,9 +31,11 @@ def test_every_run_has_seeds_of_its_own_and_says_which(capsys: pytest.CaptureFix
 
 
 def test_all_worlds_run_by_turns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--world", "all", "--seeds", "16", "--jobs", "2", "--first-seed", "0"]) == 0
+    assert main(["simulate", "--world", "all", "--seeds", "18", "--jobs", "2", "--first-seed", "0"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "4 of topics, 3 of groups, 3 of stages, 3 of paxos, 2 of cluster, 1 of ring-cluster"
+    assert lines[0] == (
+        "4 of topics, 3 of groups, 4 of stages, 1 of tampered, 3 of paxos, 2 of cluster, 1 of ring-cluster"
+    )
     assert main(["simulate", "--world", "all", "--seeds", "4", "--jobs", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["worlds"] == {"groups": 1, "paxos": 1, "stages": 1, "topics": 1}
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.simulator import checkers, delivery_checkers, group_checkers, planting, recovery_checker, stage_checkers
+from tidings.simulator import (
+    checkers,
+    delivery_checkers,
+    group_checkers,
+    planting,
+    recovery_checker,
+    stage_checkers,
+    tampering,
+)
 from tidings.simulator.cluster import ring_watch
 from tidings.simulator.cluster import watch as cluster_watch
 from tidings.simulator.mutants import MUTANTS
@@ -58,4 +66,5 @@ def test_the_rules_are_those_of_the_checkers() -> None:
     assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {
         planting.ASSERTIONS,
         planting.PROGRESS,
+        tampering.RULE,
     } <= rules

@@ -22,7 +22,7 @@ def run_many(
     """The results of `count` seeds from `first_seed` on, as they come; of the kind `all` each in the next world.
 
     >>> [result.world for result in run_many(1_000, 3, kind="all")]
-    ['topics', 'stages', 'groups']
+    ['stages', 'topics', 'groups']
     """
     if jobs <= 1 or count <= CHUNK:
         for place in range(count):

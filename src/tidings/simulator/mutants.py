@@ -14,6 +14,7 @@ from tidings.simulator import (
     journal_mutants,
     stage_mutants,
     stream_mutants,
+    tampering_mutants,
 )
 from tidings.simulator.cluster import mutants as cluster_mutants
 from tidings.simulator.cluster import ring_mutants
@@ -33,5 +34,6 @@ __all__ = [
     "ring_mutants",
     "stage_mutants",
     "stream_mutants",
+    "tampering_mutants",
     "witness_mutants",
 ]

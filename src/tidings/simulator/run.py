@@ -23,9 +23,9 @@ from tidings.simulator.world import World
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages", "paxos", "cluster", "ring-cluster")
-"""Publishers and subscribers, the members of a group, queries that write in stages, replicas that agree, clients of
-such replicas, or of a ring of them.
+WORLDS = ("topics", "groups", "stages", TAMPERED, "paxos", "cluster", "ring-cluster")
+"""Publishers and subscribers, the members of a group, queries that write in stages, a folder with which somebody
+tampers, replicas that agree, clients of such replicas, or of a ring of them.
 """
 
 

@@ -1,8 +1,8 @@
 """Every kind of made-up world by its name, and one way to run a seed in any of them.
 
-`topics`, `groups` and `stages` have a broker, `paxos` has replicas, `cluster` a broker that is such replicas and
-`ring-cluster` a ring of them (`simulator/run.py`). `overlay-NAME` is the scenario NAME of `simulator/overlay`,
-`ring-churn` a Chord ring whose members come and go, `ring-multicast` Scribe over Chord.
+`topics`, `groups`, `stages` and `tampered` have a broker, `paxos` has replicas, `cluster` a broker that is such
+replicas and `ring-cluster` a ring of them (`simulator/run.py`). `overlay-NAME` is the scenario NAME of
+`simulator/overlay`, `ring-churn` a Chord ring whose members come and go, `ring-multicast` Scribe over Chord.
 Whatever the world, a seed decides everything that happens in it, and its `Result` says which invariant broke, if any.
 """
 
@@ -80,7 +80,7 @@ WORLDS: tuple[str, ...] = (*BROKER_WORLDS, *WITHOUT_BROKER)
 
 ALL = "all"
 """Not a world, but those with a broker or replicas by turns."""
-SHARES = {"topics": 5, "groups": 3, "stages": 4, "paxos": 3, "cluster": 2, "ring-cluster": 1}
+SHARES = {"topics": 4, "groups": 3, "stages": 4, "tampered": 1, "paxos": 3, "cluster": 2, "ring-cluster": 1}
 """Of so many seeds together, how many each world gets: about as many as fit into the same time."""
 assert sorted(SHARES) == sorted(BROKER_WORLDS)
 

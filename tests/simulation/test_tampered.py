@@ -1,0 +1,36 @@
+"""Folders that are tampered with while nobody looks: whoever opens one says so, or has everything.
+
+`tidings simulate --world tampered --seed S --trace` replays a seed that fails here; its last lines say what was done.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.seeds import check_fresh
+from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.run import run
+from tidings.simulator.tampering import TAMPERED
+
+SEEDS = 40
+
+
+def test_seeds() -> None:
+    check_fresh(TAMPERED, SEEDS)
+
+
+def test_what_is_done_is_told_in_most_cases_and_felt_in_none() -> None:
+    lines = [line for seed in range(10) for line in run(seed, trace=True, kind=TAMPERED).trace]
+    for wanted in (
+        " has flipped: ",
+        " got lost: ",
+        "was put back: ",
+        " came back: everything is there",
+        " were mixed up: ",
+        " of its ",
+        " is missing.",
+    ):
+        assert any(wanted in line for line in lines), wanted
+
+
+def test_enough_bugs_are_planted() -> None:
+    """`test_mutants` demands that each is found."""
+    assert sum(mutant.world == TAMPERED for mutant in MUTANTS.values()) >= 10
