@@ -1,14 +1,16 @@
-"""What is known to be damaged on this disk: said once on stderr, and kept for whoever asks how the broker is."""
+"""What is known to be damaged on this disk: said once in the log, and kept for whoever asks how the broker is."""
 
 from __future__ import annotations
 
-import sys
+import logging
 from typing import NamedTuple
 
 from tidings.journal.checked import DamagedPlace
 from tidings.protocols.effects import Effect
 
 PLACES_MAX = 1_000
+
+_log = logging.getLogger("tidings.node")
 
 
 class Damages:
@@ -23,8 +25,7 @@ class Damages:
         if key in self._places or len(self._places) >= PLACES_MAX:
             return False
         self._places[key] = f"{damage.name}:{damage.position}"
-        sys.stderr.write(f"tidings: {damage}\n")
-        sys.stderr.flush()
+        _log.warning("tidings: %s", damage)
         return True
 
     @property

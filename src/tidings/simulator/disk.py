@@ -226,7 +226,8 @@ class SimulatedDisk:
 
     def copied(self) -> SimulatedDisk:
         """Another disk with all that is written on this one, as a copy of the folder would have it."""
-        copy = SimulatedDisk(self._random)
+        copy = SimulatedDisk(self._random, salt=self.salt)
+        copy._durable = copy._durable_settled = dict(self._durable)
         for name, file in self._files.items():
             copy._files[name] = twin = _File()
             twin.content, twin.grows = bytearray(file.content), file.grows

@@ -4,6 +4,7 @@ many processes there are.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def run_many(
             yield _run(first_seed, place, mutant, kind)
         return
     # A fresh interpreter for each process: what the caller has in memory or in threads must not matter.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=silence) as pool:
         starts = iter(range(0, count, CHUNK))
         under_way: deque[Future[list[Result]]] = deque()
         try:
@@ -44,6 +45,11 @@ def run_many(
                 yield from under_way.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def silence() -> None:
+    """Simulated disks tear and rot all the time: what the log would say of it is not news."""
+    logging.getLogger("tidings").setLevel(logging.ERROR)
 
 
 def _run_chunk(first_seed: int, places: range, mutant: str | None, kind: str) -> list[Result]:

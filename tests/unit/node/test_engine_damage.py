@@ -78,7 +78,7 @@ def test_get_is_answered_with_the_error() -> None:
         assert answer.number == StorageDamaged.number
 
 
-def test_the_scrub_finds_it_without_a_reader_and_the_status_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scrub_finds_it_without_a_reader_and_the_status_says_where(caplog: pytest.LogCaptureFixture) -> None:
     desk = filled()
     flip(desk, 3)
     for _ in range(100):
@@ -87,7 +87,7 @@ def test_the_scrub_finds_it_without_a_reader_and_the_status_says_where(capsys: p
     status = desk.ask(messages.AskStatus(5))
     assert status.numbers["damaged"] == len(status.damaged) == 1
     name, _, position = status.damaged[0].partition(":")
-    told = [line for line in capsys.readouterr().err.splitlines() if "is damaged" in line]
+    told = [line for line in caplog.messages if "is damaged" in line]
     assert len(told) == 1, "once, however often it comes by"
     assert told[0].startswith(f"tidings: {name} is damaged at position {position}: ")
 

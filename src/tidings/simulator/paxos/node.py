@@ -98,7 +98,10 @@ class Node(DiskProcess):
             if not any(current or slot >= self._said_decided for slot, current in self._damaged.items()):
                 raise  # All that is damaged is sealed and known to be decided: it could have asked others for it.
             world.note(self.name, f"refuses to start: {refusal}")
-            world.operator.on_refused(self.number)
+            if self.outdated:
+                self.retire()
+            else:
+                world.operator.on_refused(self.number)
             return
         self.engine = engine
         log, promised = engine.replica.log, engine.replica.acceptor.promised
@@ -147,6 +150,7 @@ class Node(DiskProcess):
         self.end("kill")
         self.use_disk(self._copy.copied())
         self.outdated = True
+        self._said_decided = self._last_commit_address = 0  # Nobody knows what the copy says, until it says more.
 
     def extent_of_copy(self) -> Extent | None:
         """How far a process on the copy would say that it has come; None if it would refuse to start."""
