@@ -16,7 +16,6 @@ What is read from the files is checked first (`checked`): damage is `DamagedPlac
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -39,18 +38,6 @@ CHECKED_SEGMENTS_MAX = 1_024
 """Segments whose sums are kept in memory: 4 KiB for each of the default size."""
 REMOTE_COMMIT_FACTOR = 8
 """How much larger commits to a storage server may be: each is a call, and costs one however small it is."""
-
-RESTORE = "Restore the folder from a copy."
-"""What to do about damage, for a broker whose folder is the only one there is."""
-
-
-@contextlib.contextmanager
-def advising(remedy: str) -> Iterator[None]:
-    """Adds to an error of the journal what its owner can do about it."""
-    try:
-        yield
-    except StorageDamaged as error:
-        raise StorageDamaged(f"{error} {remedy}") from error
 
 
 class Roll(msgspec.Struct, frozen=True):

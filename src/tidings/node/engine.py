@@ -24,8 +24,9 @@ from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.blocks import BLOCK_BYTES
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import Buffer, Whereabouts
-from tidings.journal.journal import RESTORE, Commit, Journal, advising
+from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import Append
+from tidings.journal.remedies import RESTORE, advising
 from tidings.journal.scrub import Scrub
 from tidings.message import Columns, Contents, select
 from tidings.node.damages import Damages

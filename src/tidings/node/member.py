@@ -11,12 +11,12 @@ from tidings.descriptors import reserve
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import MEMBER
-from tidings.journal.journal import Journal, advising
+from tidings.journal.journal import Journal
+from tidings.journal.remedies import REJOIN, advising
 from tidings.node.clock import Clock
 from tidings.node.group import GroupEngine
 from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity
 from tidings.node.loop import GARBAGE_MIN, Loop, stop_on_signals
-from tidings.node.replica import REJOIN
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, GroupSettings, JournalSettings, NodeSettings, ReplicaSettings
 from tidings.transport.mates import MateRouter

@@ -28,10 +28,11 @@ from random import Random
 
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import Buffer, LocalDisk
-from tidings.journal.journal import Commit, Journal, advising
+from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
 from tidings.journal.recovery import Span
+from tidings.journal.remedies import REJOIN, advising
 from tidings.node.bodies import Kept, Local, put_together, read_values, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
@@ -62,9 +63,6 @@ from tidings.protocols.multipaxos.values import CHOSEN, Add, Command, Entry, Pro
 from tidings.protocols.multipaxos.witness import Witness
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
-
-REJOIN = "Give it an empty folder, and let it join its group again."
-"""What to do about damage in a member's folder: the others have what it has lost, and a copy knows too little."""
 
 
 class Applied(Notification, frozen=True):

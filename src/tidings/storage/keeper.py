@@ -16,8 +16,8 @@ import msgspec
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.journal.disk import Buffer, Disk, DiskFull
 from tidings.journal.folder import HOLDER_NAME, TEMPORARY_SUFFIX
-from tidings.journal.journal import RESTORE, advising
 from tidings.journal.notes import read_note, write_note
+from tidings.journal.remedies import RESTORE, advising
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX
 from tidings.protocols.storage import (
     CLOSED,
