@@ -87,6 +87,7 @@ def faults_of_folders(scene: Scene) -> Iterator[Fault]:
     indexes = [name for name in names if name.endswith(".index")]
     yield Fault("all removed but lock", _remove(*(name for name in names if name != "lock")))
     yield Fault("all removed but lock and folder", _remove(*(name for name in names if name not in ("lock", "folder"))))
+    yield Fault("all removed but folder", _remove(*(name for name in names if name != "folder")))
     yield Fault("the journal removed", _remove(*journals, *snapshots, *indexes))
     yield Fault("the journal and its inventory removed", _remove(*journals, *snapshots, *indexes, "inventory"))
     yield Fault("the journal and its mark removed", _remove(*journals, *snapshots, *indexes, "durable"))

@@ -9,8 +9,8 @@ Whoever comes in another role is refused before a byte is written. (A storage se
 alone, and that may come back to it.) The note also holds the folder's id, whose checksum is the salt of all the other
 files' checksums.
 
-**A beginning.** Once the first inventory of the journal is on disk, a word is written into `lock`. A folder with that
-word and without its notes has lost them: it is not taken for a new one.
+**A beginning.** Once the first inventory of the journal is on disk, a word is written into `lock`, and the note says so
+too. A folder in which either is left and the rest is not has lost it: it is not taken for a new one.
 
 **The original.** The note also holds its own inode, and the inode's generation where the file system tells it. A copy
 of the folder has others. A copy of a member's folder may be older than what the member has promised since, so it must
@@ -58,6 +58,8 @@ class FolderNote(msgspec.Struct, frozen=True):
     id: bytes
     inode: int
     generation: int
+    begun: bool = False
+    """Whether the journal has its inventory."""
 
     @property
     def salt(self) -> int:
@@ -88,8 +90,8 @@ class Folder:
                 raise wrong_role(self.path, owner)
             found = self._write(role, os.urandom(16))
         elif (self.path / INVENTORY_NAME).exists():
-            self.mark_begun()  # Somebody may have removed `lock`.
-        elif os.fstat(self._lock).st_size:
+            self._write_word()  # Somebody may have removed `lock`.
+        elif os.fstat(self._lock).st_size or found.begun:
             raise StorageDamaged(f"The file {INVENTORY_NAME} is missing from {self.path}.")
         return found
 
@@ -102,6 +104,11 @@ class Folder:
 
     def mark_begun(self) -> None:
         """From now on the inventory must be there."""
+        self._write_word()
+        if not self.note.begun and not self.is_copy:  # A copy stays one until it is adopted.
+            self.note = self._write(self.note.role, self.note.id, begun=True)
+
+    def _write_word(self) -> None:
         if not os.fstat(self._lock).st_size:
             os.pwrite(self._lock, _BEGUN, 0)
             os.fsync(self._lock)
@@ -113,13 +120,13 @@ class Folder:
 
     def adopt(self) -> None:
         """A copy counts as the original from now on."""
-        self.note = self._write(self.note.role, self.note.id)
+        self.note = self._write(self.note.role, self.note.id, self.note.begun)
 
-    def _write(self, role: str, folder_id: bytes) -> FolderNote:
+    def _write(self, role: str, folder_id: bytes, begun: bool = False) -> FolderNote:
         temporary = self.path / (FOLDER_NAME + TEMPORARY_SUFFIX)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            note = FolderNote(role, folder_id, *_birth(temporary))
+            note = FolderNote(role, folder_id, *_birth(temporary), begun)
             os.write(descriptor, encode_note(FOLDER_NAME, 0, msgspec.msgpack.encode(note)))
             os.fsync(descriptor)
         except OSError as error:
