@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from tidings.errors import StorageDamaged
-from tidings.journal.disk import SyncFailed
+from tidings.journal.disk import RealDisk, SyncFailed, lone_disk
 from tidings.protocols.storage import (
     CLOSED,
     FENCED,
@@ -30,7 +30,7 @@ from tidings.protocols.storage import (
 )
 from tidings.settings import BrokerSettings
 from tidings.simulator.disk import ALLOCATED_SIZE, SimulatedDisk
-from tidings.storage.keeper import HOLDER_NAME, Keeper
+from tidings.storage.keeper import Keeper
 
 SEGMENT = "00000000000000000000.journal"
 INDEX = "00000000000000000000.index"
@@ -269,10 +269,15 @@ def test_another_version_is_refused() -> None:
     assert reason(desk.say(Open(1, 99, b"one", False, BrokerSettings()))) == REFUSED
 
 
-def test_a_journal_without_its_holder_has_lost_it() -> None:
-    """A new one would begin with the first epoch again, and a broker that was fenced might write."""
-    desk = Desk()
-    desk.append(segment(desk), 0, b"something")
-    desk.disk.remove(HOLDER_NAME)
-    with pytest.raises(StorageDamaged, match="holder is missing"):
-        desk.restart()
+def test_a_broker_is_fenced_when_the_folder_was_with_a_broker_alone_meanwhile(tmp_path: Path) -> None:
+    """E5: it would take what that one has stored for what it had not been told of yet, and cut it off."""
+    disk = RealDisk(tmp_path)
+    keeper = Keeper(disk, lambda: 1)
+    assert isinstance(keeper.handle(Open(1, 1, b"one", False, BrokerSettings()), ())[0], Opened)
+    disk.close()
+    lone_disk(tmp_path).close()
+    disk = RealDisk(tmp_path)
+    keeper = Keeper(disk, lambda: 2)
+    assert reason(keeper.handle(Open(2, 1, b"one", True, BrokerSettings()), ())[0]) == FENCED
+    assert isinstance(keeper.handle(Open(3, 1, b"two", False, BrokerSettings()), ())[0], Opened)
+    disk.close()

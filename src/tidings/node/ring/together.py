@@ -14,7 +14,7 @@ def together(question: AnyRequest, answers: Sequence[Any]) -> Any:
     """One answer out of several; a refusal of one is the refusal of all.
 
     >>> together(messages.AskStatus(7), [messages.Status(1, {"topics": 2}), messages.Status(2, {"topics": 3})])
-    Status(request=7, numbers={'topics': 5})
+    Status(request=7, numbers={'topics': 5}, damaged=())
     """
     request = question.request
     for answer in answers:
@@ -41,4 +41,5 @@ def together(question: AnyRequest, answers: Sequence[Any]) -> Any:
     numbers: Counter[str] = Counter()
     for answer in answers:
         numbers.update(answer.numbers)
-    return messages.Status(request, dict(numbers))
+    damaged = tuple(place for answer in answers for place in answer.damaged)
+    return messages.Status(request, dict(numbers), damaged)
