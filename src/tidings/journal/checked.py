@@ -76,6 +76,8 @@ class Checked:
             self._good.extend(bytes(lasting - len(self._good)))
         bad: dict[int, int] = {}
         for number in range(first, last + 1):
+            if number < lasting and self._good[number]:
+                continue
             found = crc32(data[number * BLOCK_BYTES - start : (number + 1) * BLOCK_BYTES - start])
             if found != self._sum(number):
                 bad[number] = found

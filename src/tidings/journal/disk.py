@@ -28,6 +28,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -464,6 +465,7 @@ def _map(path: Path, size: int) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
 
+@lru_cache(maxsize=64)
 def _segment_slot(name: str) -> int | None:
     """The slot that names a segment; None if the name is another file's."""
     return int(name[:20]) if name.endswith(".journal") and name[:20].isdecimal() else None

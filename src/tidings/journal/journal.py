@@ -65,8 +65,8 @@ class Commit(msgspec.Struct):
     durable_address: int
     end_address: int
     last_time_ms: int
-    blocks: Blocks
-    """What the segment's sums gain by it."""
+    buffers: list[Buffer] = []
+    """What was written."""
     sealed: bool = False
     """Whether the roll is on disk, whatever came of the records."""
 
@@ -212,12 +212,12 @@ class Journal:
         """Gives slots and addresses to what is to be appended."""
         assert self._ready, "the recovered records have not been read to the end"
         assert self._commit is None, "a commit is under way"
-        roll, name, blocks = self._roll, self._name, self._blocks.behind()
+        roll, name = self._roll, self._name
         slot, address = self._next_slot, self._end_address
         durable_address, last_time_ms = self._durable_address, self._last_time_ms
         if roll is not None:
             assert roll.next_slot == slot
-            name, last_time_ms, blocks = files.journal_name(slot), 0, Blocks()
+            name, last_time_ms = files.journal_name(slot), 0
             address += SEGMENT_HEADER_SIZE
             durable_address = address  # Sealing syncs all that came before.
         records = []
@@ -243,7 +243,7 @@ class Journal:
             )
             slot += 1
             address = body_address + bodies_size
-        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms, blocks)
+        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms)
         return commit
 
     def write(self, commit: Commit) -> None:
@@ -255,7 +255,7 @@ class Journal:
         roll, disk = commit.roll, self._disk
         if roll is not None:
             try:
-                commit.blocks.extend([self._seal(roll, commit.name)])
+                self._seal(roll, commit.name)
             except DiskFull:
                 self._unseal(roll, commit.name)
                 raise
@@ -263,7 +263,7 @@ class Journal:
             if roll.older_snapshot is not None:
                 disk.remove(roll.older_snapshot)
         if buffers:
-            commit.blocks.extend(buffers)
+            commit.buffers = buffers
             write = disk.commit if self._syncs else disk.append
             write(commit.name, buffers)
 
@@ -291,7 +291,7 @@ class Journal:
         assert self._commit is commit
         self._commit = None
         self._finish_roll(commit)
-        self._blocks.join(commit.blocks)
+        self._blocks.extend(commit.buffers)
         self._next_slot += len(commit.records)
         self._end_address = commit.end_address
         self._last_time_ms = commit.last_time_ms
@@ -304,8 +304,6 @@ class Journal:
         self._commit = None
         self._finish_roll(commit)
         self._roll = None
-        if commit.roll is not None and commit.sealed:  # The new segment has its header, and nothing else.
-            self._blocks.extend([files.encode_header(self._first_slot, self._base_address, self._disk.salt)])
 
     def _finish_roll(self, commit: Commit) -> None:
         roll = commit.roll
@@ -315,6 +313,7 @@ class Journal:
             self._snapshot_name = files.snapshot_name(roll.next_slot)
             self._begin_segment(roll.next_slot, roll.sealed.end_address)
             self._end_address = self._durable_address = roll.sealed.end_address + SEGMENT_HEADER_SIZE
+            self._blocks.extend([files.encode_header(self._first_slot, self._base_address, self._disk.salt)])
             self._remove_through(roll.removable_address)
 
     def read(self, address: int, size: int) -> Buffer:
@@ -424,8 +423,8 @@ class Journal:
         self._current = Checked(self._disk, self._name, base_address, self._blocks)
         self._current.sealed = False
 
-    def _seal(self, roll: Roll, name: str) -> bytes:
-        """Steps 0 to 4 of `recovery`, in the commit thread; the header of the new segment."""
+    def _seal(self, roll: Roll, name: str) -> None:
+        """Steps 0 to 4 of `recovery`, in the commit thread."""
         disk, sealed = self._disk, roll.sealed
         if not self._syncs:
             disk.sync(files.journal_name(sealed.first_slot))
@@ -435,10 +434,8 @@ class Journal:
         snapshot = Envelope(roll.next_slot, sealed, roll.snapshot)
         disk.replace(files.snapshot_name(roll.next_slot), files.encode_snapshot(snapshot, disk.salt))
         disk.create(name)
-        header = files.encode_header(roll.next_slot, sealed.end_address, disk.salt)
-        disk.commit(name, [header])
+        disk.commit(name, [files.encode_header(roll.next_slot, sealed.end_address, disk.salt)])
         write_note(disk, INVENTORY_NAME, Inventory(roll.oldest_slot, roll.next_slot))
-        return header
 
     def _unseal(self, roll: Roll, name: str) -> None:
         """Takes back what `_seal` did, as far as it came. A crash in between only completes the sealing."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 
 import msgspec
@@ -251,6 +250,8 @@ class Engine:
     def _end_commit(self, commit: Commit) -> None:
         if commit.sealed:
             self.broker.machine.mark_sealed()
+        if self.journal.short_of_room != self._short_of_room:
+            self._look_for_room()
         self._commit, self._committing = None, []
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
@@ -281,25 +282,29 @@ class Engine:
     # What goes out.
 
     def _stage(self, effect: Persist) -> None:
-        if self._has_room(effect):
+        if not self._refuses(effect):
             self._staged.append(effect)
             self.staged_bytes += staged_bytes_of(effect)
 
-    def _has_room(self, effect: Persist) -> bool:
-        """Whether there is room for more than what frees some; if not, whoever asked is told."""
-        if effect.bodies and self.journal.short_of_room:
-            told = Overloaded("The broker's disk is full: free some space, then try again.")
-            self._refuse_full(effect, self._now_ms, told)
+    def _refuses(self, effect: Persist) -> bool:
+        """Whether there is room only for what frees some, and this is more; whoever asked for it is told."""
+        if not self._short_of_room or not effect.bodies:
             return False
+        told = Overloaded("The broker's disk is full: free some space, then try again.")
+        self._refuse_full(effect, self._now_ms, told)
         return True
 
     def _run(self, effects: list[Effect]) -> None:
-        """Does what is wanted, in order. What an examined batch leads to comes before what stood behind it; it waits in
-        the same row, since one may lead to the next for as many batches as a topic has."""
+        """Does what is wanted, in order. What an examined batch leads to comes before what stood behind it, in the same
+        row and not in a call of its own, since one may lead to the next for as many batches as a topic has."""
         bodies: dict[Place, Frame] = {}
-        row = deque(self._plan(effects))
-        while row:
-            effect = row.popleft()
+        row: Iterator[Effect] | None = iter(self._plan(effects)) if effects else None
+        while row is not None:
+            row = self._run_row(row, bodies)
+
+    def _run_row(self, row: Iterator[Effect], bodies: dict[Place, Frame]) -> Iterator[Effect] | None:
+        """Does what is wanted as far as the first batch that is examined; all that is left to do then."""
+        for effect in row:
             try:
                 match effect:
                     case Persist():
@@ -322,7 +327,7 @@ class Engine:
                     case Examine(places, origin):
                         batches = tuple(self._columns(place) for place in places)
                         wanted = self._plan(self.broker.handle(Examined(self._now_ms, batches, origin)))
-                        row.extendleft(reversed(wanted))
+                        return iter([*wanted, *row])
                     case PersistCopy(place, make, origin):
                         copied = bytes(self._read(place))
                         self._stage(Persist(make(len(copied)), (copied,), origin))
@@ -336,6 +341,7 @@ class Engine:
                 # Any other is a message that gets lost on its way: whoever waits for it asks again.
             except DamagedPlace as damage:
                 self._on_damage(effect, damage)
+        return None
 
     def _on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
         """Something that an effect wants to read is damaged: it is withheld, and all else goes on."""

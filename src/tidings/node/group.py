@@ -243,7 +243,7 @@ class GroupEngine(Engine):
     # What is to be agreed on.
 
     def _stage(self, effect: Persist) -> None:
-        if self._has_room(effect):
+        if not self._refuses(effect):
             self._wanted.append(effect)
             self.staged_bytes += staged_bytes_of(effect)
 

@@ -74,7 +74,9 @@ DEEDS: dict[type, str] = {
 def check_right(admins: Sequence[str], user: str | None, message: Any) -> None:
     """Unauthorized if the owner of the key, or the client that has none, may not ask for this."""
     right = RIGHTS[type(message)]
-    if right is Right.CLIENT and user is not None:
+    if right is Right.CLIENT:
+        if user is None:
+            return
         client = message.client
         if client != user and not client.startswith(f"{user}/"):
             raise Unauthorized(
