@@ -304,6 +304,8 @@ class GroupEngine(Engine):
     def finish_commit(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self.replica.finish_commit(now_ms)
+        if self.journal.short_of_room != self._short_of_room:
+            self._look_for_room()
         self._after(now_ms)
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
