@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 GAP_SECONDS = 0.005
 """The program idles when no call has begun for so long."""
+GAP_SECONDS_MAX = 0.08
+"""A program that keeps calling is looked at ever less often, down to this: each look takes the interpreter from it."""
 GAPS_MAX = 50
 """The thread ends when nothing was left in so many gaps; to start one for every put would cost more."""
 FAILED_MAX = 10_000
@@ -156,14 +158,16 @@ class Soons:
 
     def _tend(self) -> None:
         """Sends what is left whenever the program idles."""
-        driver, gaps = self._driver, 0
+        driver, gaps, gap = self._driver, 0, GAP_SECONDS
         try:
             while not self._stopped.is_set():
                 calls = driver.calls
-                self._stopped.wait(GAP_SECONDS)
+                self._stopped.wait(gap)
                 if driver.calls != calls or driver.busy:
-                    gaps = 0
-                elif self._waiting or gaps == GAPS_MAX:
+                    gaps, gap = 0, min(2 * gap, GAP_SECONDS_MAX)
+                    continue
+                gap = GAP_SECONDS
+                if self._waiting or gaps == GAPS_MAX:
                     try:
                         if driver.perform(self._send_rest(gaps == GAPS_MAX)):
                             return
