@@ -301,8 +301,11 @@ class Streams:
         )
 
     def flush(self, stream: Stream) -> None:
-        """Sends what has been noted, unless an acknowledgement of this subscription is in flight."""
-        if stream.acking is not None or self._session.failing:
+        """Sends what has been noted, unless an acknowledgement of this subscription is in flight.
+
+        Behind an unsubscribe nothing is sent: it could come so late that it moves the cursor of the next subscription.
+        """
+        if stream.acking is not None or stream.leaving or self._session.failing:
             return
         positions = tuple(
             Position(topic, offset)

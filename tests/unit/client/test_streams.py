@@ -402,6 +402,20 @@ def test_an_unanswered_acknowledgement_ends_with_its_subscription() -> None:
     assert [type(each) for each in script.sent()] == [m.Subscribe]
 
 
+def test_nothing_is_acknowledged_behind_an_unsubscribe() -> None:
+    """Z4: it could arrive so late that it moves the cursor of the next subscription."""
+    script = Script()
+    ack = acknowledging(script)
+    stream = script.session.streams.of(NEWS)
+    stream.note("news", 13)
+    stream.leaving = True
+    script.answer(m.AckDone(ack.request))
+    assert script.sent() == []
+    stream.leaving = False
+    script.session.streams.flush(stream)
+    assert [type(each) for each in script.sent()] == [m.Ack]
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_subscription_is_made_in_a_new_epoch_if_an_older_acknowledgement_may_come_late(answered: bool) -> None:
     """Z4: a copy of it that is still under way is fenced."""
