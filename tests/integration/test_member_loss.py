@@ -14,6 +14,7 @@ import pytest
 
 import tidings
 from tests.integration.replica_group import Node, ReplicaGroup
+from tidings.ring.ports import free_address
 
 SETTINGS = {"TIDINGS_SEGMENT_RECORDS_MAX": "40"}
 
@@ -106,3 +107,17 @@ def test_a_copy_that_somebody_vouches_for_takes_the_members_place(tmp_path: Path
         moved._command = moved._command[:-1]
         moved.start()  # It counts as the original from then on.
         put(group, 60, 61)
+
+
+def test_a_copy_of_a_group_of_one_is_taken_as_it_is(tmp_path: Path) -> None:
+    """There is nobody whom it could join again, and nobody else has been promised anything."""
+    address = free_address()
+    node = Node(tmp_path / "one", address, "--group", address).start()
+    with tidings.connect(address, "ann") as bus:
+        bus.put("news", "kept")
+    node.kill()
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    copy = Node(tmp_path / "copy", address).start()
+    with tidings.connect(address, "bob") as bus:
+        assert [message.text for batch in bus.read("news") for message in batch] == ["kept"]
+    copy.kill()
