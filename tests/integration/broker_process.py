@@ -65,7 +65,7 @@ class ServerProcess:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self.log.append(line)
-            if line.startswith(("tidings serves", "tidings stores")):
+            if line.startswith(("tidings serves", "tidings stores", "tidings node")):
                 self._bind = next(word for word in line.split() if word.startswith("tcp://"))
                 return self
         raise AssertionError(f"It did not start: {''.join(self.log)}")
@@ -116,6 +116,14 @@ class BrokerProcess(ServerProcess):
 
     def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
         super().__init__("serve", "--data", str(data), *arguments, settings=settings)
+        self.data = data
+
+
+class NodeProcess(ServerProcess):
+    """`tidings node` on a folder: one of a ring, which it founds unless it is told where to `--join`."""
+
+    def __init__(self, data: Path, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        super().__init__("node", "--data", str(data), *arguments, settings=settings)
         self.data = data
 
 

@@ -58,6 +58,8 @@ class CuttableNetwork:
         self._mended = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        """To those who have connected: the task of one may be cancelled before it has begun."""
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -82,6 +84,9 @@ class CuttableNetwork:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     def place(self, address: str, port: int) -> None:
         """A proxy at an address of loopback, before the member that listens on `port`."""
@@ -89,13 +94,19 @@ class CuttableNetwork:
         def on_connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = self._loop.create_task(self._carry(address, port, reader, writer))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._writers.add(writer)
+            task.add_done_callback(lambda done: self._forget(done, writer))
 
         async def listen() -> None:
             public_port = int(address.rpartition(":")[2])
             self._servers.append(await asyncio.start_server(on_connected, "127.0.0.1", public_port))
 
         self._do(listen())
+
+    def _forget(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            self._writers.discard(writer)
 
     def cut(self, *links: tuple[int, str]) -> None:
         """What the member with a number sends no longer reaches the one at an address."""

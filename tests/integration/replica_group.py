@@ -83,6 +83,11 @@ class Node(ServerProcess):
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
+    def hear(self) -> str:
+        """The next line that it says."""
+        assert self._process is not None and self._process.stderr is not None
+        return self._process.stderr.readline()
+
     def lose_disk(self) -> None:
         assert not self.running
         shutil.rmtree(self.data)
@@ -201,7 +206,7 @@ class ReplicaGroup:
     def join(self) -> Node:
         """Starts a node that asks to be taken in, and has it taken in; it votes when this returns."""
         address = free_address()
-        node = self._make(address, address, "--join", self.address)
+        node = self._make(address, address, "--into", self.address)
         node.launch()
         self.nodes.append(node)
         self._change(AddMember(1, node.public))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import tidings
 from tests.integration.conftest import EmbeddedHouse, House, ServedHouse
+from tidings.cli import main
 from tidings.exchange.exporting import export
 
 COUNT = 60
@@ -175,3 +177,25 @@ def test_wherever_a_bit_flips_no_altered_message_gets_out(tmp_path: Path, curren
                 file.write(bytes([byte]))
     finally:
         house.close()
+
+
+def test_the_doctor_says_that_the_disk_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    house = ServedHouse(tmp_path / "data", **SMALL)
+    try:
+        filled(lambda **_: house)
+        doctor = ["doctor", "--bus", house.broker.address, "--data", str(tmp_path), "--json"]
+        assert _broker(doctor, capsys)["state"] == "ok"
+        flip(house, 7)
+        with pytest.raises(tidings.StorageDamaged):
+            list(read(house.connect("bob"), 7, 8))
+        found = _broker(doctor, capsys)
+        assert (found["state"], "damaged in 1 place" in found["found"]) == ("warn", True)
+    finally:
+        house.close()
+
+
+def _broker(doctor: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    main(doctor)
+    [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"broker"' in line]
+    found: dict[str, str] = row
+    return found

@@ -102,14 +102,19 @@ def open_member(folder: Path, role: str) -> Opened:
 def look(folder: Path, role: str) -> Facts:
     disk, identity, engine = open_member(folder, role)
     try:
-        replica = engine.replica.replica
-        known = replica.log.known
-        accepted = {slot: entry for slot, entry in replica.log.entries.items() if slot >= known}
-        topics = engine.broker.machine.topics.values()
-        bodies = [_body(engine.journal, each) for topic in topics for each in _places(topic)]
-        return Facts(identity, replica.acceptor.promised, known, accepted, engine.replica.applied, bodies)
+        return facts_of(identity, engine)
     finally:
         disk.close()
+
+
+def facts_of(identity: Identity, engine: GroupEngine) -> Facts:
+    """What a member that has recovered knows."""
+    replica = engine.replica.replica
+    known = replica.log.known
+    accepted = {slot: entry for slot, entry in replica.log.entries.items() if slot >= known}
+    topics = engine.broker.machine.topics.values()
+    bodies = [_body(engine.journal, each) for topic in topics for each in _places(topic)]
+    return Facts(identity, replica.acceptor.promised, known, accepted, engine.replica.applied, bodies)
 
 
 def _places(topic: Topic) -> list[Place]:

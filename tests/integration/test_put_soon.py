@@ -12,6 +12,7 @@ import tidings
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import House
 from tests.integration.programs import run_program
+from tests.integration.replica_group import wait_for
 
 LONG = 60.0
 """Seconds within which something that happens by itself has happened."""
@@ -46,6 +47,14 @@ def test_it_is_sent_while_the_program_idles(house: House) -> None:
     wait_for_the_thread()
     assert all(each.done for each in soon)  # The answers were taken in as well.
     assert bob.put_soon("news", "again").result().offset == 100
+
+
+def test_nothing_else_need_be_called(house: House) -> None:
+    """Not even on another bus, whose calls would move an embedded broker that both share."""
+    bus = house.connect("bob")
+    soon = [bus.put_soon("news", str(number)) for number in range(100)]
+    wait_for("the answers", lambda: all(each.done for each in soon))
+    assert [each.result().offset for each in soon] == list(range(100))
 
 
 def test_calls_go_on_beside_it(house: House) -> None:

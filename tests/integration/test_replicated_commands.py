@@ -31,7 +31,7 @@ def test_a_group_is_looked_at_and_changed(tmp_path: Path) -> None:
         unknown = group("remove", "9", *bus)
         assert (unknown.returncode, "has no member 9" in unknown.stderr) == (1, True)
 
-        node = Node(tmp_path / "new", free_address(), "--join", members.address)
+        node = Node(tmp_path / "new", free_address(), "--into", members.address)
         node.launch()
         try:
             wait_for("the new node to be taken in", lambda: group("add", node.public, *bus).returncode == 0)
@@ -50,12 +50,14 @@ def test_a_member_that_is_away_makes_the_status_fail(tmp_path: Path) -> None:
         assert (shown.returncode, "no answer" in shown.stdout) == (1, True)
 
 
-def test_a_broker_that_stands_alone_has_no_members(tmp_path: Path) -> None:
+def test_a_broker_that_stands_alone_is_its_only_member(tmp_path: Path) -> None:
     alone = Node(tmp_path / "alone", free_address())
     alone.launch()
     try:
         alone.wait_until_ready()
-        refused = group("status", "--bus", alone.public)
+        status = group("status", "--bus", alone.public)
+        assert (status.returncode, status.stdout.splitlines()[0]) == (0, "a broker alone")
+        refused = group("remove", "1", "--bus", alone.public)
         assert (refused.returncode, "stands alone" in refused.stderr) == (1, True)
     finally:
         alone.kill()
@@ -96,3 +98,42 @@ def test_a_folder_that_belongs_to_another_address_is_refused_and_left_as_it_is(t
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (refused.returncode, f"belongs to the member at {address}" in refused.stderr) == (1, True), refused.stderr
     assert {path.name: path.read_bytes() for path in data.iterdir()} == before
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidings", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_member_goes_on_by_its_folder_alone_and_join_still_means_a_group(tmp_path: Path) -> None:
+    address = free_address()
+    founder = Node(tmp_path / "a", address, "--group", address)
+    node = Node(tmp_path / "b", free_address(), "--join", address)
+    try:
+        founder.start()
+        node.launch()
+        wait_for("the new node", lambda: group("add", node.public, "--bus", address).returncode == 0)
+        node.wait_until_ready()
+        assert f"write `--into {address}` for a group" in node.log[0]
+        for each in (founder, node):
+            assert each.stop() == 0
+            each._command = ("serve", "--data", str(each.data))
+            each.launch()
+        wait_for("a leader", lambda: group("status", "--bus", address).returncode == 0)
+        refused = serve("--data", str(node.data), "--ring")
+        assert (refused.returncode, "is in use by another broker" in refused.stderr) == (1, True)
+    finally:
+        founder.kill()
+        node.kill()
+
+
+def test_a_node_that_has_met_nobody_yet_founds_no_group_of_its_own(tmp_path: Path) -> None:
+    address = free_address()
+    lonely = Node(tmp_path / "a", address, "--group", f"{address},{free_address()},{free_address()}")
+    lonely.launch()
+    try:
+        wait_for("its folder", lambda: (lonely.data / "disk").exists())
+    finally:
+        lonely.kill()
+    refused = serve("--data", str(lonely.data), "--bind", address)
+    assert (refused.returncode, "has not met its group yet" in refused.stderr) == (1, True), refused.stderr

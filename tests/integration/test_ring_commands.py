@@ -1,4 +1,4 @@
-"""`tidings ring` and `tidings trace` through the command line, on a small ring."""
+"""Rings through the command line: `tidings ring`, `tidings trace`, and the nodes one by one with `tidings serve`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from typing import Any
 
 import pytest
 
+import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
+from tests.integration.replica_group import wait_for
+from tidings.journal.folder import RING, role_of
 from tidings.ring import record
+from tidings.ring.ports import free_address
 from tidings.ring.trial import Trial
+from tidings.transport.curve import create_client_keys, create_server_keys
 
 SECONDS_MAX = 120
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -170,3 +175,115 @@ def test_a_broker_that_is_no_node_says_so(tmp_path: Path) -> None:
             done = command(*words)
             assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
             assert "ring" in done.stderr
+
+
+# A ring by hand: one command for each node.
+
+
+class RingNode(BrokerProcess):
+    """`tidings serve` on a folder that is, or becomes, a ring's; with the program's own words if others are wanted."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        super().__init__(data, *arguments)
+        self._bind = free_address()
+
+    def start_with(self, *command: str) -> None:
+        self._command = command
+        self.start()
+
+
+def groups_of(address: str, count: int) -> list[dict[str, Any]]:
+    """The groups of a ring, once there are so many and every point has an owner."""
+
+    def look() -> list[dict[str, Any]] | None:
+        done = command("ring", "status", "--at", address, "--json")
+        found = json.loads(done.stdout) if done.stdout else {"groups": [], "whole": False}
+        return found["groups"] if found["whole"] and len(found["groups"]) == count else None
+
+    return wait_for(f"{count} groups", look)
+
+
+def put_and_get(one: str, other: str, round_: int) -> None:
+    """What is put at one node is got at the other, on topics of both groups."""
+    with tidings.connect(one, "alice", retries=20) as alice, tidings.connect(other, "bob", retries=20) as bob:
+        topics = [f"news{number}" for number in range(8)]
+        for topic in topics:
+            bob.subscribe(topic)
+            alice.put(topic, f"{topic} in round {round_}")
+        for topic in topics:
+            message = bob.get(topic, timeout=10)
+            assert message is not None and message.text == f"{topic} in round {round_}"
+
+
+def test_a_ring_is_begun_joined_and_started_again_by_serve(tmp_path: Path) -> None:
+    """The folders remember what they are: nothing has to be said twice."""
+    first = RingNode(tmp_path / "a", "--ring")
+    with first, RingNode(tmp_path / "b", "--join", first.address) as second:
+        groups_of(second.address, 2)
+        put_and_get(first.address, second.address, 1)
+        for node in (first, second):
+            assert node.stop() == 0, node.log
+            node.start_with("serve", "--data", str(node.data))
+        groups_of(first.address, 2)
+        put_and_get(second.address, first.address, 2)
+
+
+def test_three_nodes_begin_a_ring_and_a_fourth_is_taken_into_their_group(tmp_path: Path) -> None:
+    nodes = [RingNode(tmp_path / f"a{number}") for number in range(3)]
+    founders = ",".join(node.address for node in nodes)
+    nodes.append(RingNode(tmp_path / "a4", "--into", founders))
+    try:
+        for node in nodes[:3]:
+            node._command += ("--group", founders, "--ring")
+            node.launch()
+        for node in nodes[:3]:
+            node.wait_until_ready()
+        groups_of(nodes[0].address, 1)
+        nodes[3].launch()
+        add = ("group", "add", nodes[3].address, "--bus", founders)
+        wait_for("the fourth node to be taken in", lambda: command(*add).returncode == 0)
+        nodes[3].wait_until_ready()
+        assert role_of(nodes[3].data) == RING
+        (group,) = groups_of(nodes[3].address, 1)
+        assert len(group["members"]) == 4
+        put_and_get(nodes[0].address, nodes[3].address, 1)
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def test_the_old_spelling_still_works_and_says_what_to_write(tmp_path: Path) -> None:
+    first = RingNode(tmp_path / "a")
+    second = RingNode(tmp_path / "b")
+    try:
+        first.start_with("node", "--data", str(first.data))
+        second.start_with("node", "--data", str(second.data), "--join", first.address)
+        assert first.log[0].startswith(f"tidings: write `tidings serve --ring --data {first.data} --bind ")
+        assert second.log[0].startswith(f"tidings: write `tidings serve --data {second.data} --join {first.address} ")
+        groups_of(first.address, 2)
+        put_and_get(first.address, second.address, 1)
+    finally:
+        first.kill()
+        second.kill()
+
+
+def test_a_broker_that_stands_alone_is_no_ring_to_join(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "alone") as broker:
+        done = command("serve", "--data", str(tmp_path / "new"), "--bind", free_address(), "--join", broker.address)
+        assert (done.returncode, f"{broker.address} is a broker alone, and in no ring" in done.stderr) == (1, True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_with_keys_a_node_asks_under_the_name_of_its_kind(tmp_path: Path) -> None:
+    """P6: what is at an address is asked with the key that nodes speak with."""
+    keys = tmp_path / "keys"
+    create_server_keys(keys)
+    for name in ("replica", "alice"):
+        create_client_keys(keys, name)
+    first = RingNode(tmp_path / "a", "--ring", "--keys", str(keys))
+    with first, RingNode(tmp_path / "b", "--join", first.address, "--keys", str(keys)) as second:
+        assert role_of(second.data) == RING
+        with tidings.connect(second.address, "alice", keys=keys, retries=20) as bus:
+            bus.subscribe("news")
+            bus.put("news", "hello")
+            assert bus.get("news", timeout=10).text == "hello"

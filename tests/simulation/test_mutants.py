@@ -10,10 +10,11 @@ from tidings.simulator import (
     group_checkers,
     planting,
     recovery_checker,
+    served,
     stage_checkers,
     tampering,
 )
-from tidings.simulator.cluster import ring_watch
+from tidings.simulator.cluster import flips, ring_watch
 from tidings.simulator.cluster import watch as cluster_watch
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos import checkers as paxos_checkers
@@ -66,5 +67,7 @@ def test_the_rules_are_those_of_the_checkers() -> None:
     assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {
         planting.ASSERTIONS,
         planting.PROGRESS,
+        flips.RULE,
+        served.RULE,
         tampering.RULE,
     } <= rules

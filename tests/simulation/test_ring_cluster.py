@@ -17,12 +17,14 @@ from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.errors import Moved
 from tidings.protocols.broker import commands
-from tidings.protocols.broker.commands import Claim, Drop, Give, Open, Subscribe, Take
+from tidings.protocols.broker.commands import Open, Subscribe
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
 from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.commands import Claim, Drop, Give, Know, Take
 from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.cluster.ring_ledger import RingLedger
@@ -103,14 +105,14 @@ def owners_of(*groups: str) -> OneOwner:
     ledger = RingLedger(BrokerSettings())
     for group in groups:
         ledger.add_group(group, mark_of(group))
-        ledger.of[group].reference.ring = None
+        ledger.of[group].reference.ownership = RingPolicy()
     return OneOwner(ledger)
 
 
 def decide(owners: OneOwner, group: str, command: commands.Command, *arcs: Arc, refused: bool = False) -> None:
     """A group decides a command, and comes to own some arcs by its own account."""
     ledger = cast(RingLedger, owners.ledger)
-    ledger.of[group].reference.ring = Ownership(arcs)
+    ledger.of[group].reference.ownership = RingPolicy(Ownership(arcs))
     owners.on_decided(group, Existing(command, None, Moved("no") if refused else None))
 
 
@@ -158,7 +160,7 @@ def test_an_account_that_is_not_the_journals_is_noticed() -> None:
     owners = owners_of("a")
     decide(owners, "a", Claim((WHOLE,)), WHOLE)
     with pytest.raises(Violation, match="it should own"):
-        decide(owners, "a", commands.Know(()), *HALF)
+        decide(owners, "a", Know(()), *HALF)
 
 
 def test_a_taker_without_all_that_was_given_is_noticed() -> None:
@@ -210,7 +212,7 @@ def test_the_world_notices_a_ring_that_is_not_at_rest() -> None:
         if joining.group not in world.watch.ring.of:
             world.watch.on_group(joining.group, 1)
         arcs = (WHOLE,) if joining.group == owner else ()
-        reference = cast(Machine, SimpleNamespace(ring=Ownership(arcs)))
+        reference = cast(Machine, SimpleNamespace(ownership=RingPolicy(Ownership(arcs))))
         world.watch.ring.of[joining.group].reference = reference
     assert "owns" in world.unsettled() or "waits" in world.unsettled()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__init__": (*NOUNS, "client", "node"),
 }
 
+APART = {"protocols.broker": "protocols.ring"}
+"""Of two areas of one layer, the first does not know the second: a broker asks the policy that it was given."""
+
 ZEROMQ = ("transport", "bench")
 """Only the transport speaks ZeroMQ; the benchmark measures a bare echo beside it."""
 
@@ -144,6 +148,9 @@ def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
             allowed = (*ALLOWED[layer], *(() if layer == "__init__" else (layer,)))
             if not any(inside(rest, area) for area in allowed):
                 found.append(f"{where} imports {name}, which {layer} must not know")
+            for area, other in APART.items():
+                if inside(module, area) and inside(rest, other):
+                    found.append(f"{where} imports {name}, which {area} must not know")
         elif top == "zmq" and layer not in ZEROMQ:
             found.append(f"{where} imports zmq, which only {' and '.join(ZEROMQ)} may")
         elif top in FORBIDDEN_MODULES:
@@ -192,6 +199,16 @@ def test_module(module: str) -> None:
     assert faults(module, SOURCES[module], MODULES) == []
 
 
+def test_protocols_form_no_knot() -> None:
+    """Not even for their types: two modules that need each other are one, or lack a small interface between them."""
+    graph = {
+        module: {name.removeprefix("tidings.") for _, name in imports(ast.parse(source), MODULES) if name in MODULES}
+        for module, source in SOURCES.items()
+        if inside(module, "protocols")
+    }
+    TopologicalSorter(graph).prepare()
+
+
 def test_the_package_was_found() -> None:
     assert {"errors", "message", "settings", "cli", "__init__"} <= set(SOURCES)
 
@@ -209,6 +226,8 @@ def test_the_package_was_found() -> None:
         ("protocols.fake", "from tidings import wire"),
         ("protocols.fake", "import tidings"),
         ("protocols.fake", "from ..wire import codec"),
+        ("protocols.broker.fake", "from tidings.protocols.ring import ownership"),
+        ("protocols.broker.fake", "if TYPE_CHECKING:\n    from tidings.protocols.ring.ownership import Ownership"),
         ("wire.fake", "from tidings.journal import segment"),
         ("journal.fake", "from tidings.protocols.broker import messages"),
         ("transport.fake", "from tidings.protocols.broker.messages import Hello"),
@@ -221,7 +240,7 @@ def test_the_package_was_found() -> None:
         ("gateways.fake", "import zmq"),
         ("client.fake", "from tidings.gateways import sockets"),
         ("simulator.fake", "from tidings.node import loop"),
-        ("simulator.fake", "from tidings.node.loop import serve"),
+        ("simulator.fake", "from tidings.node.process import serve"),
         ("spelling.fake", "from tidings.client import connect"),
         ("client.fake", "from tidings.spelling import spell"),
         ("cli.fake", "import zmq.auth"),
@@ -245,13 +264,14 @@ def test_planted_fault_is_reported(module: str, source: str) -> None:
         ("protocols.fake", "from tidings.protocols import events\nfrom tidings.errors import TidingsError"),
         ("protocols.fake", "import random\ndef shuffle(chance: random.Random) -> None: ..."),
         ("protocols.fake", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import asyncio"),
+        ("protocols.ring.fake", "from tidings.protocols.broker.machine import Machine"),
         ("simulator.fake", "from tidings.node import engine\nfrom tidings.node.engine import Engine"),
         ("client.fake", "from tidings.protocols.broker import messages"),
         ("client.fake", "from tidings.protocols.broker.messages import Hello"),
         ("gateways.fake", "from tidings.client.aio import AsyncBus\nfrom tidings.gateways import fields"),
         ("cli.fake", "from tidings.gateways.sockets import SocketDoor"),
         ("transport.fake", "import zmq"),
-        ("cli.fake", "import tidings\nfrom tidings.node.loop import serve\nimport random, time"),
+        ("cli.fake", "import tidings\nfrom tidings.node.process import serve\nimport random, time"),
         ("__init__", "from tidings.client.bus import Bus\nfrom tidings.errors import TidingsError"),
     ],
 )

@@ -2,8 +2,9 @@
 
 A command's module offers `HELP` (what it does), `EXAMPLES` (lines that end its --help),
 `add_arguments(parser)` and `run(arguments) -> int`, the exit code; `SHORT_HELP = False` if its -h means something
-else than --help. Only the module of the command that was asked for is imported, so that `tidings put` does not pay for
-the shell.
+else than --help; `moved(words)` if some of its words are another command now, which it returns after a hint.
+
+Only the module of the command that was asked for is imported, so that `tidings put` does not pay for the shell.
 
 Exit codes: 0 done, 1 an error (one sentence on stderr), 2 wrong usage, 3 `get` found nothing, 130 Ctrl-C,
 141 whoever read our output has gone.
@@ -24,7 +25,7 @@ from tidings import __version__
 from tidings.errors import TidingsError
 
 COMMANDS = {
-    "serve": "run a broker",
+    "serve": "run a broker: alone, in a replica group or in a ring",
     "storage": "run a storage server for a broker, or ask one",
     "stop": "stop a broker",
     "put": "publish messages",
@@ -35,8 +36,8 @@ COMMANDS = {
     "groups": "list the groups, their members and their lanes",
     "group": "look at a replica group, add and remove its members",
     "shell": "all of these at a prompt",
-    "node": "run a node of a peer-to-peer overlay",
-    "nodes": "look at the nodes of an overlay, and speak to them",
+    "node": "run a node of a bare overlay, which stores nothing",
+    "nodes": "look at the nodes of a bare overlay, and speak to them",
     "ring": "run a whole ring of replica groups on this machine, and look at it",
     "trace": "follow one message over a ring",
     "spell": "put the numbers of a text into words",
@@ -111,6 +112,8 @@ def _run(argv: list[str]) -> int:
         if error.name != module_name:
             raise
         raise TidingsError(f"The command {name!r} is not part of this installation: install all of tidings.") from error
+    if hasattr(module, "moved") and (moved := module.moved(rest)) is not None:
+        return _run(moved)
     parser = _Parser(
         prog=f"tidings {name}",
         description=module.HELP,

@@ -179,11 +179,15 @@ def broker(arguments: argparse.Namespace) -> Finding:
         if connection.embedded_folder(address) is not None:
             return Finding("broker", "ok", f"{address} is an embedded bus, which needs none")
         with open_bus(argparse.Namespace(**(vars(arguments) | patience))) as bus:
-            count = len(bus.topics())
+            count, damaged = len(bus.topics()), bus.status()["damaged"]
     except Unavailable:
         return no_broker(address)
     except TidingsError as error:
         return Finding("broker", "fail", f"{address} could not be asked", str(error))
+    if damaged:
+        found = f"{address} answers and has found its disk damaged in {damaged:,} place{'s' if damaged != 1 else ''}"
+        advice = "Its log names them. Alone, restore its folder from a copy; a member mends itself. Look at the disk."
+        return Finding("broker", "warn", found, advice)
     return Finding("broker", "ok", f"{address} answers and has {count:,} topic{'s' if count != 1 else ''}")
 
 

@@ -25,7 +25,7 @@ HELP = """\
 Speaks to the members of a replica group (see tidings serve --group).
 
   status           who belongs to it, who leads, how far each has applied the log (the default)
-  add ADDRESS      takes in a node that was started with --join; ends when the node votes
+  add ADDRESS      takes in a node that was started with --into; ends when the node votes
   remove MEMBER    takes a member out, named by its number or its address; ends when it may be switched off
 
 If the members want keys, add and remove need the key of one of their administrators (--admin NAME).
@@ -35,7 +35,7 @@ The exit code is 1 if a member does not answer or nobody leads.
 EXAMPLES = """\
   tidings group --bus tcp://127.0.0.1:7401
   tidings group status --bus tcp://127.0.0.1:7401,tcp://127.0.0.1:7402 --json
-  tidings serve --data d/ --bind tcp://127.0.0.1:7404 --join tcp://127.0.0.1:7401   # in a terminal of its own, then
+  tidings serve --data d/ --bind tcp://127.0.0.1:7404 --into tcp://127.0.0.1:7401   # in a terminal of its own, then
   tidings group add tcp://127.0.0.1:7404 --bus tcp://127.0.0.1:7401
   tidings group remove 1 --bus tcp://127.0.0.1:7402
 """
@@ -93,7 +93,7 @@ def curve(arguments: argparse.Namespace) -> ClientOptions | None:
     if arguments.keys is None:
         return None
     if arguments.client is None:
-        raise InvalidRequest("With --keys the members know you by your key: give its name with --as NAME.")
+        raise InvalidRequest("With --keys the nodes know you by your key: give its name with --as NAME.")
     from tidings.transport.curve import client_options
 
     return client_options(Path(arguments.keys), arguments.client)
@@ -107,7 +107,7 @@ def _status(arguments: argparse.Namespace, members: Asking) -> int:
     if arguments.json:
         print_json(_fields(newest, applied))
     else:
-        print(f"group {newest.group[:8]}, {len(newest.members)} members")
+        print(f"group {newest.group[:8]}, {len(newest.members)} members" if newest.group else "a broker alone")
         watching.show(lambda: member_table(newest, applied), False, "")
     leads = any(member.leads for member in newest.members)
     return 0 if leads and len(applied) == len(first.members) else 1

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tidings.cli import quantities
 from tidings.cli.columns import Cell, aligned
+from tidings.cli.group import curve
 from tidings.cli.output import harmless, print_json
-from tidings.errors import InvalidRequest, Unavailable
+from tidings.errors import Unavailable
 from tidings.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
 
 HELP = """\
-Speaks to the nodes of an overlay (see tidings node).
+Speaks to the nodes of a bare overlay (see tidings node).
 
   look    what a node sees; with --all, a walk from node to node and whether the overlay is whole (the default)
   shell   a prompt on one node: subscribe, unsubscribe, publish, received, status
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     address = arguments.at if "://" in arguments.at else f"tcp://{arguments.at}"
-    keys = _curve(arguments)
+    keys = curve(arguments)
     if arguments.action == "shell":
         from tidings.cli import node_shell
 
@@ -71,16 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "drive":
         return _drive(arguments, address, keys)
     return _look_at_all(arguments, address, keys) if arguments.all else _look(arguments, address, keys)
-
-
-def _curve(arguments: argparse.Namespace) -> ClientOptions | None:
-    if arguments.keys is None:
-        return None
-    if arguments.client is None:
-        raise InvalidRequest("With --keys the nodes know you by your key: give its name with --as NAME.")
-    from tidings.transport.curve import client_options
-
-    return client_options(Path(arguments.keys), arguments.client)
 
 
 def _no_answer(address: str) -> Unavailable:

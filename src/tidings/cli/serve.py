@@ -1,16 +1,17 @@
-"""`tidings serve`: a broker, until it is told to stop."""
+"""`tidings serve`: a broker alone, a member of a group or a node of a ring, until it is told to stop."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidings import settings
-from tidings.cli import extras, quantities
+from tidings.cli import addresses, extras, quantities
 from tidings.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 
 HTTP_PORT = 7480
 HELP = """\
-Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. What it has acknowledged
-is on disk and there again after any end. Flags come before TIDINGS_* variables, these before tidings.toml.
+Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. It is alone; or, with --group or
+--into, a member of a replica group; or, with --ring or --join, a node of a ring of such groups. Its folder remembers
+which: the next time, --data and --bind are enough.
+
+Acknowledged messages survive a crash, a kill and a power cut. Flags come before TIDINGS_* variables, these before
+tidings.toml.
 """
 
 EXAMPLES = """\
@@ -32,9 +37,20 @@ EXAMPLES = """\
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
   tidings serve --data data/ --http                                          # and numbers into words, on port 7480
   tidings serve --storage tcp://127.0.0.1:7410                               # the journal at a `tidings storage`
+  # In a group: one of its three founders; a fourth node, before `tidings group add`.
   tidings serve --data a/ --bind tcp://127.0.0.1:7401 --group tcp://127.0.0.1:7401,tcp://127.0.0.1:7402,tcp://127.0.0.1:7403
-  tidings serve --data d/ --bind tcp://127.0.0.1:7404 --join tcp://127.0.0.1:7401   # then: tidings group add
+  tidings serve --data d/ --bind tcp://127.0.0.1:7404 --into tcp://127.0.0.1:7401
+  # In a ring: its first group, of one node; a second group; a third, with --group for each of its nodes.
+  tidings serve --data a/ --bind tcp://127.0.0.1:7501 --ring
+  tidings serve --data b/ --bind tcp://127.0.0.1:7502 --join tcp://127.0.0.1:7501
+  tidings serve --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --join tcp://10.0.0.1:7501 --group $ADDRESSES
 """
+
+CONTRADICTIONS = (
+    ("ring", "join", "begin a ring or join one"),
+    ("ring", "into", "begin a ring or be taken into a group"),
+    ("group", "into", "found a group or be taken into one"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,22 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"
     )
-    parser.add_argument(
-        "--group",
-        metavar="ADDRESSES",
-        type=addresses,
-        help="found a replica group of 1, 3 or 5 nodes: all their addresses, the same list for each of them",
-    )
-    parser.add_argument(
-        "--join",
-        metavar="ADDRESSES",
-        type=addresses,
-        help="ask the members there to be taken in (see tidings group add)",
-    )
-    parser.add_argument(
-        "--advertise", metavar="ADDRESS", help="the address at which other members reach this one (default: --bind)"
-    )
-    add_trust_argument(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     add_broker_arguments(parser)
     parser.add_argument(
@@ -80,82 +80,109 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ready-file",
         metavar="PATH",
         type=Path,
-        help="write the address there once the broker answers; a second line is that of --http",
+        help="write the address there once the server answers; a second line is that of --http",
     )
+    add_role_arguments(parser.add_argument_group("in a group or a ring"))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    broker = broker_settings(arguments)
-    journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
-    node = settings.load(
-        settings.NodeSettings,
-        {
-            "bind": free_port(arguments.bind),
-            "keys": arguments.keys,
-            "storage": arguments.storage,
-            "storage_keys": arguments.storage_keys,
-        },
+def add_role_arguments(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--group",
+        metavar="ADDRESSES",
+        type=addresses.several,
+        help="found a replica group of 1, 3 or 5 nodes: all their addresses, the same list for each of them",
     )
-    sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
-
-    from tidings.journal import folder
-    from tidings.node import loop
-    from tidings.transport import curve
-
-    curve.check_bind(node.bind, node.keys)
-    group = settings.load(
-        settings.GroupSettings, {"group": arguments.group, "join": arguments.join, "advertise": arguments.advertise}
+    parser.add_argument(
+        "--into",
+        metavar="ADDRESSES",
+        type=addresses.several,
+        help="ask the members of a group to take this node in (see tidings group add)",
     )
-    role = folder.role_of(arguments.data) if arguments.data is not None else None
-    replicated = bool(group.group or group.join) or role == folder.MEMBER
-    if role not in (None, folder.MEMBER if replicated else folder.BROKER):
-        raise folder.wrong_role(arguments.data, role)
-    if replicated and (arguments.data is None or sockets.sockets_port is not None):
-        raise InvalidRequest("A member of a group keeps its own folder and has no --sockets: give --data, leave those.")
-    ready_file: Path | None = arguments.ready_file
-    if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
-
-    # Ports are taken before the broker begins, so that one that is not to be had leaves nothing half started.
-    with contextlib.ExitStack() as stack:
-        web = stack.enter_context(web_service(arguments.http))
-        doors: list[SocketDoor] = []
-        if sockets.sockets_port is not None:
-            from tidings.gateways.sockets import SocketDoor
-
-            doors.append(stack.enter_context(SocketDoor(sockets)))
-
-        def on_ready(address: str) -> None:
-            if web is not None:
-                web.start()
-            if ready_file is not None:
-                write_whole(ready_file, address + "\n" + (f"{web.address}\n" if web is not None else ""))
-            print(f"tidings serves {address} from {arguments.data or node.storage}", file=sys.stderr, flush=True)
-            for door in doors:
-                print(f"tidings takes editors and subscribers at {door.address}", file=sys.stderr, flush=True)
-            if web is not None:
-                print(f"tidings spells numbers at {web.address}/spell", file=sys.stderr, flush=True)
-
-        if ready_file is not None:
-            stack.callback(ready_file.unlink, missing_ok=True)
-        if replicated:
-            from tidings.node.member import serve_member
-
-            replica = settings.load(settings.ReplicaSettings)
-            serve_member(
-                arguments.data, broker, journal, node, group, replica, on_ready, trusts_copy=arguments.trust_copy
-            )
-        else:
-            loop.serve(arguments.data, broker, journal, node, on_ready, doors=doors)
-    return 0
-
-
-def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ring", action="store_true", help="begin a ring: this node, or the group of its --group, is the first in it"
+    )
+    parser.add_argument(
+        "--join",
+        metavar="ADDRESS",
+        type=addresses.nodes,
+        action="extend",
+        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group",
+    )
+    parser.add_argument(
+        "--dissemination",
+        choices=["scribe", "gossip"],
+        help="how bodies reach readers at several nodes of a ring, the same for all nodes (default: scribe)",
+    )
+    parser.add_argument(
+        "--advertise", metavar="ADDRESS", help="the address at which other nodes reach this one (default: --bind)"
+    )
     parser.add_argument(
         "--trust-copy",
         action="store_true",
         help="let a copied folder vote in its member's place: only if that member has not run since it was copied",
     )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for one, other, choice in CONTRADICTIONS:
+        if getattr(arguments, one) and getattr(arguments, other):
+            arguments.usage_error(f"--{one} and --{other} contradict each other: {choice}")
+    # Ports are taken before the server begins, so that one that is not to be had leaves nothing half started.
+    with contextlib.ExitStack() as stack:
+        serve, doors, place = server(arguments, stack)
+        web = stack.enter_context(web_service(arguments.http))
+        write = stack.enter_context(addresses.ready_file(arguments.ready_file))
+
+        def on_ready(address: str) -> None:
+            if web is not None:
+                web.start()
+            write(address + "\n" + (f"{web.address}\n" if web is not None else ""))
+            print(f"tidings serves {address} from {place}", file=sys.stderr, flush=True)
+            for door in doors:
+                print(f"tidings takes editors and subscribers at {door.address}", file=sys.stderr, flush=True)
+            if web is not None:
+                print(f"tidings spells numbers at {web.address}/spell", file=sys.stderr, flush=True)
+
+        serve(on_ready)
+    return 0
+
+
+def server(
+    arguments: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[Callable[[Callable[[str], None]], None], list[SocketDoor], str]:
+    """What runs the server that is asked for, its doors for sockets, and where its journal is."""
+    from tidings.cli import roles
+    from tidings.journal import folder
+    from tidings.transport import curve
+
+    door = {"bind": addresses.free_port(arguments.bind), "keys": arguments.keys}
+    storage = {"storage": arguments.storage, "storage_keys": arguments.storage_keys}
+    node = settings.load(settings.NodeSettings, door | storage)
+    sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
+    broker = broker_settings(arguments)
+    journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
+    members = {"group": arguments.group, "join": arguments.into, "advertise": arguments.advertise}
+    group = settings.load(settings.GroupSettings, members)
+    contacts = {"contacts": arguments.join, "dissemination": arguments.dissemination}
+    ring = settings.load(settings.RingSettings, contacts)
+    replica = settings.load(settings.ReplicaSettings)
+    curve.check_bind(node.bind, node.keys)
+
+    role, group = roles.decide(arguments.data, arguments.ring, group, ring, node.keys)
+    if role != folder.RING and arguments.dissemination is not None:
+        arguments.usage_error("only a ring has a --dissemination: leave it, or give --ring or --join")
+    if role != folder.BROKER and (arguments.data is None or sockets.sockets_port is not None):
+        raise InvalidRequest(
+            "A node of a group or a ring keeps its own folder and has no --sockets: give --data, leave those."
+        )
+    from tidings.node import process
+
+    doors = [stack.enter_context(each) for each in socket_doors(sockets)]
+    configuration = process.NodeConfiguration(
+        broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy
+    )
+    serve = partial(process.serve, arguments.data, role, configuration, doors=doors)
+    return serve, doors, str(arguments.data or node.storage)
 
 
 def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
@@ -217,13 +244,13 @@ def broker_settings(arguments: argparse.Namespace) -> settings.BrokerSettings:
     )
 
 
-def addresses(text: str) -> list[str]:
-    """A list of addresses as people write it.
+def socket_doors(sockets: settings.SocketsSettings) -> list[SocketDoor]:
+    """The door for editors and subscribers, if one was asked for."""
+    if sockets.sockets_port is None:
+        return []
+    from tidings.gateways.sockets import SocketDoor
 
-    >>> addresses("tcp://a:1, tcp://b:2")
-    ['tcp://a:1', 'tcp://b:2']
-    """
-    return [each.strip() for each in text.split(",")]
+    return [SocketDoor(sockets)]
 
 
 def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:
@@ -233,25 +260,3 @@ def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:
     with extras.needed("web", "--http"):
         from tidings.gateways.http import WebService
     return WebService(port)
-
-
-def free_port(address: str | None) -> str | None:
-    """ZeroMQ writes `*` for a port of its own choice; people also write 0.
-
-    >>> free_port("tcp://127.0.0.1:0")
-    'tcp://127.0.0.1:*'
-    """
-    if address is None:
-        return None
-    if "://" not in address:
-        raise InvalidRequest(f"The address {address!r} has no protocol: write tcp://{address}.")
-    if address.startswith("tcp://") and address.endswith(":0"):
-        return address[:-1] + "*"
-    return address
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that whoever waits for it never reads half of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)

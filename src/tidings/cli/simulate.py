@@ -14,7 +14,7 @@ import msgspec
 
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
-from tidings.simulator.many import run_many, silence
+from tidings.simulator.many import run_many, silenced
 from tidings.simulator.run import Result
 from tidings.simulator.worlds import ALL, MUTANTS, SHARES, WORLDS, replay_command, run_seed
 
@@ -97,7 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.tasks and not arguments.master:
         arguments.usage_error("--tasks are Spark's: add --master, or say --jobs")
     _choose_world(arguments)
-    silence()
+    with silenced():
+        return _simulate(arguments)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.mutants:
         return _list_mutants(arguments.json)
     if arguments.seed is not None:

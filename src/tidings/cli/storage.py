@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from tidings import settings
-from tidings.cli import output, quantities
-from tidings.cli.serve import free_port, write_whole
+from tidings.cli import addresses, output, quantities
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7410"
 QUESTIONS = ("last", "status")
@@ -69,24 +68,17 @@ def _serve(arguments: argparse.Namespace) -> int:
     from tidings.storage import server
     from tidings.transport import curve
 
-    bind = free_port(arguments.bind) or DEFAULT_ADDRESS
+    bind = addresses.free_port(arguments.bind) or DEFAULT_ADDRESS
     curve.check_bind(bind, arguments.keys)
-    ready_file: Path | None = arguments.ready_file
-    if ready_file is not None:
-        ready_file.unlink(missing_ok=True)
-
-    def on_ready(address: str) -> None:
-        if ready_file is not None:
-            write_whole(ready_file, address + "\n")
-        print(f"tidings stores at {address} in {arguments.data}", file=sys.stderr, flush=True)
-
     # A broker has one call under way on each of its connections, so hardly anything ever waits in a queue.
     door = settings.NodeSettings(bind=bind, keys=arguments.keys, queued_messages_max=QUEUED_CALLS_MAX)
-    try:
+    with addresses.ready_file(arguments.ready_file) as write:
+
+        def on_ready(address: str) -> None:
+            write(address + "\n")
+            print(f"tidings stores at {address} in {arguments.data}", file=sys.stderr, flush=True)
+
         server.serve(arguments.data, door, on_ready)
-    finally:
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
     return 0
 
 

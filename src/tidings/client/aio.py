@@ -14,11 +14,11 @@ from typing import TypeVar, overload
 
 from tidings.client import filling, forks, operations, ranges, reading, staging, working
 from tidings.client.bus import monotonic_ms
+from tidings.client.future import Future
 from tidings.client.group import AsyncGroupSubscription
 from tidings.client.inbox import Inbox
 from tidings.client.link import WatchedLink
 from tidings.client.operations import Core, Operation, Wait, topics_of
-from tidings.client.pending import Pending
 from tidings.client.publisher import AsyncPublisher
 from tidings.client.ranges import RangeReader, RangeStart, When
 from tidings.client.rows import Value
@@ -130,7 +130,7 @@ class AsyncDriver:
             raise self._ended("The bus was closed meanwhile: connect again.")
         self._send()
         self.pump_soon()
-        if isinstance(wait, Pending):
+        if isinstance(wait, Future):
             return await self._done(wait)
         if wait.ready():
             return True
@@ -149,9 +149,9 @@ class AsyncDriver:
             if timer is not None:
                 timer.cancel()
 
-    async def _done(self, pending: Pending[object]) -> bool:
+    async def _done(self, awaited: Future[object]) -> bool:
         future: asyncio.Future[bool] = self._loop.create_future()
-        pending.then(lambda _: None if future.done() else future.set_result(True))
+        awaited.then(lambda _: None if future.done() else future.set_result(True))
         self._awaited[future] = None
         try:
             return await future

@@ -184,7 +184,7 @@ class Bus:
         ...     puts[2].result().offset
         2
         """
-        return self.perform(self._soons.put(topic, value, key, headers, id))
+        return self._driver.perform(self._soons.put(topic, value, key, headers, id), soon=True)
 
     def flush(self) -> None:
         """Waits for every put_soon; raises the first error that nobody has seen."""

@@ -38,6 +38,9 @@ class Driver:
         self._link = link
         self._session = session
         self._clock = clock
+        self._looked_ms = -1
+        """When the link was last looked at in passing. What nobody waits for has it looked at once a millisecond:
+        to look takes as long as to hand over a message."""
         self._make_locks()
         self._wake: Callable[[], None] | None = getattr(link, "wake", None)
         forks.own(self)
@@ -48,8 +51,8 @@ class Driver:
         self._driving = False
         self._others = 0
 
-    def perform(self, operation: Operation[T]) -> T:
-        """Runs an operation to its end."""
+    def perform(self, operation: Operation[T], soon: bool = False) -> T:
+        """Runs an operation to its end; `soon` says that what it leads to is not waited for."""
         with self._lock:
             if self.closed:
                 raise self._ended("The bus is closed: connect again.")
@@ -64,7 +67,7 @@ class Driver:
             finally:
                 operation.close()
                 if not self.closed:
-                    self._in_passing()
+                    self._in_passing(soon)
 
     def settle(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
@@ -158,7 +161,7 @@ class Driver:
         if frames is not None:
             session.receive(self._clock(), frames)
 
-    def _in_passing(self) -> None:
+    def _in_passing(self, soon: bool = False) -> None:
         """Sends what an operation left to be sent, and takes in what has come."""
         session = self._session
         if self._driving:
@@ -170,7 +173,8 @@ class Driver:
         awaited = session.unanswered_count > len(session.outgoing)
         if session.outgoing or session.reopen:
             self._send()
-        if awaited:
+        if awaited and not (soon and session.now_ms == self._looked_ms):
+            self._looked_ms = session.now_ms
             self._take_in(TAKEN_AT_ONCE_MAX)
             due_ms = session.next_due_ms()
             now_ms = self._clock()

@@ -14,9 +14,9 @@ from typing import Any
 
 from tidings.client import operations
 from tidings.client.operations import OVERLOAD_PAUSE_MS, OVERLOAD_PAUSE_MS_MAX, Core, Operation, Until
-from tidings.client.parcels import Bulk
+from tidings.client.puts import Bulk
+from tidings.client.request import Identity
 from tidings.client.rows import Source, Value
-from tidings.client.session import Identity
 from tidings.errors import Overloaded, Unavailable
 from tidings.message import Receipts, check_topic
 
@@ -108,9 +108,7 @@ class Filling:
         )
         core = self._core
         entry = Bulk(self._topic, Source(values, keys, core.now_us, headers, ids))
-        core.session.now_ms = core.now_ms()
-        (self._identity or core.session.main).outbox.give(entry)
-        return entry
+        return operations.give(core, entry, self._identity)
 
     def _took(self, stored: Receipts | None) -> None:
         """So much of the present piece has been stored."""
@@ -142,5 +140,7 @@ def put_many(
     """Stores many messages, batch by batch; what is Overloaded is tried again for `wait` seconds."""
     seconds = core.session.settings.overload_wait_ms / 1000 if wait is None else wait
     if seconds <= 0:
-        return (yield from operations.put_many(core, topic, values, keys, identity, headers, ids))
+        entry = Bulk(check_topic(topic), Source(values, keys, core.now_us, headers, ids))
+        stored: Receipts = yield from operations.receipts(core, operations.give(core, entry, identity), identity)
+        return stored
     return (yield from Filling(core, topic, values, keys, identity, seconds, headers, ids).steps())

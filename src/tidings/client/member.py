@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.future import Future
 from tidings.client.hand import Crate, Hand, Ranges, ranges_of
 from tidings.client.link import Frame
-from tidings.client.pending import Pending
+from tidings.client.request import Request
 from tidings.errors import Fenced, ProtocolError, TidingsError
 from tidings.message import Columns, Share
 from tidings.protocols.broker.messages import Held, Kept, LaneKind, Parcel, Settlement, Start
@@ -23,7 +24,6 @@ from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
     from tidings.client.record import Recorder
-    from tidings.client.session import Call
 
 
 class Unopened:
@@ -68,6 +68,9 @@ class Member:
         """The stream's number in the session; 0 while it is closed."""
         self.standing = False
         """Whether the broker has said that the stream stands."""
+        self.claiming = False
+        """Whether the broker was told what is in hand and has not said what of it is still this member's. What was said
+        not to be handed out may go to others as new: so nothing is handed out until then, on whatever connection."""
         self.turn = 0
         """How much of the stream has come: the turn of the last parcel, or of the last answer, that was taken."""
         self.early: dict[int, Callable[[], None]] = {}
@@ -89,10 +92,10 @@ class Member:
         all that this takes, and the rest of it is about to be dealt with anyway."""
         self.settling: list[tuple[Crate, list[int]]] = []
         """What the settlement that is in flight speaks of."""
-        self.settle_call: Call | None = None
-        self.calls: list[Call] = []
+        self.settle_request: Request | None = None
+        self.requests: list[Request] = []
         """Other requests of this stream in flight."""
-        self.waiters: dict[int, list[Pending[None]]] = {}
+        self.waiters: dict[int, list[Future[None]]] = {}
         """Who waits for the confirmation of single messages."""
         self.alone: dict[int, None] = {}
         """To be settled by requests of their own, because an answer to several left open which was refused."""
@@ -236,6 +239,7 @@ class Member:
         before = self._finished()
         hand = self.hand.spread()
         known = dict(hand)
+        self.claiming = False
         waiting = dict.fromkeys(self.waiting())
         crates: dict[int, Crate] = {}
         for each in kept:
@@ -290,6 +294,7 @@ class Member:
         """Nothing of it is left."""
         self._refuse_waiters(list(self.hand))
         self.hand = Hand()
+        self.claiming = False
         self._attempts.clear()
         self._orphans.clear()
         self.ready_crates.clear()
@@ -326,7 +331,7 @@ class Member:
 
     def ready(self) -> bool:
         """Whether a message can be had without waiting."""
-        return bool(self._queue) and not self.releases
+        return bool(self._queue) and not self.releases and not self.claiming
 
     def head(self) -> Share | None:
         """The share that holds the next message; `index` says where in it."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.future import Future, failed
 from tidings.client.hand import ranges_of
 from tidings.client.link import Frame
 from tidings.client.member import Member
-from tidings.client.pending import Pending, failed
+from tidings.client.request import Make
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
     AnyAnswer,
@@ -37,7 +38,7 @@ from tidings.protocols.broker.messages import (
 )
 
 if TYPE_CHECKING:
-    from tidings.client.session import Make, Session
+    from tidings.client.session import Session
 
 OF_A_STREAM = (Work, Settle, Release, Extend, Rest)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
@@ -112,12 +113,12 @@ class Members:
         self._numbers.pop(member.number, None)
         member.number = 0
         member.standing = False
-        for call in member.calls:
-            self._session.forget(call)
-        member.calls = []
-        if member.settle_call is not None:
-            self._session.forget(member.settle_call)
-            member.settle_call = None
+        for request in member.requests:
+            self._session.forget(request)
+        member.requests = []
+        if member.settle_request is not None:
+            self._session.forget(member.settle_request)
+            member.settle_request = None
             member.unsettle()
 
     def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
@@ -127,19 +128,19 @@ class Members:
             member.joined_epoch = 0
         member.fail_waiters(error)
 
-    def _ask(self, member: Member, make: Make, on_answer: Callable[[Pending[AnyAnswer]], None], tries: int = 1) -> None:
+    def _ask(self, member: Member, make: Make, on_answer: Callable[[Future[AnyAnswer]], None], tries: int = 1) -> None:
         """Sends a request of the present stream; an answer that comes after the stream's end is not looked at."""
         number = member.number
-        call = self._session.request(self._session.now_ms, make, tries=tries)
-        member.calls.append(call)
+        request = self._session.request(self._session.now_ms, make, tries=tries)
+        member.requests.append(request)
 
-        def answered(pending: Pending[AnyAnswer]) -> None:
-            if call in member.calls:
-                member.calls.remove(call)
+        def answered(future: Future[AnyAnswer]) -> None:
+            if request in member.requests:
+                member.requests.remove(request)
             if member.number == number:
-                on_answer(pending)
+                on_answer(future)
 
-        call.pending.then(answered)
+        request.future.then(answered)
 
     def _send_join(self, member: Member, tries: int = 1) -> None:
         name = self._session.main.name
@@ -149,18 +150,18 @@ class Members:
             epochs[0] = epoch
             return Join(request, name, epoch, member.group, member.topic, member.start, member.lanes)
 
-        def joined(pending: Pending[AnyAnswer]) -> None:
-            if self._answer(member, pending, JoinDone) is not None:
+        def joined(future: Future[AnyAnswer]) -> None:
+            if self._answer(member, future, JoinDone) is not None:
                 member.joined_epoch = epochs[0]
                 self._send_work(member)
 
         self._ask(member, make, joined, tries)
 
-    def _answer(self, member: Member, pending: Pending[AnyAnswer], kind: type[AnyAnswer]) -> AnyAnswer | None:
+    def _answer(self, member: Member, future: Future[AnyAnswer], kind: type[AnyAnswer]) -> AnyAnswer | None:
         """The answer if it is of that kind; otherwise the stream ends with the reason."""
-        error = pending.error
+        error = future.error
         if error is None:
-            answer = pending.outcome()
+            answer = future.outcome()
             if isinstance(answer, kind):
                 return answer
             error = ProtocolError(NOT_TIDINGS)
@@ -173,15 +174,16 @@ class Members:
         name, number, held = self._session.main.name, member.number, member.held()
         room, key = self._session.settings.room_messages, (member.group, member.topic)
         taken = None if key in self._unsaid else ranges_of(member.taken())
+        member.claiming = True
 
-        def worked(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced) and member.rejoins < REJOINS_MAX:
+        def worked(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced) and member.rejoins < REJOINS_MAX:
                 # The broker knows the member in another epoch. Whether a newer session has taken over, Join will tell.
                 member.rejoins += 1
                 member.joined_epoch = 0
                 self.open(member)
                 return
-            answer = self._answer(member, pending, Working)
+            answer = self._answer(member, future, Working)
             if isinstance(answer, Working):
                 member.rejoins = 0
                 self._unsaid.pop(key, None)
@@ -208,8 +210,8 @@ class Members:
         name, number, taken = self._session.main.name, member.number, ranges_of(offsets)
         room = self._session.settings.room_messages
 
-        def heard(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced):
+        def heard(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced):
                 self.open(member)
 
         self._ask(
@@ -218,17 +220,17 @@ class Members:
             heard,
         )
 
-    def probe(self, member: Member) -> Pending[None]:
+    def probe(self, member: Member) -> Future[None]:
         """Done once everything that the broker had for this member when it was asked has come in."""
-        asked: Pending[None] = Pending()
+        asked: Future[None] = Future()
         name, number, room = self._session.main.name, member.number, self._session.settings.room_messages
 
-        def worked(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced):
+        def worked(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced):
                 self.open(member)
                 asked.finish(None)
                 return
-            answer = self._answer(member, pending, Working)
+            answer = self._answer(member, future, Working)
             if isinstance(answer, Working):
                 if answer.turn > member.turn:
                     self.open(member)  # Something that was sent has not come.
@@ -239,15 +241,15 @@ class Members:
         )
         return asked
 
-    def rest(self, member: Member) -> Pending[None]:
+    def rest(self, member: Member) -> Future[None]:
         """Ends the stream at the broker, which gives everything in hand to others; nothing is to be settled now."""
-        rested: Pending[None] = Pending()
+        rested: Future[None] = Future()
         name, number, taken = self._session.main.name, member.number, ranges_of(member.taken())
 
-        def answered(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced) or self._answer(member, pending, RestDone) is not None:
+        def answered(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced) or self._answer(member, future, RestDone) is not None:
                 self.put_down(member)
-                if pending.error is None:
+                if future.error is None:
                     self._unsaid.pop((member.group, member.topic), None)
                 rested.finish(None)
 
@@ -287,7 +289,7 @@ class Members:
         self._settle(member)
 
     def _settle(self, member: Member) -> None:
-        if member.settle_call is not None or not member.ready_crates or self._session.failing:
+        if member.settle_request is not None or not member.ready_crates or self._session.failing:
             return
         if not member.number:
             if self._session.main.fenced is None and member.error is None:
@@ -299,30 +301,30 @@ class Members:
         if not settlements:
             return
         name, number = self._session.main.name, member.number
-        call = self._session.request(
+        request = self._session.request(
             self._session.now_ms,
             lambda request, epoch: Settle(request, name, epoch, member.group, member.topic, number, settlements),
         )
-        member.settle_call = call
+        member.settle_request = request
 
-        def settled(pending: Pending[AnyAnswer]) -> None:
-            answer = pending.outcome() if pending.error is None else None
-            if member.settle_call is not call:
+        def settled(future: Future[AnyAnswer]) -> None:
+            answer = future.outcome() if future.error is None else None
+            if member.settle_request is not request:
                 return
             if isinstance(answer, SettleDone):
                 member.in_turn(answer.turn, lambda: self._on_settled(member, answer))
             else:
-                self._on_refused(member, pending.error or ProtocolError(NOT_TIDINGS))
+                self._on_refused(member, future.error or ProtocolError(NOT_TIDINGS))
 
-        call.pending.then(settled)
+        request.future.then(settled)
 
     def _on_settled(self, member: Member, answer: SettleDone) -> None:
-        member.settle_call = None
+        member.settle_request = None
         member.settled(answer.stale)
         self._settle(member)
 
     def _on_refused(self, member: Member, error: BaseException) -> None:
-        member.settle_call = None
+        member.settle_request = None
         member.unsettle()
         if isinstance(error, Fenced):
             self.open(member)
@@ -336,11 +338,11 @@ class Members:
                 member.error = refusal(why)
             member.fail_waiters(lambda: refusal(why))
 
-    def acknowledge(self, member: Member, offset: int, attempt: int) -> Pending[None]:
+    def acknowledge(self, member: Member, offset: int, attempt: int) -> Future[None]:
         """Settles one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
         if not member.has(offset, attempt):
             return failed(member.lost(offset))
-        waiter: Pending[None] = Pending()
+        waiter: Future[None] = Future()
         waiting = member.waiters.get(offset)
         if waiting is not None:
             waiting.append(waiter)
@@ -372,11 +374,11 @@ class Members:
     def _send_release_of(self, member: Member, settlement: Settlement, offsets: Sequence[int]) -> None:
         name, number, delay_ms = self._session.main.name, member.number, member.releases[offsets[0]]
 
-        def answered(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced):
+        def answered(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced):
                 self.open(member)
                 return
-            answer = self._answer(member, pending, ReleaseDone)
+            answer = self._answer(member, future, ReleaseDone)
             if isinstance(answer, ReleaseDone):
                 gone = [each for start, end in answer.ranges for each in range(start, end)]
                 member.in_turn(answer.turn, lambda: member.drop([*offsets, *gone]))
@@ -389,15 +391,15 @@ class Members:
             answered,
         )
 
-    def extend(self, member: Member, offset: int) -> Pending[None]:
+    def extend(self, member: Member, offset: int) -> Future[None]:
         """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""
-        extended: Pending[None] = Pending()
+        extended: Future[None] = Future()
         name, number, parcel = self._session.main.name, member.number, member.hand.crate_of(offset).number
 
-        def answered(pending: Pending[AnyAnswer]) -> None:
-            if isinstance(pending.error, Fenced):
+        def answered(future: Future[AnyAnswer]) -> None:
+            if isinstance(future.error, Fenced):
                 self.open(member)
-            elif self._answer(member, pending, ExtendDone) is not None:
+            elif self._answer(member, future, ExtendDone) is not None:
                 extended.finish(None)
 
         self._ask(

@@ -1,6 +1,6 @@
 """What a bus does, written once for the blocking and the awaiting shell.
 
-An operation is a generator. It yields what it waits for, a `Pending` or an `Until`, and the shell resumes it
+An operation is a generator. It yields what it waits for, a `Future` or an `Until`, and the shell resumes it
 once that has happened (or, for an `Until`, when its deadline has passed). It returns the result or raises.
 """
 
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.client import forks
+from tidings.client.future import Future
 from tidings.client.inbox import Inbox
-from tidings.client.parcels import Bulk, Entry, Single, Together
-from tidings.client.pending import Pending
+from tidings.client.puts import Entry, Record, Together
 from tidings.client.record import Recorder, Subscriber
-from tidings.client.rows import Row, Source, Value, check_size
-from tidings.client.session import Identity, Session
+from tidings.client.request import Identity
+from tidings.client.rows import Value, check_size
+from tidings.client.session import Session
 from tidings.errors import (
     InvalidRequest,
     NoSuchTopic,
@@ -29,7 +30,7 @@ from tidings.errors import (
     TidingsError,
     Unavailable,
 )
-from tidings.message import Receipt, Receipts, TopicInfo, check_topic
+from tidings.message import Receipt, TopicInfo, check_topic
 from tidings.protocols.broker.messages import (
     AnyAnswer,
     AskStatus,
@@ -53,6 +54,7 @@ from tidings.protocols.broker.messages import (
 
 T = TypeVar("T")
 A = TypeVar("A")
+E = TypeVar("E", bound=Entry)
 
 OVERLOAD_PAUSE_MS = 5
 OVERLOAD_PAUSE_MS_MAX = 500
@@ -69,7 +71,7 @@ class Until:
         self.deadline_ms = deadline_ms
 
 
-Wait = Pending[Any] | Until
+Wait = Future[Any] | Until
 Operation = Generator[Wait, bool, T]
 
 
@@ -156,16 +158,16 @@ def exclusive(client: str, topics: tuple[str, ...]) -> Subscriber:
     return Subscriber(client if len(topics) == 1 else f"{client} ({', '.join(topics)})")
 
 
-def wait_for(pending: Pending[T]) -> Operation[T]:
+def wait_for(future: Future[T]) -> Operation[T]:
     """Waits for an answer and returns or raises what it says."""
-    if not pending.done:
-        yield pending
-    return pending.outcome()
+    if not future.done:
+        yield future
+    return future.outcome()
 
 
 def ask(core: Core, make: Callable[[int, int], Any], kind: type[A]) -> Operation[A]:
     """Sends one request and waits for an answer of that kind."""
-    answer: AnyAnswer = yield from wait_for(core.session.request(core.now_ms(), make).pending)
+    answer: AnyAnswer = yield from wait_for(core.session.request(core.now_ms(), make).future)
     return expect(answer, kind)
 
 
@@ -210,31 +212,31 @@ def finish(core: Core) -> Operation[None]:
     yield Until(lambda: all(rest.done or each.number != number for each, number, rest in rests), deadline)
     for member in session.members.all():  # No stream is to begin anew behind the Bye.
         session.members.put_down(member)
-    pendings = []
+    futures = []
     for who in session.identities.values():
         if who.epoch and who.fenced is None and who.greeting is None:
-            pendings.append(say_bye(core, who))
-    yield Until(lambda: all(pending.done for pending in pendings), deadline)
+            futures.append(say_bye(core, who))
+    yield Until(lambda: all(future.done for future in futures), deadline)
 
 
-def say_bye(core: Core, who: Identity) -> Pending[AnyAnswer]:
+def say_bye(core: Core, who: Identity) -> Future[AnyAnswer]:
     """Ends the session of one name."""
     name = who.name
-    return core.session.request(core.now_ms(), lambda number, epoch: Bye(number, name, epoch), identity=who).pending
+    return core.session.request(core.now_ms(), lambda number, epoch: Bye(number, name, epoch), identity=who).future
 
 
 def _all_quiet(session: Session) -> bool:
     return (
         all(who.outbox.idle for who in session.identities.values())
         and not any(stream.acking for stream in session.streams.all())
-        and not any(each.settle_call or (each.standing and each.releases) for each in session.members.all())
+        and not any(each.settle_request or (each.standing and each.releases) for each in session.members.all())
     )
 
 
 # Publishing.
 
 
-def give(
+def make_record(
     core: Core,
     topic: str | Iterable[str],
     value: Value,
@@ -242,43 +244,42 @@ def give(
     headers: Mapping[str, Value] | None = None,
     id: str | None = None,
     sequence: int | None = None,
-    identity: Identity | None = None,
-) -> Single:
-    """Hands one message to the outbox; the entry's pending has the receipts."""
-    session = core.session
-    topics = _targets(topic)
-    row = Row(value, key, headers, id, core.now_us())
-    if session.limits is not None:
-        check_size(len(row.value), session.limits.message_bytes_max)
+) -> Record:
+    """One message of this moment, checked."""
+    if isinstance(topic, str):
+        topics: tuple[str, ...] = (check_topic(topic),)
+    else:
+        topics = tuple(dict.fromkeys(map(check_topic, topic)))
+        if not topics:
+            raise InvalidRequest("No topic was named: name at least one.")
+    record = Record(topics, value, key, headers, id, core.now_us(), sequence)
+    limits = core.session.limits
+    if limits is not None:
+        check_size(len(record.value), limits.message_bytes_max)
     if sequence is not None:
         if len(topics) > 1:
             raise InvalidRequest("A sequence number belongs to one topic: put to one topic at a time with it.")
         if sequence < 1:
             raise InvalidRequest(f"Sequence numbers start at 1, and this is {sequence}.")
-    entry = Single(topics, row, sequence)
-    session.now_ms = core.now_ms()
-    (identity or session.main).outbox.give(entry)
+    return record
+
+
+def give(core: Core, entry: E, identity: Identity | None = None) -> E:
+    """Hands something to the outbox; its future has the receipts."""
+    core.session.now_ms = core.now_ms()
+    (identity or core.session.main).outbox.give(entry)
     return entry
-
-
-def _targets(topic: str | Iterable[str]) -> tuple[str, ...]:
-    if isinstance(topic, str):
-        return (check_topic(topic),)
-    topics = tuple(dict.fromkeys(map(check_topic, topic)))
-    if not topics:
-        raise InvalidRequest("No topic was named: name at least one.")
-    return topics
 
 
 def receipts(core: Core, entry: Entry, identity: Identity | None = None) -> Operation[Any]:
     """Waits for what became of an entry; an Unavailable gets its `resend`."""
-    pending = entry.pending  # Another may be in its place by the time that this one is done: it was sent again.
-    if not pending.done:
-        yield pending
-    if isinstance(pending.error, Unavailable):
+    future = entry.future  # Another may be in its place by the time that this one is done: it was sent again.
+    if not future.done:
+        yield future
+    if isinstance(future.error, Unavailable):
         who = identity or core.session.main
-        vars(pending.error)["resend"] = lambda: core.run(resend(core, entry, who))
-    return pending.outcome()
+        vars(future.error)["resend"] = lambda: core.run(resend(core, entry, who))
+    return future.outcome()
 
 
 def put(
@@ -299,7 +300,7 @@ def put(
     until_ms = core.deadline_ms(core.session.settings.overload_wait_ms / 1000 if wait is None else wait)
     pause_ms = OVERLOAD_PAUSE_MS
     while True:
-        entry = give(core, topic, value, key, headers, id, sequence, identity)
+        entry = give(core, make_record(core, topic, value, key, headers, id, sequence), identity)
         try:
             found: list[Receipt] = yield from receipts(core, entry, identity)
         except Overloaded:
@@ -311,21 +312,6 @@ def put(
             pause_ms = min(2 * pause_ms, OVERLOAD_PAUSE_MS_MAX)
         else:
             return found[0] if isinstance(topic, str) else found
-
-
-def put_soon(
-    core: Core,
-    topic: str | Iterable[str],
-    value: Value,
-    key: Value | None = None,
-    headers: Mapping[str, Value] | None = None,
-    id: str | None = None,
-) -> Operation[Single]:
-    """Hands over one message, waiting only when too many wait already."""
-    outbox = core.session.main.outbox
-    if not outbox.has_room:
-        yield Until(lambda: outbox.has_room)
-    return give(core, topic, value, key, headers, id)
 
 
 def conclude(core: Core, entry: Together) -> Operation[Any]:
@@ -342,23 +328,6 @@ def conclude(core: Core, entry: Together) -> Operation[Any]:
     return found
 
 
-def put_many(
-    core: Core,
-    topic: str,
-    values: Iterable[Value],
-    keys: Iterable[Value | None] | None = None,
-    identity: Identity | None = None,
-    headers: Iterable[Mapping[str, Value] | None] | None = None,
-    ids: Iterable[str | None] | None = None,
-) -> Operation[Receipts]:
-    """Stores many messages, batch by batch."""
-    entry = Bulk(check_topic(topic), Source(values, keys, core.now_us, headers, ids))
-    core.session.now_ms = core.now_ms()
-    (identity or core.session.main).outbox.give(entry)
-    stored: Receipts = yield from receipts(core, entry, identity)
-    return stored
-
-
 def resend(core: Core, entry: Entry, who: Identity) -> Operation[Any]:
     """Sends a put that ended as Unavailable once more as it was."""
     core.session.now_ms = core.now_ms()
@@ -368,19 +337,19 @@ def resend(core: Core, entry: Entry, who: Identity) -> Operation[Any]:
     if isinstance(entry, Together):
         return (yield from conclude(core, entry))
     found = yield from receipts(core, entry, who)
-    return found[0] if isinstance(entry, Single) and len(entry.topics) == 1 else found
+    return found[0] if isinstance(entry, Record) and len(entry.topics) == 1 else found
 
 
 def last_sequence(core: Core, topic: str, who: Identity) -> Operation[int]:
     """The last sequence number that the topic took from this name, for good: nothing is still under way."""
     outbox = who.outbox
     core.session.now_ms = core.now_ms()
-    outbox.end_doubt(check_topic(topic))
+    outbox.fence_unknown(check_topic(topic))
     yield Until(lambda: outbox.is_quiet(topic))
-    if outbox.in_doubt(topic):
+    if outbox.has_unknown(topic):
         raise core.session.unavailable()
     core.session.now_ms = core.now_ms()
-    answer = yield from wait_for(outbox.last_sequence(topic))
+    answer = yield from wait_for(outbox.last_sequence(topic).future)
     return expect(answer, Sequence).last
 
 

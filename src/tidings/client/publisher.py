@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tidings.client import filling, operations
 from tidings.client.operations import Core, Operation, Until
+from tidings.client.request import Identity
 from tidings.client.rows import Value
-from tidings.client.session import Identity
 from tidings.errors import InvalidRequest
 from tidings.message import Receipt, Receipts
 

@@ -14,7 +14,7 @@ from tidings.boot import boot_id
 from tidings.client.link import Frame
 from tidings.client.near import NearFiles
 from tidings.client.operations import Core, Operation, ask, expect, topic, wait_for
-from tidings.client.session import Call
+from tidings.client.request import Request
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.message import Batch, check_topic
 from tidings.protocols.broker.bulk import AskOffset, OffsetFound, Read, ReadDone
@@ -89,7 +89,7 @@ class RangeReader:
         self._answer_bytes = answer_bytes
         self._near = near
         """Files of the broker's journal, if it is to say where batches lie rather than send them."""
-        self._under_way: Call | None = None
+        self._under_way: Request | None = None
         self._batches: deque[Stored] = deque()
 
     def begin(self) -> Operation[None]:
@@ -110,10 +110,10 @@ class RangeReader:
     def step_stored(self) -> Operation[Stored | None]:
         """The next batch as it is stored, None at the end of the range."""
         while not self._batches:
-            call, self._under_way = self._under_way, None
-            if call is None:
+            request, self._under_way = self._under_way, None
+            if request is None:
                 return None
-            done = expect((yield from wait_for(call.pending)), ReadDone)
+            done = expect((yield from wait_for(request.future)), ReadDone)
             start, end = self._at, self._end
             assert end is not None
             if done.batches:
@@ -126,7 +126,7 @@ class RangeReader:
                         "were to be read: is that a tidings broker?"
                     )
                 self._ask(self._at, end)
-            bodies = self._bodies(done, call.received)
+            bodies = self._bodies(done, request.received)
             if bodies is None:  # The files are not to be had here: this and all that follows has to be sent.
                 self.leave()
                 self._near, self._at = None, start

@@ -64,22 +64,22 @@ def check(core: Core, stream: Stream) -> None:
 
 
 def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
-    """Opens what is closed, after what an earlier life or a transaction in doubt left to be done."""
+    """Opens what is closed, after what an earlier life or a transaction of unknown outcome left to be done."""
     for stream in streams:
         fenced = core.session.main.fenced
         if fenced is not None:
             raise Fenced(str(fenced))
         if stream.leaving:
             yield from end_leaving(core, stream.topics)
-        if stream.doubt is not None:
-            yield from _end_doubt(core, stream)
+        if stream.unknown is not None:
+            yield from _resolve(core, stream)
         if not stream.opened:
             marks = {} if core.inbox is None else core.inbox.positions(stream.topics)
             if marks:
                 positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
                 core.session.now_ms = core.now_ms()
                 try:
-                    yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).pending)
+                    yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).future)
                 except InvalidRequest as error:
                     raise InvalidRequest(
                         f"The inbox was used with another broker, or this one has older data than it had ({error}): "
@@ -88,13 +88,13 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
             stream.opened = True
 
 
-def _end_doubt(core: Core, stream: Stream) -> Operation[None]:
+def _resolve(core: Core, stream: Stream) -> Operation[None]:
     """Brings a transaction to its end of which it is not known whether it happened."""
-    assert stream.doubt is not None
+    assert stream.unknown is not None
     core.session.now_ms = core.now_ms()
-    core.session.main.outbox.resend(stream.doubt)
+    core.session.main.outbox.resend(stream.unknown)
     try:
-        yield from conclude(core, stream.doubt)
+        yield from conclude(core, stream.unknown)
     except Unavailable:
         raise
     except TidingsError:
@@ -138,7 +138,7 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
             yield from hand_out(core, stream, message.topic, 1, position.offset)
             return message
         core.session.now_ms = core.now_ms()
-        yield from wait_for(streams.acknowledge(topics, (position,)).pending)
+        yield from wait_for(streams.acknowledge(topics, (position,)).future)
         took(core, stream, message.topic, 1, position.offset)
         stream.acknowledged_up_to((position,))
         return message
@@ -250,8 +250,8 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
             core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
             for stream, message in found.items()
         ]
-        for call in acked:
-            yield from wait_for(call.pending)
+        for request in acked:
+            yield from wait_for(request.future)
         for stream, message in found.items():
             took(core, stream, message.topic, 1, message.offset + 1)
         return {message.topic: message for message in found.values()}

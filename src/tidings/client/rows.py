@@ -24,34 +24,6 @@ LIKELY_SHARE = 95
 """How full, in percent, a batch is expected to get: one that turns out too large is made twice."""
 
 
-class Row:
-    """One message on its way out."""
-
-    __slots__ = ("headers", "id", "key", "published_us", "size_bytes", "value")
-
-    def __init__(
-        self,
-        value: Value,
-        key: Value | None = None,
-        headers: Mapping[str, Value] | None = None,
-        id: str | None = None,
-        published_us: int = 0,
-    ) -> None:
-        self.value = value if type(value) is bytes else to_bytes(value, "value")
-        self.key = None if key is None else to_bytes(key, "key")
-        self.headers: Headers | None = None
-        self.id = id
-        self.published_us = published_us
-        self.size_bytes = len(self.value) + ROW_OVERHEAD_BYTES + (len(self.key) if self.key is not None else 0)
-        if id is not None:
-            if not isinstance(id, str) or not id:
-                raise InvalidRequest(f"A message's id is a text of at least one character, and this is {id!r}.")
-            self.size_bytes += 4 * len(id)
-        if headers:
-            self.headers = {name: to_bytes(given, f"header {name!r}") for name, given in headers.items()}
-            self.size_bytes += sum(len(name) * 4 + len(given) + 8 for name, given in self.headers.items())
-
-
 def to_bytes(given: Value, what: str) -> bytes:
     """The bytes of a value, key or header; text becomes UTF-8."""
     if isinstance(given, bytes):
@@ -63,38 +35,19 @@ def to_bytes(given: Value, what: str) -> bytes:
     raise InvalidRequest(f"A {what} is bytes or text, and this is {type(given).__name__}: convert it first.")
 
 
+def check_id(id: str) -> str:
+    """The id itself, if it is one."""
+    if not isinstance(id, str) or not id:
+        raise InvalidRequest(f"A message's id is a text of at least one character, and this is {id!r}.")
+    return id
+
+
 def check_size(size_bytes: int, message_bytes_max: int) -> None:
     """Raises MessageTooLarge for a value above the limit."""
     if size_bytes > message_bytes_max:
         raise MessageTooLarge(
             f"A message of {size_bytes} bytes is above the limit of {message_bytes_max}: split it or raise the limit."
         )
-
-
-def columns_of(publisher: str, rows: Sequence[Row]) -> Columns:
-    """The rows as columns; a column that nobody uses is left out."""
-    if len(rows) == 1:
-        [row] = rows
-        return Columns(
-            1,
-            publisher,
-            [row.value],
-            None if row.key is None else [row.key],
-            None if row.headers is None else [row.headers],
-            None if row.id is None else [row.id],
-            row.published_us,
-        )
-    times = [row.published_us for row in rows]
-    first = times[0]
-    return Columns(
-        1,
-        publisher,
-        [row.value for row in rows],
-        [row.key for row in rows] if any(row.key is not None for row in rows) else None,
-        [row.headers for row in rows] if any(row.headers is not None for row in rows) else None,
-        [row.id for row in rows] if any(row.id is not None for row in rows) else None,
-        first if times.count(first) == len(times) else times,
-    )
 
 
 class Source:
@@ -176,8 +129,8 @@ def _headers_of(given: list[Mapping[str, Value] | None]) -> list[Headers | None]
 
 def _ids_of(given: list[str | None]) -> list[str | None] | None:
     for each in given:
-        if each is not None and (not isinstance(each, str) or not each):
-            raise InvalidRequest(f"A message's id is a text of at least one character, and this is {each!r}.")
+        if each is not None:
+            check_id(each)
     return given if any(given) else None
 
 

@@ -20,22 +20,20 @@ is still current, so that it does not push out a newer session of the same name.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 
+from tidings.client.future import Future
 from tidings.client.link import Frame
 from tidings.client.members import OF_A_STREAM, Members
 from tidings.client.outbox import Outbox
-from tidings.client.pending import Pending
+from tidings.client.request import Identity, Make, Request
 from tidings.client.route import Route
 from tidings.client.streams import Streams
 from tidings.errors import Fenced, LimitReached, Overloaded, ProtocolError, TidingsError, Unavailable, from_number
-from tidings.message import check_name
 from tidings.protocols.broker.messages import (
     VERSION,
     Ack,
     AnyAnswer,
-    AnyRequest,
     Beat,
     Commit,
     Delivery,
@@ -46,7 +44,6 @@ from tidings.protocols.broker.messages import (
     Join,
     Leave,
     Parcel,
-    Put,
     Subscribe,
     Unsubscribe,
     Welcome,
@@ -54,7 +51,7 @@ from tidings.protocols.broker.messages import (
 from tidings.settings import ClientSettings
 from tidings.wire.codec import decode_answer, encode
 
-CALLS_MAX = 100_000
+REQUESTS_MAX = 100_000
 """Requests sent or held back and not yet answered; one more is LimitReached."""
 
 NOT_WELCOME = "The answer to Hello was something else than Welcome: is that a tidings broker?"
@@ -64,93 +61,9 @@ GROUP_BEATS = 4
 
 COMING_AND_GOING = (Subscribe, Unsubscribe, Join, Leave)
 """Requests of which an old copy must not undo a newer one."""
-OUTLIVING = (*COMING_AND_GOING, Ack, Commit)
+ACKNOWLEDGING = (Ack, Commit)
+OUTLIVING = (*COMING_AND_GOING, *ACKNOWLEDGING)
 """Requests of which a copy that comes late must not reach a subscription that was made after it."""
-
-Make = Callable[[int, int], AnyRequest]
-"""Makes a request out of its number and the epoch that it is sent in."""
-
-
-class Identity:
-    """One name that this session speaks for, with its epoch."""
-
-    def __init__(self, session: Session, name: str, token: bytes, anonymous: bool) -> None:
-        self.name = check_name(name)
-        self.anonymous = anonymous
-        self.epoch = 0
-        """0 until the broker has given one."""
-        self.token = token
-        self.greeting: Call | None = None
-        self.held: list[Call] = []
-        self.outstanding = 0
-        self.renew = False
-        """Copies of older requests may be under way: take a new epoch before anything else is sent."""
-        self.fenced: Fenced | None = None
-        self.outbox = Outbox(session, self)
-        self._seed = token
-        self._generation = 0
-        self._new_token_sent = False
-
-    def next_token(self) -> bool:
-        """Takes the next token for a renewal; False if it has been taken and may already be known."""
-        if self._new_token_sent:
-            return False
-        self._generation += 1
-        self.token = hashlib.blake2b(self._seed + self._generation.to_bytes(4, "big"), digest_size=16).digest()
-        self._new_token_sent = True
-        return True
-
-    @property
-    def new_token_sent(self) -> bool:
-        """Whether the broker may already know the token of a renewal that is not finished."""
-        return self._new_token_sent
-
-    def welcome(self, epoch: int) -> None:
-        """The broker has given an epoch."""
-        self.epoch = epoch
-        self.renew = False
-        self._new_token_sent = False
-
-
-class Call:
-    """One request: its frames are sent again as they are until the answer comes."""
-
-    __slots__ = (
-        "bodies",
-        "copies",
-        "copies_in_epoch",
-        "epoch",
-        "frames",
-        "identity",
-        "kind",
-        "make",
-        "number",
-        "pending",
-        "received",
-        "sent_ms",
-        "tries",
-    )
-
-    def __init__(self, identity: Identity, make: Make, bodies: Sequence[bytes]) -> None:
-        self.identity = identity
-        self.make = make
-        self.bodies = bodies
-        self.pending: Pending[AnyAnswer] = Pending()
-        self.frames: list[Frame] = []
-        self.received: Sequence[Frame] = ()
-        """The bodies that came with the answer."""
-        self.kind: type = object
-        self.number = 0
-        self.epoch = 0
-        self.sent_ms = 0
-        self.tries = 1
-        self.copies = self.copies_in_epoch = 0
-        """How often it has been sent in all, and in its present epoch; what older epochs sent is fenced."""
-
-    @property
-    def stores(self) -> bool:
-        """Whether it would be wrong to take a copy that was refused for the whole."""
-        return self.kind in (Put, Commit)
 
 
 class Session:
@@ -168,35 +81,32 @@ class Session:
         self.limits: Welcome | None = None
         self.failures = 0
         """How often everything outstanding has failed as Unavailable."""
-        self._outstanding: dict[int, Call] = {}
+        self._outstanding: dict[int, Request] = {}
         self._held_count = 0
         self._last_number = 0
-        self._failing = False
+        self.failing = False
+        """Whether everything outstanding is being failed just now, so that nothing new may be sent."""
         self._leaving = False
         """Whether the present connection is being left, so that what still comes over it no longer counts."""
         self._stale_subscribe = False
-        self.main = Identity(self, client, token, anonymous)
-        self.identities: dict[str, Identity] = {client: self.main}
+        self.identities: dict[str, Identity] = {}
+        self.main = self._speak_for(client, token, anonymous)
         self.streams = Streams(self)
         self.members = Members(self)
 
     # What the shell calls.
 
-    def start(self, now_ms: int) -> Pending[None]:
-        """Says Hello; done once the broker has answered."""
-        return self.greet(now_ms, self.main)
-
-    def greet(self, now_ms: int, who: Identity) -> Pending[None]:
-        """Says Hello for a name, if it has not been said."""
-        self.now_ms = now_ms
-        welcomed: Pending[None] = Pending()
+    def start(self, now_ms: int) -> Future[None]:
+        """Says Hello, if it has not been said; done once the broker has answered."""
+        who, self.now_ms = self.main, now_ms
+        welcomed: Future[None] = Future()
         if who.epoch:
             welcomed.finish(None)
             return welcomed
         self._greet(who)
         assert who.greeting is not None
 
-        def on_greeted(greeted: Pending[AnyAnswer]) -> None:
+        def on_greeted(greeted: Future[AnyAnswer]) -> None:
             if greeted.error is not None:
                 welcomed.fail(greeted.error)
             elif not who.epoch:
@@ -204,44 +114,39 @@ class Session:
             else:
                 welcomed.finish(None)
 
-        who.greeting.pending.then(on_greeted)
+        who.greeting.future.then(on_greeted)
         return welcomed
 
     def identity(self, name: str, token: bytes) -> Identity:
         """The identity of that name in this session; a new one says its own Hello when it is first used."""
-        if name not in self.identities:
-            self.identities[name] = Identity(self, name, token, False)
-        return self.identities[name]
+        return self.identities.get(name) or self._speak_for(name, token, False)
+
+    def _speak_for(self, name: str, token: bytes, anonymous: bool) -> Identity:
+        who = self.identities[name] = Identity(name, token, anonymous)
+        who.outbox = Outbox(self, who)
+        return who
 
     def request(
         self, now_ms: int, make: Make, bodies: Sequence[bytes] = (), identity: Identity | None = None, tries: int = 1
-    ) -> Call:
-        """Asks something of the broker; the call's `pending` will have the answer."""
+    ) -> Request:
+        """Asks something of the broker; the request's `future` will have the answer."""
         self.now_ms = now_ms
-        call = Call(identity or self.main, make, bodies)
-        call.tries = tries
-        self._submit(call)
-        return call
+        request = Request(identity or self.main, make, bodies)
+        request.tries = tries
+        self.submit(request)
+        return request
 
-    def repeat(self, call: Call) -> None:
-        """Sends a call again that had ended as Unavailable: the same bytes, unless the epoch is a new one."""
-        assert call.pending.done
-        assert call.number not in self._outstanding
-        call.pending = Pending()
-        call.tries = 1
-        self._submit(call)
-
-    def forget(self, call: Call) -> None:
-        """The answer to this call is not waited for any longer."""
-        who = call.identity
-        if self._outstanding.pop(call.number, None) is not None:
+    def forget(self, request: Request) -> None:
+        """The answer to this request is not waited for any longer."""
+        who = request.identity
+        if self._outstanding.pop(request.number, None) is not None:
             who.outstanding -= 1
-            if call.copies_in_epoch > 1 and call.kind in OUTLIVING:
+            if request.copies_in_epoch > 1 and request.kind in OUTLIVING:
                 self._stale_subscribe = True
             if who.held and not who.outstanding:  # What waited for the last answer need not wait any longer.
                 self._greet(who)
-        elif call in who.held:
-            who.held.remove(call)
+        elif request in who.held:
+            who.held.remove(request)
             self._held_count -= 1
 
     def receive(self, now_ms: int, frames: Sequence[Frame]) -> None:
@@ -265,25 +170,25 @@ class Session:
         if isinstance(answer, Elsewhere):
             self._on_elsewhere(answer)
             return
-        call = self._outstanding.get(answer.request)
-        if call is None:
+        request = self._outstanding.get(answer.request)
+        if request is None:
             return  # A second answer to a request that was sent twice, or one that came too late.
-        if isinstance(answer, Failed) and answer.number == Overloaded.number and call.copies > 1 and call.stores:
+        if isinstance(answer, Failed) and answer.number == Overloaded.number and request.copies > 1 and request.stores:
             return  # One copy was refused for now; another may have been stored. Only a later answer can tell.
         del self._outstanding[answer.request]
-        who = call.identity
+        who = request.identity
         who.outstanding -= 1
         if self.route.grouped:
-            self.route.on_answer(now_ms, call.sent_ms)
+            self.route.on_answer(now_ms, request.sent_ms)
         if isinstance(answer, Failed):
             problem = from_number(answer.number, answer.text)
-            if isinstance(problem, Fenced) and call.kind not in OF_A_STREAM:
+            if isinstance(problem, Fenced) and request.kind not in OF_A_STREAM:
                 self._on_fenced(who, problem)
-            call.pending.fail(problem)
+            request.owner.fail(problem)
         else:
-            call.received = frames[1:]
-            call.pending.finish(answer)
-        if call.copies_in_epoch > 1 and call.kind in OUTLIVING:
+            request.received = frames[1:]
+            request.owner.finish(answer)
+        if request.copies_in_epoch > 1 and request.kind in OUTLIVING:
             self._stale_subscribe = True
         if who.held and not who.outstanding:
             self._greet(who)
@@ -327,72 +232,77 @@ class Session:
 
     # Requests.
 
-    def _submit(self, call: Call) -> None:
-        who = call.identity
+    def submit(self, request: Request) -> None:
+        """Sends a request, or one that was settled once more: the same bytes, unless the epoch is a new one."""
+        assert request.number not in self._outstanding
+        who = request.identity
         if who.fenced is not None:
-            call.pending.fail(Fenced(str(who.fenced)))
-        elif len(self._outstanding) + self._held_count >= CALLS_MAX:
-            call.pending.fail(
-                LimitReached(f"{CALLS_MAX} requests are waiting for their answers: wait for some of them first.")
+            request.owner.fail(Fenced(str(who.fenced)))
+        elif len(self._outstanding) + self._held_count >= REQUESTS_MAX:
+            request.owner.fail(
+                LimitReached(f"{REQUESTS_MAX} requests are waiting for their answers: wait for some of them first.")
             )
         elif who.epoch and not who.renew and who.greeting is None and not who.held:
-            self._send(call)
+            self._send(request)
         else:
-            who.held.append(call)
+            who.held.append(request)
             self._held_count += 1
             self._greet(who)
 
-    def _send(self, call: Call) -> None:
-        who = call.identity
-        if not call.frames or call.epoch != who.epoch:
-            if not call.number:
+    def _send(self, request: Request) -> None:
+        who = request.identity
+        if not request.frames or request.epoch != who.epoch:
+            if not request.number:
                 self._last_number += 1
-                call.number = self._last_number
-            call.epoch = who.epoch
-            call.copies_in_epoch = 0
-            header = call.make(call.number, who.epoch)
-            call.kind = type(header)
-            call.frames = [encode(header), *call.bodies]
-        if self._stale_subscribe and call.kind in COMING_AND_GOING:
-            # An older copy of such a request may still arrive, and must not undo this one.
+                request.number = self._last_number
+            request.epoch = who.epoch
+            request.copies_in_epoch = 0
+            header = request.make(request.number, who.epoch)
+            request.kind = type(header)
+            request.frames = [encode(header), *request.bodies]
+        if request.kind is Unsubscribe and any(each.kind in ACKNOWLEDGING for each in self._outstanding.values()):
+            who.stale_acks = True
+        is_stale = self._stale_subscribe and request.kind in COMING_AND_GOING
+        if is_stale or (who.stale_acks and request.kind is Subscribe):
+            # An older copy of such a request, or of an acknowledgement, may still arrive, and must not undo this one.
             self._stale_subscribe, who.renew = False, True
-            call.frames = []
-            self._submit(call)
+            request.frames = []
+            self.submit(request)
             return
-        call.sent_ms = self.now_ms
-        self._outstanding[call.number] = call
+        request.sent_ms = self.now_ms
+        self._outstanding[request.number] = request
         who.outstanding += 1
         if self._leaving and self.route.pause_ends_ms is not None:
             return  # It goes out with everything else when the pause is over.
-        call.copies += 1
-        call.copies_in_epoch += 1
-        self.outgoing.append(call.frames)
+        request.copies += 1
+        request.copies_in_epoch += 1
+        self.outgoing.append(request.frames)
 
     def _try_again(self) -> None:
         """A new connection, and everything unanswered once more."""
         self.reopen = True
         self.outgoing.clear()
-        passing = [call for call in self._outstanding.values() if call.kind in (Flow, Beat, *OF_A_STREAM)]
+        passing = [request for request in self._outstanding.values() if request.kind in (Flow, Beat, *OF_A_STREAM)]
         tries = 1
-        since_ms = min((call.sent_ms for call in self._outstanding.values()), default=self.now_ms)
-        for call in passing:  # These speak of streams that end with the connection; new ones follow.
-            tries = max(tries, call.tries + 1)
-            if call is not call.identity.greeting:
-                self.forget(call)
-        for call in self._outstanding.values():
-            call.tries += 1
-            call.copies += 1
-            call.copies_in_epoch += 1
+        since_ms = min((request.sent_ms for request in self._outstanding.values()), default=self.now_ms)
+        for request in passing:  # These speak of streams that end with the connection; new ones follow.
+            tries = max(tries, request.tries + 1)
+            if request is not request.identity.greeting:
+                self.forget(request)
+        for request in self._outstanding.values():
+            request.tries += 1
+            request.copies += 1
+            request.copies_in_epoch += 1
             if not self.route.grouped:
-                call.sent_ms = self.now_ms
-            self.outgoing.append(call.frames)
+                request.sent_ms = self.now_ms
+            self.outgoing.append(request.frames)
         last = self._last_number
         self.streams.reopen_all(tries)
         self.members.reopen_all(tries)
         if self.route.grouped:  # What takes the place of something that waited has waited as long as nobody led.
-            for call in self._outstanding.values():
-                if call.number > last:
-                    call.sent_ms = max(since_ms, self.route.led_ms)
+            for request in self._outstanding.values():
+                if request.number > last:
+                    request.sent_ms = max(since_ms, self.route.led_ms)
 
     def unavailable(self) -> TidingsError:
         """The error that says that nobody answers."""
@@ -413,27 +323,22 @@ class Session:
         self.reopen = True
         self.route.begin_afresh()
         self.outgoing.clear()
-        calls = list(self._outstanding.values())
+        requests = list(self._outstanding.values())
         self._outstanding.clear()
         for who in self.identities.values():
-            calls.extend(who.held)
+            requests.extend(who.held)
             who.held, who.greeting, who.outstanding = [], None, 0
         self._held_count = 0
-        self._failing = True
+        self.failing = True
         self.streams.close_all(error)
         self.members.close_all(error)
-        if any(call.copies and call.kind in OUTLIVING for call in calls):
+        if any(request.copies and request.kind in OUTLIVING for request in requests):
             self._stale_subscribe = True
-        for call in calls:
-            call.pending.fail(error())
+        for request in requests:
+            request.owner.fail(error())
         for who in self.identities.values():
             who.outbox.fail_waiting(error)
-        self._failing = False
-
-    @property
-    def failing(self) -> bool:
-        """Whether everything outstanding is being failed just now, so that nothing new may be sent."""
-        return self._failing
+        self.failing = False
 
     # Groups.
 
@@ -457,7 +362,7 @@ class Session:
             self._leaving = False  # The shell has made the new connection, and this came over it.
         return not self._leaving
 
-    def _follow(self, first: Call | None) -> None:
+    def _follow(self, first: Request | None) -> None:
         """Leaves for another member when that is due; `first` is the oldest unanswered request."""
         settings = self.settings
         if first is not None and self.now_ms - first.sent_ms >= settings.retries * settings.timeout_ms:
@@ -470,7 +375,7 @@ class Session:
             self.route.move_on(self.now_ms)
             self._try_again()
 
-    def _move_due_ms(self, first: Call | None) -> int | None:
+    def _move_due_ms(self, first: Request | None) -> int | None:
         settings = self.settings
         if first is None:
             return self.route.due_ms(None, settings.timeout_ms)
@@ -488,28 +393,30 @@ class Session:
         elif not who.renew:
             self._release(who)
         elif not who.outstanding:
-            check = Call(who, lambda number, epoch: Beat(number, who.name, epoch, ()), ())
+            check = Request(who, lambda number, epoch: Beat(number, who.name, epoch, ()), ())
             who.greeting = check
-            check.pending.then(lambda p: self._on_checked(who, p))
+            check.future.then(lambda p: self._on_checked(who, p))
             self._send(check)
 
-    def _on_checked(self, who: Identity, checked: Pending[AnyAnswer]) -> None:
+    def _on_checked(self, who: Identity, checked: Future[AnyAnswer]) -> None:
         who.greeting = None
         if checked.error is None:
             who.next_token()
             self._say_hello(who)
-        elif not self._failing:
+        elif not self.failing:
             self._fail_held(who, checked.error)
 
     def _say_hello(self, who: Identity) -> None:
-        hello = Call(who, lambda number, _: Hello(number, VERSION, who.name, who.token, who.anonymous, who.epoch), ())
+        hello = Request(
+            who, lambda number, _: Hello(number, VERSION, who.name, who.token, who.anonymous, who.epoch), ()
+        )
         who.greeting = hello
-        hello.pending.then(lambda p: self._on_welcome(who, p))
+        hello.future.then(lambda p: self._on_welcome(who, p))
         self._send(hello)
 
-    def _on_welcome(self, who: Identity, greeted: Pending[AnyAnswer]) -> None:
+    def _on_welcome(self, who: Identity, greeted: Future[AnyAnswer]) -> None:
         who.greeting = None
-        if self._failing:
+        if self.failing:
             return
         try:
             answer = greeted.outcome()
@@ -533,16 +440,16 @@ class Session:
         held, who.held = who.held, []
         self._held_count -= len(held)
         # What had been sent before keeps the order in which it was, whatever it was that had come back first.
-        for call in sorted(held, key=lambda call: call.number or 1 << 62):
-            self._submit(call)
+        for request in sorted(held, key=lambda request: request.number or 1 << 62):
+            self.submit(request)
 
     def _fail_held(self, who: Identity, error: BaseException) -> None:
         held, who.held = who.held, []
         self._held_count -= len(held)
-        for call in held:
+        for request in held:
             # What was sent before may have been stored, whatever became of this try.
-            kind = Unavailable if call.copies and not isinstance(error, Fenced) else type(error)
-            call.pending.fail(kind(str(error)))
+            kind = Unavailable if request.copies and not isinstance(error, Fenced) else type(error)
+            request.owner.fail(kind(str(error)))
         if isinstance(error, TidingsError):
             who.outbox.fail_waiting(lambda: type(error)(str(error)))
 

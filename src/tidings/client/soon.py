@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from tidings.client import operations
 from tidings.client.driver import Driver
 from tidings.client.operations import Core, Operation, Until
-from tidings.client.parcels import Single
+from tidings.client.puts import Record
 from tidings.client.rows import Value
 from tidings.errors import LimitReached, TidingsError
 
@@ -42,12 +42,11 @@ FAILED_MAX = 10_000
 class Soon(Generic[T]):
     """A put that is under way: `done`, and `result()` once it is wanted."""
 
-    __slots__ = ("_core", "_driver", "_entry", "_single", "seen")
+    __slots__ = ("_core", "_record", "_single", "seen")
 
-    def __init__(self, driver: Driver, core: Core, entry: Single, single: bool) -> None:
-        self._driver = driver
+    def __init__(self, core: Core, record: Record, single: bool) -> None:
         self._core = core
-        self._entry = entry
+        self._record = record
         self._single = single
         self.seen = False
         """Whether somebody has asked for the result."""
@@ -55,17 +54,17 @@ class Soon(Generic[T]):
     @property
     def done(self) -> bool:
         """Whether the result is there."""
-        return self._entry.pending.done
+        return self._record.future.done
 
     @property
     def failed(self) -> bool:
         """Whether it has ended in an error."""
-        return self._entry.pending.error is not None
+        return self._record.future.error is not None
 
     def result(self) -> T:
         """Waits for the receipt, or raises what went wrong."""
         try:
-            found = self._driver.perform(operations.receipts(self._core, self._entry))
+            found = self._core.run(operations.receipts(self._core, self._record))
         except TidingsError:
             self.seen = True
             raise
@@ -100,8 +99,12 @@ class Soons:
                 f"{FAILED_MAX} messages that were put with put_soon are not stored, and nobody has asked why: "
                 "call flush, or ask each for its result."
             )
-        entry = yield from operations.put_soon(self._core, topic, value, key, headers, id)
-        soon: Soon[Any] = Soon(self._driver, self._core, entry, isinstance(topic, str))
+        core = self._core
+        outbox = core.session.main.outbox
+        if not outbox.has_room:
+            yield Until(lambda: outbox.has_room)
+        record = operations.give(core, operations.make_record(core, topic, value, key, headers, id))
+        soon: Soon[Any] = Soon(core, record, isinstance(topic, str))
         self._waiting.append(soon)
         if self._thread is None:
             _unfinished[self] = None

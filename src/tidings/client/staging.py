@@ -20,7 +20,7 @@ from tidings.client.operations import (
     expect,
     wait_for,
 )
-from tidings.client.session import Call
+from tidings.client.request import Request
 from tidings.errors import InvalidRequest, MessageTooLarge, Overloaded
 from tidings.message import Columns, Headers, check_name, check_topic, cut
 from tidings.protocols.broker.bulk import Discard, DiscardDone, Publish, PublishDone, StageDone, StageName
@@ -53,7 +53,7 @@ class Stager:
         """Whether the broker has said that this batch of the query is published already; nothing is sent then."""
         self._core = core
         self._number = 0
-        self._under_way: deque[Call] = deque()
+        self._under_way: deque[Request] = deque()
 
     def columns(
         self,
@@ -95,7 +95,7 @@ class Stager:
         return StageName(self.name, self.count)
 
     def _take_answer(self) -> Operation[None]:
-        done = expect((yield from wait_for(self._under_way.popleft().pending)), StageDone)
+        done = expect((yield from wait_for(self._under_way.popleft().future)), StageDone)
         self.published = self.published or done.published
 
     def _pieces(self, columns: Columns) -> Iterator[tuple[int, bytes]]:

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.future import Future
 from tidings.client.link import Frame
-from tidings.client.parcels import Together
-from tidings.client.pending import Pending
+from tidings.client.puts import Together
+from tidings.client.request import Request
 from tidings.errors import ProtocolError, TidingsError
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Delivery, Position
@@ -21,7 +22,6 @@ from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
     from tidings.client.record import Recorder
-    from tidings.client.session import Call
 
 
 class Parcel:
@@ -68,15 +68,15 @@ class Stream:
         self.error: TidingsError | None = None
         self.owner: str | None = None
         """Who is taking from this stream: "get", "loop" or "transaction"; one at a time."""
-        self.doubt: Together | None = None
+        self.unknown: Together | None = None
         """A transaction on this stream of which it is not known whether it happened."""
         self.closed = False
         """True once somebody has ended the subscription object."""
         self.leaving = False
         """True from an unsubscribe on until it is known whether it has happened."""
         self.opened = False
-        self.flows: list[Call] = []
-        self.probes: list[tuple[Call, Pending[None]]] = []
+        self.flows: list[Request] = []
+        self.probes: list[tuple[Request, Future[None]]] = []
         self.limit_messages = self.limit_bytes = 0
         self.counted_messages = self.counted_bytes = 0
         """What the broker has sent since the stream began, as it counts against the limits."""
@@ -87,7 +87,7 @@ class Stream:
         """How far the inbox says that messages were handed out, until more are asked for."""
         self.noted: dict[str, int] = {}
         self.acknowledged: dict[str, int] = {}
-        self.acking: Call | None = None
+        self.acking: Request | None = None
         self.began: dict[str, int] = {}
         """Where each topic stood when this session began with it."""
         self.record: Recorder | None = None
@@ -164,7 +164,7 @@ class Stream:
         self._kept = None
         self.number = 0
         self.opened = False
-        self.doubt = None
+        self.unknown = None
 
     # Going out.
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tidings.client.future import Future
 from tidings.client.link import Frame
-from tidings.client.pending import Pending
+from tidings.client.request import Request
 from tidings.client.stream import Stream
 from tidings.errors import NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
@@ -35,7 +36,7 @@ from tidings.protocols.broker.messages import (
 )
 
 if TYPE_CHECKING:
-    from tidings.client.session import Call, Session
+    from tidings.client.session import Session
 
 ASKED_AT_A_BEAT_MAX = 16
 """Silent streams that are asked at each beat how far they stand."""
@@ -49,7 +50,7 @@ class Streams:
         self._streams: dict[tuple[str, ...], Stream] = {}
         self._numbers: dict[int, Stream] = {}
         self._last_number = 0
-        self._beat: Call | None = None
+        self._beat: Request | None = None
         self._turn = 0
         self.beat_due_ms: int | None = None
         self._survey_due_ms = 0
@@ -95,9 +96,9 @@ class Streams:
         if self.beat_due_ms is None:
             self.beat_due_ms = self._session.now_ms + self._session.beat_ms
 
-    def probe(self, stream: Stream) -> Pending[None]:
+    def probe(self, stream: Stream) -> Future[None]:
         """Done once everything that the broker had when it was asked has come in."""
-        asked: Pending[None] = Pending()
+        asked: Future[None] = Future()
         if stream.number:
             self._send_flow(stream)
         else:
@@ -141,8 +142,8 @@ class Streams:
     def _close(self, stream: Stream) -> None:
         self._numbers.pop(stream.number, None)
         stream.number = 0
-        for call in stream.flows:
-            self._session.forget(call)
+        for request in stream.flows:
+            self._session.forget(request)
         stream.flows.clear()
 
     def _end(self, stream: Stream, error: Callable[[], TidingsError]) -> None:
@@ -180,19 +181,19 @@ class Streams:
     def _send_flow(self, stream: Stream, tries: int = 1) -> None:
         stream.limit_messages, stream.limit_bytes = messages, size_bytes = self._limits(stream)
         name, number, positions = self._session.main.name, stream.number, stream.positions()
-        call = self._session.request(
+        request = self._session.request(
             self._session.now_ms,
             lambda request, epoch: Flow(request, name, epoch, stream.topics, number, positions, messages, size_bytes),
             tries=tries,
         )
-        stream.flows.append(call)
-        call.pending.then(lambda p: self._on_flowing(stream, number, call, p))
-        stream.probes = [(call, asked) for _, asked in stream.probes]  # The latest answer covers the earlier ones.
+        stream.flows.append(request)
+        request.future.then(lambda p: self._on_flowing(stream, number, request, p))
+        stream.probes = [(request, asked) for _, asked in stream.probes]  # The latest answer covers the earlier ones.
 
-    def _on_flowing(self, stream: Stream, number: int, call: Call, answered: Pending[AnyAnswer]) -> None:
+    def _on_flowing(self, stream: Stream, number: int, request: Request, answered: Future[AnyAnswer]) -> None:
         if stream.number != number:
             return
-        stream.flows = [flow for flow in stream.flows if flow is not call]
+        stream.flows = [flow for flow in stream.flows if flow is not request]
         error = answered.error
         if error is None:
             answer = answered.outcome()
@@ -215,7 +216,7 @@ class Streams:
             return
         probes, stream.probes = stream.probes, []
         for asking, asked in probes:
-            if asking.number <= call.number:
+            if asking.number <= request.number:
                 asked.finish(None)
             else:
                 stream.probes.append((asking, asked))
@@ -252,9 +253,9 @@ class Streams:
                 self._survey_due_ms = now_ms + self._session.settings.beat_ms
             beat = self._session.request(now_ms, lambda request, epoch: Beat(request, name, epoch, numbers))
             self._beat = beat
-            beat.pending.then(lambda p: self._on_beaten(beat, survey, p))
+            beat.future.then(lambda p: self._on_beaten(beat, survey, p))
 
-    def _on_beaten(self, beat: Call, survey: bool, answered: Pending[AnyAnswer]) -> None:
+    def _on_beaten(self, beat: Request, survey: bool, answered: Future[AnyAnswer]) -> None:
         if self._beat is not beat:
             return
         self._beat = None
@@ -292,7 +293,7 @@ class Streams:
 
     # Acknowledgements.
 
-    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Call:
+    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Request:
         """Moves the subscription's cursor; answered once the broker has moved it."""
         name = self._session.main.name
         acknowledgement = Acknowledgement(topics, positions)
@@ -313,13 +314,13 @@ class Streams:
             if offset > stream.acknowledged.get(topic, 0)
         )
         if positions:
-            call = stream.acking = self.acknowledge(stream.topics, positions)
-            call.pending.then(lambda p: self._on_acked(stream, call, positions, p))
+            request = stream.acking = self.acknowledge(stream.topics, positions)
+            request.future.then(lambda p: self._on_acked(stream, request, positions, p))
 
     def _on_acked(
-        self, stream: Stream, call: Call, positions: tuple[Position, ...], answered: Pending[AnyAnswer]
+        self, stream: Stream, request: Request, positions: tuple[Position, ...], answered: Future[AnyAnswer]
     ) -> None:
-        if stream.acking is not call:
+        if stream.acking is not request:
             return
         stream.acking = None
         error = answered.error

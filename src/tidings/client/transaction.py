@@ -2,7 +2,7 @@
 
 What is taken and what is put inside the `with` block goes to the broker as one request at its end. An
 exception in the block sends nothing, and the messages that were taken come again. If no answer comes to the
-request (Unavailable) the transaction is in doubt: `error.resend()` brings it to its end, and so does the next
+request (Unavailable) the transaction's outcome is unknown: `error.resend()` brings it to its end, and so does the next
 use of the subscriptions that it read from, before anything is given out there again.
 """
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from tidings.client import operations
 from tidings.client.operations import Core, Operation, topics_of
-from tidings.client.parcels import Together
+from tidings.client.puts import Record, Together
 from tidings.client.reading import claim, fill, make_ready, write_down_head
-from tidings.client.rows import Row, Value, check_size
+from tidings.client.rows import Value
 from tidings.client.stream import Stream
 from tidings.errors import InvalidRequest
-from tidings.message import Message, Receipt, check_topic
+from tidings.message import Message, Receipt
 from tidings.protocols.broker.messages import Acknowledgement, Position
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class Parts:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._puts: list[tuple[tuple[str, ...], list[Row]]] = []
-        self._singles: list[bool] = []
+        self._records: list[Record] = []
         self._taken: dict[tuple[str, ...], dict[str, int]] = {}
         self._claimed: list[Stream] = []
         self._streams: list[Stream] = []
@@ -50,18 +49,7 @@ class Parts:
     ) -> None:
         """Adds a message."""
         self._check_open()
-        topics = (check_topic(topic),) if isinstance(topic, str) else tuple(dict.fromkeys(map(check_topic, topic)))
-        row = Row(value, key, headers, id, self._core.now_us())
-        limits = self._core.session.limits
-        if limits is not None:
-            check_size(len(row.value), limits.message_bytes_max)
-        batch_bytes = self._core.session.settings.batch_bytes
-        if self._puts and self._puts[-1][0] == topics:
-            rows = self._puts[-1][1]
-            if len(rows) < self._core.session.settings.batch_messages and sum(r.size_bytes for r in rows) < batch_bytes:
-                rows.append(row)
-                return
-        self._puts.append((topics, [row]))
+        self._records.append(operations.make_record(self._core, topic, value, key, headers, id))
 
     def ack(self, message: Message, topics: tuple[str, ...]) -> None:
         """Adds an acknowledgement."""
@@ -77,7 +65,7 @@ class Parts:
             yield from claim(stream, "transaction")
             self._claimed.append(stream)
         if stream not in self._streams:
-            # A transaction before this one may be in doubt, and must be brought to its end first.
+            # The outcome of a transaction before this one may be unknown, and it must be brought to its end first.
             yield from make_ready(self._core, [stream])
             stream.keep()
             self._streams.append(stream)
@@ -97,22 +85,19 @@ class Parts:
         self._ended = True
         core = self._core
         entry = Together(
-            tuple(dict.fromkeys(topic for topics, _ in self._puts for topic in topics)),
-            self._puts,
+            self._records,
             tuple(
                 Acknowledgement(topics, tuple(Position(topic, offset) for topic, offset in places.items()))
                 for topics, places in self._taken.items()
             ),
         )
-        if not (entry.parts or entry.acknowledgements):
+        if not (entry.records or entry.acknowledgements):
             self._release()
             return []
         # No mark in the inbox: the cursor moves with the rest, and what the broker has of it is the truth.
         entry.streams = list(self._streams)
         try:
-            core.session.now_ms = core.now_ms()
-            core.session.main.outbox.give(entry)
-            receipts: list[list[Receipt]] = yield from operations.conclude(core, entry)
+            receipts: list[list[Receipt]] = yield from operations.conclude(core, operations.give(core, entry))
         finally:
             self._release()
         return receipts

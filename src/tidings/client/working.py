@@ -216,7 +216,7 @@ def _quiet(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
 
 def idle(member: Member) -> bool:
     """Whether nothing is to be settled, or nothing can be."""
-    return not member.number or not (member.settle_call or (member.ready_crates and member.error is None))
+    return not member.number or not (member.settle_request or (member.ready_crates and member.error is None))
 
 
 def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:

@@ -188,15 +188,16 @@ class _Descriptors:
 
 
 class RealDisk:
-    """A folder of the file system. Made if it is missing; refused if another process has it open."""
+    """A folder of the file system, locked before or now. Made if missing; refused if another process has it open."""
 
     remote = False
 
-    def __init__(self, folder: str | Path, role: str = BROKER, reserve_bytes: int = RESERVE_BYTES) -> None:
-        self._folder = Path(folder).absolute()
-        self.home = Folder(self._folder, role)
+    def __init__(self, folder: str | Path | Folder, role: str = BROKER, reserve_bytes: int = RESERVE_BYTES) -> None:
+        self.home = folder if isinstance(folder, Folder) else Folder(Path(folder).absolute(), role)
+        self._folder = self.home.path
         self.salt = self.home.salt
         self._directory = self.home.directory
+        self.home.enter()
         try:
             self._mark = DurableMark(self._folder, self.salt)
         except OSError as error:

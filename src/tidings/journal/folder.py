@@ -4,9 +4,11 @@
 running broker does not let a second one in. The kernel drops the lock when the process dies, however it dies. Where a
 directory cannot be locked, the file `lock` is all there is; it is locked in any case, for releases that know no other.
 
-**One role.** The note `folder` says for good who writes here: a broker alone, a member of a group, a node of a ring.
-Whoever comes in another role is refused before a byte is written. (A storage server keeps the journal of a broker
-alone, and that may come back to it.) The note also holds the folder's id, whose checksum is the salt of all the other
+**One role, one format.** The note `folder` says who writes here: a broker alone, a member of a group, a node of a ring.
+Another role is refused before a byte is written, unless the folder is to *grow* into it: a broker becomes a member, and
+a member a node of a ring, never the other way round. The new note is that step, whole or not at all. (A storage
+server keeps the journal of a broker alone, and that may come back to it.) A release that is older than the format of
+the folder's files is refused too. The note also holds the folder's id, whose checksum is the salt of all the other
 files' checksums.
 
 **A beginning.** Once the first inventory of the journal is on disk, a word is written into `lock`, and the note says so
@@ -38,17 +40,27 @@ HOLDER_NAME = "holder"
 """Where a storage server notes which broker has the folder."""
 TEMPORARY_SUFFIX = ".tmp"
 
+FORMAT = 2
+"""Of all the files of a folder together. Version 0.1.0 wrote 1, and no note that says so."""
 BROKER = "broker"
 MEMBER = "member"
 RING = "ring"
 _OWNERS = {
-    BROKER: "a broker alone: start it with `tidings serve --data`",
-    MEMBER: "a member of a replica group: start it with `tidings serve --data`",
-    RING: "a node of a ring: start it with `tidings node --data`",
+    BROKER: "a broker alone",
+    MEMBER: "a member of a replica group",
+    RING: "a node of a ring",
 }
+_GROWS_FROM = {BROKER: (), MEMBER: (BROKER,), RING: (MEMBER,)}
+"""Which roles a folder may leave for another."""
 _GET_VERSION = 0x80087601
 """The ioctl FS_IOC_GETVERSION of Linux: a number that is drawn when an inode is made."""
 _BEGUN = b"The journal in this folder has begun: a file of it that is missing is missed.\n"
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """What every release can read of the note, whatever else it says."""
+
+    format: int = FORMAT
 
 
 class FolderNote(msgspec.Struct, frozen=True):
@@ -60,40 +72,68 @@ class FolderNote(msgspec.Struct, frozen=True):
     generation: int
     begun: bool = False
     """Whether the journal has its inventory."""
+    format: int = FORMAT
 
     @property
     def salt(self) -> int:
         return crc32(self.id)
 
+    def is_of(self, birth: tuple[int, int]) -> bool:
+        """Whether it was written into the file that was born so, and not copied there."""
+        return birth == (self.inode, self.generation)
+
 
 class Folder:
-    """A folder that this process has locked and may use in its role. Made if it is missing."""
+    """A folder that this process has locked and may use in its role. Made if it is missing.
 
-    def __init__(self, path: Path, role: str) -> None:
+    In one that is there nothing is changed before `enter`, so that its opener may look into it first. One that
+    `grows` may have a role from which it can grow into this one; it keeps that until `grow`.
+    """
+
+    def __init__(self, path: Path, role: str, grows: bool = False) -> None:
         self.path = path
+        accepted = (role, *_GROWS_FROM[role]) if grows else (role,)
+        self._check_role(accepted)  # Also of a folder in use: to stop its owner would not help.
         self.directory, self._lock = _lock(path)
         try:
+            self._check_role(accepted)
+            self._is_new = False
             self.note = self._take(role)
         except BaseException:
             self.close()
             raise
         self.salt = self.note.salt
 
+    def _check_role(self, accepted: tuple[str, ...]) -> None:
+        try:
+            owner = role_of(self.path)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        if owner is not None and owner not in accepted:
+            raise wrong_role(self.path, owner)
+
     def _take(self, role: str) -> FolderNote:
         found = read_folder(self.path)
-        if found is not None and found.role != role:
-            raise wrong_role(self.path, found.role)
         if found is None:
             self._check_unbegun()
-            owner = _first_release_role(self.path)
-            if owner not in (None, role):
-                raise wrong_role(self.path, owner)
-            found = self._write(role, os.urandom(16))
-        elif (self.path / INVENTORY_NAME).exists():
-            self._write_word()  # Somebody may have removed `lock`.
-        elif os.fstat(self._lock).st_size or found.begun:
+            self._is_new = True
+            return FolderNote(role_of(self.path) or role, os.urandom(16), 0, 0)
+        begun = os.fstat(self._lock).st_size or found.begun
+        if begun and not (self.path / INVENTORY_NAME).exists():
             raise StorageDamaged(f"The file {INVENTORY_NAME} is missing from {self.path}.")
         return found
+
+    def enter(self) -> None:
+        """Begins to use the folder: from here on it is changed. It is let go of if that fails."""
+        try:
+            if self._is_new:
+                self.note = self._write(self.note.role, self.note.id)
+                self._is_new = False
+            elif (self.path / INVENTORY_NAME).exists():
+                self._write_word()  # Somebody may have removed `lock`.
+        except BaseException:
+            self.close()
+            raise
 
     def _check_unbegun(self) -> None:
         if os.fstat(self._lock).st_size or (self.path / INVENTORY_NAME).exists():
@@ -116,7 +156,12 @@ class Folder:
     @property
     def is_copy(self) -> bool:
         """Whether this folder was copied from the one that its note was written for."""
-        return _birth(self.path / FOLDER_NAME) != (self.note.inode, self.note.generation)
+        return not self.note.is_of(_birth(self.path / FOLDER_NAME))
+
+    def grow(self, role: str) -> None:
+        """The folder has another role from now on, and belongs to this disk."""
+        assert self.note.role in _GROWS_FROM[role]
+        self.note = self._write(role, self.note.id, self.note.begun)
 
     def adopt(self) -> None:
         """A copy counts as the original from now on."""
@@ -149,9 +194,15 @@ def read_folder(path: Path) -> FolderNote | None:
         data = (path / FOLDER_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    format_ = parse_note(FOLDER_NAME, 0, data, _Format).format
+    if format_ > FORMAT:
+        raise InvalidRequest(
+            f"{path} has format {format_}, and this release reads up to {FORMAT}: use a newer tidings, or name another "
+            "folder."
+        )
     note = parse_note(FOLDER_NAME, 0, data, FolderNote)
     if note.role not in _OWNERS:
-        raise StorageDamaged(f"{path} belongs to {note.role!r}, which this release does not know: use a newer tidings.")
+        raise InvalidRequest(f"{path} belongs to {note.role!r}, which this release does not know: use a newer tidings.")
     return note
 
 
@@ -171,7 +222,10 @@ def _first_release_role(path: Path) -> str | None:
 
 def wrong_role(path: Path, owner: str | None) -> InvalidRequest:
     """The error of whoever comes to a folder in another role than its own."""
-    return InvalidRequest(f"{path} belongs to {_OWNERS[owner or BROKER]}, or name another folder.")
+    return InvalidRequest(
+        f"{path} belongs to {_OWNERS[owner or BROKER]}: start that with `tidings serve --data {path}`, or name another "
+        "folder."
+    )
 
 
 def _birth(path: Path) -> tuple[int, int]:
@@ -208,10 +262,14 @@ def _lock(path: Path) -> tuple[int, int]:
             raise Unavailable(
                 f"The folder {path} is in use by another broker: stop it first, or connect to it."
             ) from error
-        raise StorageError(
-            f"The folder {path} cannot be used ({error.strerror}): choose another or change its permissions."
-        ) from error
+        raise _unusable(path, error) from error
     return opened[0], opened[1]
+
+
+def _unusable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"The folder {path} cannot be used ({error.strerror}): choose another or change its permissions."
+    )
 
 
 def make_folder(folder: Path) -> None:

@@ -46,7 +46,7 @@ from tidings.journal.disk import Buffer
 
 MAGIC = b"TDJ1"
 COMMAND = 1
-"""A command of the broker, in a group of one."""
+"""A command of a broker alone."""
 REPLICA = 2
 """A record of `protocols.multipaxos.records`; if it holds a command, that is the body."""
 LOCAL = 3

@@ -87,7 +87,7 @@ def survey(disk: Disk) -> Found:
     if newest > first_slot:
         raise _missing(files.snapshot_name(newest))
     if inventory is None:
-        if _has_begun(disk, slots):
+        if _has_begun(disk, slots, first_slot, base_address):
             raise _missing(INVENTORY_NAME)
     elif inventory.newest not in slots:
         raise _missing(files.journal_name(inventory.newest))
@@ -114,10 +114,16 @@ def holds_records(disk: Disk) -> bool:
     return bool(slots) and next_valid(disk.map(files.journal_name(0)), 0, 0) is not None
 
 
-def _has_begun(disk: Disk, slots: list[int]) -> bool:
-    """Whether a journal without an inventory must have had one: it has a record, and is not of the first release."""
+def _has_begun(disk: Disk, slots: list[int], first_slot: int, base_address: int) -> bool:
+    """Whether a journal without an inventory must have had one: it has a record, and is not of the first release.
+
+    The first release may have ended between a snapshot and its segment. Whoever carries the folder over begins that
+    segment, and may be killed before the inventory is written; but no record is written before that.
+    """
     if slots and files.is_first_release(disk.map(files.journal_name(slots[-1]))):
         return False
+    if first_slot and files.is_first_release_snapshot(disk.map(files.snapshot_name(first_slot))):
+        return bool(slots) and next_valid(disk.map(files.journal_name(slots[-1])), 0, base_address) is not None
     return holds_records(disk)
 
 

@@ -138,6 +138,11 @@ def is_first_release(data: memoryview) -> bool:
     return len(data) >= SEGMENT_HEADER_SIZE and _SEGMENT.unpack_from(data, _PREFIX.size)[0] == _UNSALTED_VERSION
 
 
+def is_first_release_snapshot(data: memoryview) -> bool:
+    """Whether a snapshot was written by the first release."""
+    return bytes(data[: len(_SNAPSHOT_MAGIC)]) == _UNSALTED[_SNAPSHOT_MAGIC]
+
+
 def encode_index(envelope: Envelope, salt: int = 0) -> list[Buffer]:
     """The bytes of an index file."""
     assert len(envelope.sums) == _sums_size(envelope.segment)

@@ -6,12 +6,14 @@ from typing import cast
 
 import msgspec
 
+from tidings.errors import StorageDamaged
 from tidings.journal.disk import Buffer
 from tidings.journal.journal import Journal
 from tidings.journal.record import Record as JournalRecord
 from tidings.node.places import Places
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
+from tidings.protocols.multipaxos.messages import Copied
 from tidings.protocols.multipaxos.records import Record, Stored
 from tidings.protocols.multipaxos.values import Command, Entry, Value, size_of
 from tidings.settings import ReplicaSettings
@@ -61,6 +63,15 @@ def read_values(journal: Journal, places: Places, slots: range, settings: Replic
             break
         values.append(record.entry.value)
     return tuple(values)
+
+
+def read_copy(journal: Journal, state: State, copy: bytes) -> list[Copied]:
+    """What such a command copies, if it is here, and not damaged here, too."""
+    place = state.place_of(copy)
+    try:
+        return [Copied(copy, bytes(journal.read(*place)))] if place is not None else []
+    except StorageDamaged:
+        return []
 
 
 def _with_body(entry: Entry, body: Buffer) -> Entry:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tidings.errors import StorageDamaged
 from tidings.journal.record import Record
 from tidings.journal.recovery import Span
+from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
+from tidings.protocols.multipaxos.membership import History
 from tidings.protocols.multipaxos.values import ZERO, Ballot
 
 
@@ -43,7 +46,16 @@ class Damage:
         if self._decided_after is None:
             self._decided_after = self.known
 
-    def is_decided(self, reach: int) -> bool:
+    def check(self, lost: list[int], history: History) -> None:
+        """StorageDamaged unless all that is lost can be had from others, because it is decided."""
+        is_decided = self._is_decided(REACH_WINDOWS * history.window) and all(slot < self.known for slot in lost)
+        if not history.terms or not is_decided:
+            raise StorageDamaged(
+                "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
+                "it has accepted."
+            )
+
+    def _is_decided(self, reach: int) -> bool:
         """Whether everything that the lost records may have accepted is decided by now."""
         if not self._damaged:
             return True

@@ -24,17 +24,19 @@ from tidings.journal.blocks import BLOCK_BYTES
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import Buffer, Whereabouts
 from tidings.journal.journal import Commit, Journal
-from tidings.journal.record import Append
+from tidings.journal.record import COMMAND, Append
 from tidings.journal.remedies import RESTORE, advising
 from tidings.journal.scrub import Scrub
 from tidings.message import Columns, Contents, select
 from tidings.node.damages import Damages
+from tidings.node.growth import Growth
 from tidings.node.unpacked import Unpacked
-from tidings.protocols.broker import messages
+from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
 from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, decode_command, encode_command
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
+from tidings.protocols.broker.rights import check_right
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
 from tidings.protocols.events import Damaged, Examined, Persisted, Received, Refused, Ticked
@@ -42,11 +44,11 @@ from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.contents import read_contents
+from tidings.wire.replication import MARK, MATE_NAME
 
 assert NEAR_BLOCK_BYTES == BLOCK_BYTES
 
-COMMAND = 1
-"""The kind of journal record that holds a command of the broker."""
+MEMBERS_REQUESTS = (operators.AskMembers, operators.AddMember)
 
 FULL_SENTENCE = (
     "tidings: the disk is full: puts are refused until there is room again, everything else goes on. Free some space."
@@ -64,8 +66,10 @@ class Engine:
     tick_ms = TICK_MS
     """How often `tick` is to be called."""
 
-    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+    def __init__(self, settings: BrokerSettings, journal: Journal, growth: Growth | None = None) -> None:
         self.broker = Broker(settings)
+        self.growth = growth
+        """What makes a group of it, for a broker that can become one."""
         self.journal = journal
         self.outgoing: list[tuple[Peer, list[Frame]]] = []
         """Frames to send, in order; the driver takes them out."""
@@ -109,6 +113,12 @@ class Engine:
         """Takes one request: a header frame and its bodies."""
         self._now_ms = now_ms
         header = frames[0] if frames else b""
+        if self.growth is not None:
+            if header == MARK:
+                if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
+                    self.outgoing += self.growth.hear(frames)
+                return
+            self.growth.see(peer)
         try:
             request = codec.decode_request(header)
         except ProtocolError as error:
@@ -126,7 +136,31 @@ class Engine:
 
     def _take(self, received: Received) -> None:
         """A request that can be read."""
-        self._run(self.broker.handle(received))
+        if self.growth is not None and isinstance(received.message, MEMBERS_REQUESTS):
+            self._take_growth(self.growth, received)
+        else:
+            self._run(self.broker.handle(received))
+
+    def _take_growth(self, growth: Growth, received: Received) -> None:
+        peer, message = received.peer, received.message
+        try:
+            check_right(self.broker.settings.admins, received.user, message)
+            answer = growth.answer(peer, message, self.journal.next_slot)
+        except TidingsError as error:
+            self._refuse(peer, message.request, error)
+            return
+        if answer is not None:
+            self.outgoing.append((peer, [codec.encode(answer)]))
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether another engine is to go on in place of this one: that of a group, or of a ring."""
+        return self.growth is not None and self.growth.wanted
+
+    def retire(self) -> None:
+        """Another engine goes on in place of this one: all who wait for this one are told to ask that."""
+        if self.growth is not None:
+            self.outgoing += self.growth.redirects()
 
     def _read_bodies(self, bodies: tuple[Frame, ...]) -> tuple[Contents, ...]:
         settings = self.broker.settings

@@ -59,9 +59,11 @@ class Exchange:
     # To others.
 
     def offer(self) -> Offer | None:
-        """The files of the newest snapshot and of everything that it refers to; None if there is no snapshot yet."""
+        """The files of the newest snapshot and of everything that it refers to; None if there is no snapshot yet, or
+        only one from before there was a group."""
         snapshot_name, disk = self._journal.snapshot_name, self._disk
-        if snapshot_name is None:
+        head = self._head_of(snapshot_name, disk.salt) if snapshot_name is not None else None
+        if snapshot_name is None or head is None:
             return None
         listed = []
         for segment in self._journal.segments:
@@ -69,8 +71,7 @@ class Exchange:
             index_name = files.index_name(segment.first_slot)
             listed.append(File(index_name, disk.size(index_name)))
         listed.append(File(snapshot_name, disk.size(snapshot_name)))
-        next_slot = self._head_of(snapshot_name, disk.salt).snapshot.next_slot
-        return Offer(next_slot, self._life, tuple(listed), disk.salt)
+        return Offer(head.snapshot.next_slot, self._life, tuple(listed), disk.salt)
 
     def serve(self, wanted: FetchFile) -> FilePiece | None:
         """A piece of a file that was offered; None if it is gone."""
@@ -147,6 +148,8 @@ class Exchange:
         """What the snapshot says that has come; None if something has come damaged that it needs."""
         try:
             head = self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX, self._offer.salt)
+            if head is None:
+                return None
             places = Places()
             places.load(self.pieces(), head.snapshot.next_slot)
             # Damage must not spread: whoever has it finds it, has it mended, and offers its files again.
@@ -174,7 +177,7 @@ class Exchange:
                     raise StorageDamaged(f"{file.name} has come without its header: it is asked for again.")
                 yield file.name, list(check(view[: file.size_bytes], header.base_address))
 
-    def _head_of(self, name: str, salt: int) -> Head:
+    def _head_of(self, name: str, salt: int) -> Head | None:
         return decode_head(files.decode_snapshot(self._disk.map(name), name, salt).payload)
 
     def install(self, head: Head) -> None:

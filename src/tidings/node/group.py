@@ -14,6 +14,7 @@ Copying old messages forward, so that segments can go, is each node's own affair
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from random import Random
@@ -28,9 +29,11 @@ from tidings.journal.journal import Commit, Journal
 from tidings.node.damages import Mending
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
 from tidings.node.founding import founding
+from tidings.node.growth import unfit_for_ring
 from tidings.node.identity import Identity
+from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
-from tidings.node.replicated import BrokerState, pack, unpack
+from tidings.node.replicated import BrokerState, new_machine, pack, unpack
 from tidings.node.state import State
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.broker.broker import Broker
@@ -44,7 +47,6 @@ from tidings.protocols.events import Received as ClientRequest
 from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
-    ChangeMembership,
     Fetch,
     MembershipSettled,
     Propose,
@@ -54,7 +56,10 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     TurnedAway,
 )
-from tidings.protocols.multipaxos.values import Add, Change, Command, Promote, Remove
+from tidings.protocols.multipaxos.values import Command
+from tidings.protocols.ring.arcs import WHOLE
+from tidings.protocols.ring.commands import Claim
+from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
 from tidings.settings import BrokerSettings, ReplicaSettings
 from tidings.wire import codec
@@ -70,9 +75,6 @@ REPAIR_MS_MAX = 5_000
 """Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
-CANDIDATES_MAX = 16
-CANDIDATE_SILENCE_MS_MAX = 3_000
-MEMBER_SILENCE_MS_MIN = 1_000
 PEERS_MAX = 100_000
 QUESTIONS = (
     messages.Hello,
@@ -89,9 +91,7 @@ QUESTIONS = (
 """Requests that may be answered from the state alone; that has to be the state of the group."""
 
 
-class _Candidate(NamedTuple):
-    disk: bytes
-    heard_at_ms: int
+_log = logging.getLogger("tidings.node")
 
 
 class _Held(NamedTuple):
@@ -133,29 +133,32 @@ class GroupEngine(Engine):
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
         self._broker_tick_at_ms = self._membership_at_ms = self._repair_at_ms = 0
         self._mending: list[Mending] = []
-        self._candidates: dict[str, _Candidate] = {}
-        """Who asks to be taken in, by address."""
-        self._heard_at_ms: dict[int, int] = {}
-        """When each member last said something."""
-        self._to_add: dict[str, list[tuple[ClientPeer, int]]] = {}
-        self._to_remove: dict[int, list[tuple[ClientPeer, int]]] = {}
-        self._settled_slot = 0
+        self.changes = MembershipChanges(self, self._reply)
+        self.begins_ring = False
+        """Whether the group is to become the first of a ring as soon as this node leads it."""
+        self._unfit = ""
 
     def _make_state(self) -> State:
         """A new and empty state; whoever had the old one starts anew."""
-        self.broker = Broker(self.broker.settings)
+        self.broker = Broker(self.broker.settings, new_machine(self.broker.settings))
         return BrokerState(self.broker.machine, self._identity.founders, self._answer)
 
     @property
-    def _state(self) -> BrokerState:
+    def state(self) -> BrokerState:
+        """The state as it is applied here."""
         return cast(BrokerState, self.replica.state)
 
     @property
     def members(self) -> dict[int, Member]:
         """Who belongs to the group, as far as is applied here; before anything is, whom we were told of."""
-        known = self._state.members or self._contacts
+        known = self.state.members or self._contacts
         nodes = self.replica.history.newest.membership.nodes
         return {number: member for number, member in known.items() if number in nodes or not nodes}
+
+    @property
+    def identity(self) -> Identity:
+        """Who this node is."""
+        return self._identity
 
     @property
     def number(self) -> int:
@@ -168,14 +171,18 @@ class GroupEngine(Engine):
         return self.replica.history.newest.membership.voters
 
     @property
-    def is_settled(self) -> bool:
-        """Whether a leader knows that those who vote now are enough, whoever voted before."""
-        return self._settled_slot >= self.replica.history.newest.first_slot
+    def outgrown(self) -> bool:
+        """Whether the group is in a ring now, which takes another engine."""
+        return ring_of(self.state.machine) is not None
+
+    def retire(self) -> None:
+        if self.serving:
+            self._stop_serving()
 
     def recover(self, now_ms: int = 0) -> int:
         founders = self._identity.founders
         founded = founding(tuple(each.number for each in founders), WINDOW) if founders else None
-        count = self.replica.recover(now_ms, founded)
+        count = self.replica.recover(now_ms, founded, self._identity.alone_until)
         self._after(now_ms)
         return count
 
@@ -198,7 +205,7 @@ class GroupEngine(Engine):
             return
         match message:
             case operators.AskMembers(request):
-                self._reply(peer, self._describe(request))
+                self._reply(peer, self.changes.describe(request))
                 return
             case messages.Shutdown():
                 self._run(self.broker.handle(received))
@@ -207,10 +214,8 @@ class GroupEngine(Engine):
             self._reply(peer, self._elsewhere(message.request))
             return
         match message:
-            case operators.AddMember():
-                self._on_add_wanted(peer, message)
-            case operators.RemoveMember():
-                self._on_remove_wanted(peer, message)
+            case operators.AddMember() | operators.RemoveMember():
+                self._on_change_wanted(peer, message)
             case _:
                 if len(self._peers) < PEERS_MAX:
                     self._peers[peer] = None
@@ -219,6 +224,15 @@ class GroupEngine(Engine):
                     self._confirm(received, effects)
                 else:
                     self._run(effects)
+
+    def _on_change_wanted(self, peer: ClientPeer, message: operators.AddMember | operators.RemoveMember) -> None:
+        try:
+            if isinstance(message, operators.AddMember):
+                self.changes.want_added(peer, message)
+            else:
+                self.changes.want_removed(peer, message)
+        except InvalidRequest as error:
+            self._refuse(peer, message.request, error)
 
     def _confirm(self, received: ClientRequest, effects: list[Effect]) -> None:
         """Lets answers out once it is certain that we led when they were made."""
@@ -340,7 +354,9 @@ class GroupEngine(Engine):
             self._give_up(now_ms)
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
-            self._look_after_members(now_ms)
+            self.changes.tend(now_ms)
+            if self.begins_ring:
+                self._begin_ring()
         self._after(now_ms)
 
     # What is damaged.
@@ -391,12 +407,12 @@ class GroupEngine(Engine):
             return  # Nobody who speaks so waits for an answer that could be understood.
         identity = self._identity
         if isinstance(header.message, Meet):
-            self._on_meet(now_ms, header.message)
+            answer = self.changes.on_meet(now_ms, header.message)
+            self.outgoing.append((Mate(header.message.address), encode_message(answer)))
             return
         meant = header.group == identity.group and header.receiver == identity.number
         if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
-            if header.sender in self._state.members:
-                self._heard_at_ms[header.sender] = now_ms
+            self.changes.on_heard(now_ms, header.sender)
             self.replica.handle(Received(now_ms, header.sender, header.message, header.claim))
             self._after(now_ms)
 
@@ -422,9 +438,8 @@ class GroupEngine(Engine):
                     if held is not None:
                         self._reply(held.request.peer, self._elsewhere(held.request.message.request))
                 case MembershipSettled(first_slot, _):
-                    self._settled_slot = first_slot
                     self.broker.members = self._addresses()
-                    self._answer_operators()
+                    self.changes.on_settled(first_slot)
         self._check_serving()
         if self.serving and self.replica.repairs.moves:
             self._on_mended()
@@ -436,7 +451,7 @@ class GroupEngine(Engine):
                 self._send_mate(node, message)
 
     def _send_mate(self, node: int, message: AnyMessage) -> None:
-        member = self._state.members.get(node) or self._contacts.get(node)
+        member = self.state.members.get(node) or self._contacts.get(node)
         if member is None and isinstance(message, Fetch):
             member = self._anybody()
         if member is not None:
@@ -446,7 +461,7 @@ class GroupEngine(Engine):
 
     def _anybody(self) -> Member | None:
         """Somebody who may have what only a leader has told us of that came to the group later than we know it."""
-        others = {**self._contacts, **self._state.members}
+        others = {**self._contacts, **self.state.members}
         others.pop(self._identity.number, None)
         return self._random.choice(list(others.values())) if others else None
 
@@ -455,7 +470,7 @@ class GroupEngine(Engine):
         ready = replica.replica.is_up_to_date and (self.serving or replica.applied == replica.replica.log.decided)
         if ready and not self.serving:
             self.serving = True
-            self.broker = Broker(self.broker.settings, self._state.machine)
+            self.broker = Broker(self.broker.settings, self.state.machine)
             self.broker.members = self._addresses()
             self.broker.damaged = self.damages.places
             self.broker.recovered()
@@ -470,16 +485,13 @@ class GroupEngine(Engine):
         for held in self._reads.values():
             self._reply(held.request.peer, self._elsewhere(held.request.message.request))
         self._reads.clear()
-        for waiting in (*self._to_add.values(), *self._to_remove.values()):
-            for peer, request in waiting:
-                self._reply(peer, self._elsewhere(request))
-        self._to_add, self._to_remove = {}, {}
+        self.changes.give_up(self._elsewhere)
         for peer in self._peers:
             self._reply(peer, self._elsewhere(0))
         self._peers.clear()
         self._postponed.clear()
         self._mending.clear()
-        self.broker = Broker(self.broker.settings, self._state.machine)
+        self.broker = Broker(self.broker.settings, self.state.machine)
 
     def _turn_away(self, command: Command) -> None:
         proposed = self._proposed.pop(command.sequence, None)
@@ -496,104 +508,15 @@ class GroupEngine(Engine):
 
     # Members.
 
-    def _on_meet(self, now_ms: int, meet: Meet) -> None:
-        known = next((member for member in self.members.values() if member.disk == meet.disk), None)
-        if known is not None:
-            founders = self._identity.founders if known in self._identity.founders else ()
-            answer: Any = Found(self._identity.group, known.number, founders, tuple(self.members.values()))
-        else:
-            answer = Known(self._addresses())
-            if meet.address in self._candidates or len(self._candidates) < CANDIDATES_MAX:
-                self._candidates[meet.address] = _Candidate(meet.disk, now_ms)
-        self.outgoing.append((Mate(meet.address), encode_message(answer)))
-
-    def _look_after_members(self, now_ms: int) -> None:
-        """Takes in who is wanted, replaces who has lost a disk, and lets those vote who have caught up."""
-        history = self.replica.history
-        membership, applied = history.newest.membership, self.replica.applied
-        disks = {member.disk for member in self.members.values()}
-        self._candidates = {
-            address: candidate
-            for address, candidate in self._candidates.items()
-            if now_ms - candidate.heard_at_ms < CANDIDATE_SILENCE_MS_MAX and candidate.disk not in disks
-        }
-        if history.is_open(applied) or self.replica.replica.log.history.is_open(applied):
-            return
-        change: Change | None = None
-        for address, candidate in self._candidates.items():
-            holder = next((member for member in self.members.values() if member.address == address), None)
-            if holder is not None:
-                # A member that is still heard has not lost its disk: what speaks in its place is a late message.
-                if now_ms - self._heard_at_ms.get(holder.number, 0) > MEMBER_SILENCE_MS_MIN:
-                    change = Remove(holder.number, candidate.disk)
-            elif address in self._to_add or self._state.heirs.get(address) == candidate.disk:
-                change = Add(membership.newest + 1, address, candidate.disk)
-        unwanted = [number for number in self._to_remove if number in membership.nodes]
-        if change is None and unwanted:
-            change = Remove(unwanted[0])
-        if change is None:
-            near = (number for number in membership.listeners if self.replica.replica.is_caught_up(number))
-            change = next((Promote(number) for number in near), None)
-        if change is not None:
-            self.replica.handle(Requested(now_ms, ChangeMembership(change)))
-        self._answer_operators()
-
-    def _on_add_wanted(self, peer: ClientPeer, message: operators.AddMember) -> None:
-        address = message.address
-        if address not in self._addresses() and address not in self._candidates:
-            self._fail(
-                peer,
-                message.request,
-                InvalidRequest(
-                    f"Nobody at {address} asks to join: start it with `tidings serve --data DIR --bind {address} "
-                    f"--join {','.join(self._addresses())}`, then add it."
-                ),
-            )
-            return
-        self._to_add.setdefault(address, []).append((peer, message.request))
-        self._answer_operators()
-
-    def _on_remove_wanted(self, peer: ClientPeer, message: operators.RemoveMember) -> None:
-        # Also one who has left: whoever asks again, of another leader, wants to hear that it is done.
-        known = (*self.members.values(), *self._state.members.values())
-        member = next((each for each in known if message.member in (str(each.number), each.address)), None)
-        if member is None:
-            error = InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
-            self._fail(peer, message.request, error)
-        elif self.voters == (member.number,):
-            self._fail(peer, message.request, InvalidRequest("The last voter cannot be removed: stop it instead."))
-        else:
-            self._to_remove.setdefault(member.number, []).append((peer, message.request))
-
-    def _fail(self, peer: ClientPeer, request: int, error: InvalidRequest) -> None:
-        self._reply(peer, messages.Failed(request, error.number, str(error)))
-
-    def _answer_operators(self) -> None:
-        """Tells those who wanted a change that it has come to its end."""
-        if not self.is_settled:
-            return
-        by_address = {member.address: member.number for member in self.members.values()}
-        for address in [each for each in self._to_add if by_address.get(each) in self.voters]:
-            for peer, request in self._to_add.pop(address):
-                self._reply(peer, self._describe(request))
-        nodes = self.replica.history.newest.membership.nodes
-        for number in [each for each in self._to_remove if each not in nodes]:
-            for peer, request in self._to_remove.pop(number):
-                self._reply(peer, self._describe(request))
-
-    def _describe(self, request: int) -> operators.Members:
-        replica, history = self.replica, self.replica.history
-        membership = history.newest.membership
-        rows = tuple(
-            operators.MemberInfo(
-                member.number,
-                member.address,
-                "voter" if member.number in membership.voters else "listener",
-                member.number == replica.replica.leader,
-            )
-            for member in self.members.values()
-        )
-        return operators.Members(request, self._identity.group.hex(), self._identity.number, replica.applied, rows)
+    def _begin_ring(self) -> None:
+        """Claims everything for the group. From then on it is in a ring, which takes other engines on all members."""
+        unfit = unfit_for_ring(self.state.machine)
+        if unfit and unfit != self._unfit:
+            _log.warning("tidings: %s", unfit)
+        self._unfit = unfit
+        if not unfit:
+            self.begins_ring = False
+            self._stage(Persist(Claim((WHOLE,))))
 
 
 def _is_refusal(effect: Effect) -> bool:

@@ -3,6 +3,8 @@
 A segment of a replica's journal is sealed with a `Head`: the state, where it stands, what was promised, and what was
 accepted beyond it, by its place in the journal. The index of each segment has the places of the slots that were
 applied while it was written, so that those who are behind can be sent them, however old they are.
+
+Segments that were sealed before, by a broker alone, hold the broker's own snapshot and index.
 """
 
 from __future__ import annotations
@@ -61,9 +63,17 @@ def encode(what: Head | Piece) -> bytes:
     return _encoder.encode(what)
 
 
-def decode_head(data: bytes | memoryview) -> Head:
-    return _head_decoder.decode(data)
+def decode_head(data: bytes | memoryview) -> Head | None:
+    """What a replica sealed; None for the snapshot of a broker alone, which has topics where a ballot would be."""
+    try:
+        return _head_decoder.decode(data)
+    except msgspec.ValidationError:
+        return None
 
 
 def decode_piece(data: bytes | memoryview) -> Piece:
-    return _piece_decoder.decode(data)
+    """The index of a segment; that of a broker alone begins with a list, and speaks of no slots."""
+    try:
+        return _piece_decoder.decode(data)
+    except msgspec.ValidationError:
+        return Piece(0, b"", b"", bytes(data))

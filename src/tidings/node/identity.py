@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from tidings.errors import StorageDamaged
+from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import LocalDisk
-from tidings.journal.folder import INVENTORY_NAME
-from tidings.journal.notes import decode_note, encode_note, read_note, write_note
+from tidings.journal.folder import INVENTORY_NAME, Folder
+from tidings.journal.notes import decode_note, encode_note, parse_note, read_note, write_note
 from tidings.journal.recovery import holds_records, survey
+from tidings.journal.remedies import REJOIN
 from tidings.protocols.multipaxos.joining import Found, JoiningMessage, Known, Meet, Member
 from tidings.protocols.multipaxos.membership import MEMBERS_MAX
 
@@ -36,6 +39,10 @@ class Identity(msgspec.Struct, frozen=True):
     """Empty for a node that has joined later."""
     contacts: tuple[Member, ...]
     """Whom a node that has joined knew at first."""
+    ring: tuple[str, ...] = ()
+    """Where the ring is that it was to join at first: until its journal knows, it must not begin another."""
+    alone_until: int = 0
+    """Below this address of its journal the node was a broker alone."""
 
 
 def read_identity(disk: LocalDisk) -> Identity | None:
@@ -53,6 +60,40 @@ def read_identity(disk: LocalDisk) -> Identity | None:
     return identity
 
 
+def look_up_identity(home: Folder) -> Identity | None:
+    """The same before the folder is used: nothing is changed, and of what is missing there is no word yet."""
+    try:
+        data = (home.path / MEMBER_NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    return parse_note(MEMBER_NAME, home.salt, data, Identity)
+
+
+class Home(Protocol):
+    """What knows whether a folder is the original."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this folder was copied from the one that its note was written for."""
+
+    def adopt(self) -> None:
+        """A copy counts as the original from now on."""
+
+
+def check_original(
+    home: Home, number: int, voters: tuple[int, ...], folder: str | Path, trusts_copy: bool = False
+) -> None:
+    """A copy may be older than what the member has promised, so it has no vote; unless there are no other members."""
+    if not home.is_copy:
+        return
+    if not trusts_copy and voters != (number,):
+        raise InvalidRequest(
+            f"{folder} is a copy of the folder of member {number}, and may know less than that member promised. "
+            f"{REJOIN} If it is certain that the member has not run since it was copied, say --trust-copy."
+        )
+    home.adopt()
+
+
 def write_mark(disk: LocalDisk, mark: bytes) -> None:
     """Gives a disk the mark by which the others tell it from one that was at the same address before."""
     disk.replace(DISK_NAME, [encode_note(DISK_NAME, disk.salt, mark)])
@@ -61,8 +102,16 @@ def write_mark(disk: LocalDisk, mark: bytes) -> None:
 class Newcomer:
     """A node that does not know yet who it is. Pure but for its folder."""
 
-    def __init__(self, disk: LocalDisk, address: str, founders: tuple[str, ...], contacts: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        disk: LocalDisk,
+        address: str,
+        founders: tuple[str, ...],
+        contacts: tuple[str, ...],
+        ring: tuple[str, ...] = (),
+    ) -> None:
         self._disk = disk
+        self._ring = ring
         self._address = address
         self._founders = founders
         self._contacts = dict.fromkeys(each for each in (*founders, *contacts) if each != address)
@@ -131,5 +180,5 @@ class Newcomer:
             list(self._found())
 
     def _become(self, identity: Identity) -> None:
-        write_note(self._disk, MEMBER_NAME, identity)
-        self.identity = identity
+        self.identity = msgspec.structs.replace(identity, ring=self._ring)
+        write_note(self._disk, MEMBER_NAME, self.identity)

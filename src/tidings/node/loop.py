@@ -13,7 +13,6 @@ inside the process. They close first, while the loop still answers them.
 
 from __future__ import annotations
 
-import gc
 import os
 import queue
 import signal
@@ -21,20 +20,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Protocol
 
-from tidings.descriptors import reserve
 from tidings.errors import Unavailable
-from tidings.journal.disk import Disk, DiskFull, lone_disk
+from tidings.journal.disk import DiskFull
 from tidings.journal.journal import Commit, Journal
-from tidings.node.clock import Clock
 from tidings.node.engine import Engine
-from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
-from tidings.storage.remote import RemoteDisk
-from tidings.transport.caller import Caller
-from tidings.transport.curve import client_options
+from tidings.settings import NodeSettings
 from tidings.transport.router import Router
 from tidings.transport.zeromq import DealerLink
 
@@ -62,7 +55,7 @@ class Committer:
         self._journal = journal
         self._wake = wake
         self._work: queue.SimpleQueue[Commit | str] = queue.SimpleQueue()
-        self._writing = threading.Lock()
+        self.writing = threading.Lock()
         """Held by whoever writes: the loop, or the thread."""
         self.finished: queue.SimpleQueue[DiskFull | None] = queue.SimpleQueue()
         self.usual_ns = 0
@@ -81,7 +74,7 @@ class Committer:
         """Writes a commit; a full disk is returned, any other failure ends the process."""
         began_ns = time.monotonic_ns()
         try:
-            with self._writing:
+            with self.writing:
                 self._journal.write(commit)
         except DiskFull as error:
             return error
@@ -108,7 +101,7 @@ class Committer:
 
     def _look_after(self, what: Callable[[], None]) -> None:
         try:
-            with self._writing:
+            with self.writing:
                 what()
         except BaseException as error:  # noqa: BLE001 - as after a failed write
             _end_without_answer(error)
@@ -153,8 +146,11 @@ class Loop:
         settings: NodeSettings,
         clock: Callable[[], int],
         doors: Sequence[Door] = (),
+        grow: Callable[[Engine, int], Engine] | None = None,
     ) -> None:
         self._doors = doors
+        self._grow = grow
+        """Makes the engine that goes on in place of one that is outgrown, on the same journal."""
         self._engine = engine
         self._router = router
         self._settings = settings
@@ -170,12 +166,14 @@ class Loop:
 
     def run(self) -> None:
         """Serves until somebody stops it, or a door closes that should not have."""
-        engine, router = self._engine, self._router
+        router = self._router
         for door in self._doors:
             door.start(router.link, router.wake)
         tick_at_ms = self._clock()
         while not self._ended():
-            now_ms = self._clock()
+            if self._engine.outgrown:
+                self._exchange_engine()
+            engine, now_ms = self._engine, self._clock()
             if now_ms >= tick_at_ms:
                 engine.tick(now_ms)
                 tick_at_ms = now_ms + engine.tick_ms
@@ -243,55 +241,31 @@ class Loop:
             outgoing, engine.outgoing = engine.outgoing, []
             self._router.send_all(outgoing)
 
-    def _finish(self) -> None:
-        """Everything taken in is written and answered before the door closes."""
+    def _exchange_engine(self) -> None:
+        """Another engine goes on: what this one has taken in is written and answered first."""
+        assert self._grow is not None, "only what can grow is ever outgrown"
+        self._drain()
+        self._engine.retire()
+        self._flush()
+        with self._committer.writing:
+            self._engine = self._grow(self._engine, self._clock())
+        self._flush()
+
+    def _drain(self) -> None:
         engine = self._engine
-        engine.conclude(self._clock())
         while engine.committing or engine.has_staged:
             if engine.committing:
                 self._end_commit(self._last_commit())
             else:
                 self._start_commit()
         self._flush()
+
+    def _finish(self) -> None:
+        """Everything taken in is written and answered before the door closes."""
+        self._engine.conclude(self._clock())
+        self._drain()
         self._committer.stop()
         self._router.close(LINGER_MS)
-
-
-def serve(
-    data: Path | None,
-    broker: BrokerSettings,
-    journal: JournalSettings,
-    node: NodeSettings,
-    on_ready: Callable[[str], None],
-    doors: Sequence[Door] = (),
-) -> None:
-    """Runs a broker on a folder, or on the storage server of its settings, until SIGTERM, SIGINT or an authorised
-    shutdown. `on_ready` gets the address."""
-    reserve()
-    disk = _disk(data, broker, node)
-    try:
-        engine = Engine(broker, Journal.open(disk, journal))
-        engine.recover()
-        router = Router(node, broker.batch_bytes_max)
-        loop = Loop(engine, router, node, Clock(), doors)
-        stop_on_signals(loop, router.wake_descriptor)
-        gc.freeze()
-        gc.set_threshold(GARBAGE_MIN)
-        on_ready(router.address)
-        loop.run()
-        for door in doors:
-            door.check()
-    finally:
-        disk.close()
-
-
-def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk:
-    if data is not None:
-        return lone_disk(data)
-    address = node.storage
-    assert address is not None, "a broker needs a folder or a storage server"
-    options = client_options(Path(node.storage_keys), node.storage_name) if node.storage_keys is not None else None
-    return RemoteDisk(lambda: Caller(address, options), broker, node.storage_wait_ms)
 
 
 def stop_on_signals(loop: Loop, wake_descriptor: int) -> None:

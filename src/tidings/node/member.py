@@ -1,91 +1,18 @@
-"""A member of a group as a process: it finds out who it is, then runs like any broker."""
+"""How a node that is to be a member of a group finds out who it is."""
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from tidings.descriptors import reserve
 from tidings.errors import InvalidRequest, ProtocolError
-from tidings.journal.disk import RealDisk
-from tidings.journal.folder import MEMBER
-from tidings.journal.journal import Journal
-from tidings.journal.remedies import REJOIN, advising
-from tidings.node.clock import Clock
-from tidings.node.group import GroupEngine
-from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity
-from tidings.node.loop import GARBAGE_MIN, Loop, stop_on_signals
+from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer
 from tidings.protocols.broker import messages
-from tidings.settings import BrokerSettings, GroupSettings, JournalSettings, NodeSettings, ReplicaSettings
+from tidings.settings import GroupSettings
 from tidings.transport.mates import MateRouter
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
-
-MakeEngine = Callable[[str, Identity, Journal, RealDisk], GroupEngine]
-"""The engine of a member, given its address, who it is, and its journal."""
-
-
-def serve_member(
-    data: Path,
-    broker: BrokerSettings,
-    journal: JournalSettings,
-    node: NodeSettings,
-    group: GroupSettings,
-    replica: ReplicaSettings,
-    on_ready: Callable[[str], None],
-    make: MakeEngine | None = None,
-    role: str = MEMBER,
-    trusts_copy: bool = False,
-) -> None:
-    """Runs a member of a group on a folder until SIGTERM, SIGINT or an authorised shutdown.
-
-    `on_ready` gets the address once the node knows who it is. A new group is founded when all founders have met.
-    `make` makes the engine, for a member that is more than that. A copy of a member's folder is refused, unless
-    somebody says that it may be trusted.
-    """
-    reserve()
-    with advising(REJOIN):
-        disk = RealDisk(data, role)
-    try:
-        router = MateRouter(node, broker.batch_bytes_max)
-        clock = Clock()
-        opened = Journal.open(disk, journal)
-        with advising(REJOIN):
-            identity = read_identity(disk)
-        address = group.advertise or router.address
-        if identity is not None:
-            check_told(identity, group, address)
-        else:
-            identity = _become(Newcomer(disk, address, _founders(group, address), group.join), router, clock)
-        if make is not None:
-            engine = make(address, identity, opened, disk)
-        else:
-            engine = GroupEngine(broker, replica, identity, opened, disk)
-        engine.recover(clock())
-        _check_original(disk, engine, data, trusts_copy)
-        loop = Loop(engine, router, node, clock)
-        stop_on_signals(loop, router.wake_descriptor)
-        gc.freeze()
-        gc.set_threshold(GARBAGE_MIN)
-        on_ready(router.address)
-        loop.run()
-    finally:
-        disk.close()
-
-
-def _check_original(disk: RealDisk, engine: GroupEngine, data: Path, trusts_copy: bool) -> None:
-    """A copy may be older than what the member has promised, so it has no vote; unless there are no other members."""
-    if not disk.home.is_copy:
-        return
-    if not trusts_copy and engine.voters != (engine.number,):
-        raise InvalidRequest(
-            f"{data} is a copy of the folder of member {engine.number}, and may know less than that member promised. "
-            f"{REJOIN} If it is certain that the member has not run since it was copied, say --trust-copy."
-        )
-    disk.home.adopt()
 
 
 def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
@@ -106,7 +33,15 @@ def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
         )
 
 
-def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:
+def founders_of(group: GroupSettings, address: str, founds_alone: bool, is_new: bool) -> tuple[str, ...]:
+    """Who founds the group of a node; nobody, if it has one or is to be taken into one. One that names no founders is a
+    group of one if it `founds_alone`."""
+    if not is_new:
+        return ()
+    if not (group.group or group.join or founds_alone):
+        raise InvalidRequest(
+            "This folder belongs to a node that has not met its group yet: start it as it was started the first time."
+        )
     if group.group and address not in group.group:
         raise InvalidRequest(
             f"This node is {address}, which is not in --group {','.join(group.group)}: bind one of these addresses, or "
@@ -115,7 +50,7 @@ def _founders(group: GroupSettings, address: str) -> tuple[str, ...]:
     return group.group or (() if group.join else (address,))
 
 
-def _become(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Identity:
+def meet(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Identity:
     """Talks to the others until it is clear who this node is."""
     newcomer.found_alone()
     greet_at_ms, trouble = clock(), ""

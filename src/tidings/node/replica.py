@@ -17,6 +17,10 @@ a `Head` as its snapshot, and stays as long as the state refers to it.
 
 Those who are behind are sent the values, read from the journal; if these are gone, the files (`node.exchange`).
 
+**A node that was alone.** Its journal begins with what a broker alone writes: plain commands, and segments sealed with
+the broker's own snapshot. They are part of the state before the first slot. The segment that it was writing is sealed
+at once, so that others can be given it; until then, damage to it stops the start, as it does for a broker alone.
+
 A full disk ends the process, as a failed sync does: an acceptor that cannot write cannot answer, and the others go on.
 """
 
@@ -29,11 +33,11 @@ from random import Random
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import Buffer, LocalDisk
 from tidings.journal.journal import Commit, Journal
-from tidings.journal.record import HEADER_SIZE, LOCAL, REPLICA, Append
+from tidings.journal.record import COMMAND, HEADER_SIZE, LOCAL, REPLICA, Append
 from tidings.journal.record import Record as JournalRecord
 from tidings.journal.recovery import Span
 from tidings.journal.remedies import REJOIN, advising
-from tidings.node.bodies import Kept, Local, put_together, read_values, take_apart
+from tidings.node.bodies import Kept, Local, put_together, read_copy, read_values, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
 from tidings.node.head import Head, Held, decode_head, decode_piece, encode
@@ -41,14 +45,15 @@ from tidings.node.places import Places
 from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
-from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.membership import History
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     Chosen,
+    Copied,
     Decided,
     ElectionDue,
     Fetch,
+    FetchCopy,
     FetchFile,
     Offer,
     Persist,
@@ -117,15 +122,17 @@ class ReplicaEngine:
         self._reads: deque[ReadReady] = deque()
         self.places = Places()
         self.repairs = Repairs(self.places)
+        self._alone_until = 0
 
     # From the disk.
 
-    def recover(self, now_ms: int, founded: Snapshot | None = None) -> int:
+    def recover(self, now_ms: int, founded: Snapshot | None = None, alone_until: int = 0) -> int:
         """Rebuilds the replica from its journal and starts it; the number of records that were replayed.
 
         `founded` is what a founder of a new group begins with; a node that joins one begins with nothing. Neither
-        matters once the journal holds anything.
+        matters once the journal holds anything. Below the address `alone_until` the node was a broker alone.
         """
+        self._alone_until = alone_until
         with advising(REJOIN):
             self._exchange.finish()
             head, whole, replayed, count, damaged = self._rebuild()
@@ -155,6 +162,8 @@ class ReplicaEngine:
         reach, memories = (head.reach, head.memories) if head is not None else (0, ())
         self._run(now_ms, self.witness.begin(self.replica.acceptor.promised, reach, memories, replayed))
         self._run(now_ms, self.replica.start())
+        if head is None and alone_until > self.journal.segment_address:
+            self.roll()
         return count
 
     def _lacks(self, entry: Entry) -> bool:
@@ -168,6 +177,8 @@ class ReplicaEngine:
         self._decided.clear()
         head = decode_head(recovery.snapshot) if recovery.snapshot is not None else None
         whole = None
+        if recovery.snapshot is not None and head is None:
+            self.state.restore(recovery.snapshot, recovery.indexes)
         if head is not None:
             pieces = [decode_piece(index) for index in recovery.indexes]
             self.state.restore(head.state, [piece.state for piece in pieces])
@@ -184,11 +195,11 @@ class ReplicaEngine:
             count += 1
             if damage.see(found):
                 replayed.append(Lost())
-            if found.kind == LOCAL:
+            if found.kind in (LOCAL, COMMAND):
                 # Behind damage it may speak of what is not applied; the old copies are still there.
                 if not damage.found:
                     self._apply_through(known)
-                    self.state.apply_local(found.command, found.body_address)
+                    self.state.apply_local(found.command, found.time_ms, found.body_address)
                 continue
             record = put_together(found, self.journal)
             replayed.append(record)
@@ -203,19 +214,11 @@ class ReplicaEngine:
         if head is not None and whole is None:
             whole = self._load_held(head, damage)
         if damage.found:
-            self._check_damage(damage)
+            if head is None and any(span.start < self._alone_until for span in recovery.damaged):
+                raise StorageDamaged("The journal is damaged where it was written before this node had a group.")
+            damage.check([slot for slot in damage.lost_slots if slot not in self._kept], self.history)
             replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
         return head, whole, replayed, count, damage.found or (head is not None and head.known > 0)
-
-    def _check_damage(self, damage: Damage) -> None:
-        """What is lost can be had from others only if it is decided."""
-        lost = [slot for slot in damage.lost_slots if slot not in self._kept]
-        reach = REACH_WINDOWS * self.history.window
-        if not self.history.terms or not damage.is_decided(reach) or any(slot >= damage.known for slot in lost):
-            raise StorageDamaged(
-                "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
-                "it has accepted."
-            )
 
     def _load_held(self, head: Head, damage: Damage) -> records.Whole:
         for held in head.held:
@@ -264,6 +267,11 @@ class ReplicaEngine:
                 pass
             case Received(_, node, Fetch(first_slot)):
                 self._serve(node, first_slot)
+            case Received(_, node, FetchCopy(copy)):
+                self.outgoing += [((node,), each) for each in read_copy(self.journal, self.state, copy)]
+            case Received(message=Copied(copy, body)):
+                if self.repairs.wants(copy, body, self.state):
+                    self.stage_local(copy, (body,))
             case Received(_, node, FetchFile() as wanted):
                 self._serve_file(node, wanted)
             case Received(_, node, Offer() as offer):
@@ -304,20 +312,20 @@ class ReplicaEngine:
 
     def mend(self, span: Span) -> bool:
         """Asks the others at once for what is damaged between two addresses; whether they may have it."""
-        found, asked = self.repairs.find(span)
+        found, asked = self.repairs.find(span, self.state)
         if asked:  # Until what is damaged has come again, a restart must know that it is decided and can be asked for.
             self._stage(self._known())
         return self._ask_for(asked) and found
 
     def ask_again(self) -> int:
-        """Asks the others for what is still damaged, and has not come; how many slots that is."""
-        left = self.repairs.left()
+        """Asks the others for what is still damaged, and has not come; how much that is."""
+        left = self.repairs.left(self.state)
         self._ask_for(left[:ASKED_MAX])
         return len(left)
 
-    def _ask_for(self, slots: list[int]) -> bool:
+    def _ask_for(self, wanted: list[Fetch | FetchCopy]) -> bool:
         others = tuple(node for node in self.history.newest.membership.voters if node != self.replica.node)
-        self.outgoing += [(others, Fetch(slot)) for slot in slots]
+        self.outgoing += [(others, each) for each in wanted]
         return bool(others)
 
     # Those who are behind.
@@ -326,11 +334,14 @@ class ReplicaEngine:
         """Sends what was decided from a slot on, as much as fits; or offers the files, if that is no longer there."""
         if first_slot >= self.applied:
             return
-        slots = range(first_slot, self.applied) if first_slot in self.places else range(0)
+        slots = self.places.from_slot(first_slot, self.applied)
         values = read_values(self.journal, self.places, slots, self._settings)
         if values:
             self.outgoing.append(((node,), Chosen(first_slot, values, self.applied)))
             return
+        if slots:  # It is damaged here, perhaps in the segment that is being written, which no offer holds.
+            address = self.places.record_address(first_slot)
+            self.mend(Span(address, address + 1))
         if self._seals:
             return
         # What has been mended counts for others once it is sealed.
@@ -485,7 +496,8 @@ class ReplicaEngine:
         for each in committed:
             if isinstance(each, Local):
                 record = next(written)
-                self.state.apply_local(each.command, record.body_address)
+                self.repairs.copied(each.command, record.body_address, self.state)
+                self.state.apply_local(each.command, record.time_ms, record.body_address)
                 continue
             for kept in each.records:
                 record = next(written)

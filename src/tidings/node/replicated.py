@@ -20,14 +20,17 @@ import msgspec
 
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
+from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.broker.commands import Command as BrokerCommand
-from tidings.protocols.broker.commands import decode_command, encode_command
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.retention import lowest_address
+from tidings.protocols.broker.retention import carried_place, carries_within, lowest_address
 from tidings.protocols.effects import Persist
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.multipaxos.membership import MEMBERS_MAX
 from tidings.protocols.multipaxos.values import Add, Change, Command, Remove
+from tidings.protocols.ring.commands import decode_command
+from tidings.protocols.ring.policy import RingPolicy
+from tidings.settings import BrokerSettings
 
 MEMBERS_KEPT = 2 * MEMBERS_MAX
 
@@ -88,6 +91,11 @@ Answer = Callable[[Command, int], bool]
 """Applies a command that this node has proposed and answers for it; False if it is somebody else's."""
 
 
+def new_machine(settings: BrokerSettings) -> Machine:
+    """The empty state of a member. Any group may be a ring's, and what its log says of that is applied by everybody."""
+    return Machine(settings, RingPolicy())
+
+
 class BrokerState:
     """The `State` of a replica that is a broker."""
 
@@ -124,11 +132,22 @@ class BrokerState:
                 if heir:
                     self.heirs[self.members[node].address] = heir
 
-    def apply_local(self, command: bytes, address: int) -> None:
-        self._apply(decode_command(command), 0, address)
+    def apply_local(self, command: bytes, time_ms: int, address: int) -> None:
+        self._apply(decode_command(command), time_ms, address)
 
     def move(self, address: int, size_bytes: int, new_address: int) -> None:
         self.machine.move(address, size_bytes, new_address)
+
+    def copies_within(self, start: int, end: int) -> list[bytes]:
+        return [encode_command(carry) for carry in carries_within(self.machine, start, end)]
+
+    def place_of(self, copy: bytes) -> tuple[int, int] | None:
+        try:
+            carry = decode_command(copy)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # Another member of the group made it.
+            return None
+        place = carried_place(self.machine, carry) if isinstance(carry, Carry) else None
+        return None if place is None else (place.address, place.size_bytes)
 
     def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
         """Each command's bodies are a piece, because deliveries read just those."""
@@ -150,7 +169,11 @@ class BrokerState:
         self.machine.mark_sealed()
 
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
-        state = msgspec.msgpack.decode(snapshot, type=ReplicatedState)
+        try:
+            state = msgspec.msgpack.decode(snapshot, type=ReplicatedState)
+        except msgspec.ValidationError:  # A broker alone has no members, and its snapshot begins with a version.
+            self.machine.restore(snapshot, indexes)
+            return
         self.members = {member.number: member for member in state.members}
         self.left, self.heirs = state.left, state.heirs
         self.machine.restore(state.machine, indexes)

@@ -17,11 +17,17 @@ class State(Protocol):
     def apply_change(self, change: Change) -> None:
         """A node comes, votes or goes; who votes is not for the state to judge."""
 
-    def apply_local(self, command: bytes, address: int) -> None:
-        """The same for a command that this replica has given itself."""
+    def apply_local(self, command: bytes, time_ms: int, address: int) -> None:
+        """The same for a command that this node has given itself: for itself only, or when it was alone."""
 
     def move(self, address: int, size_bytes: int, new_address: int) -> None:
         """A command's body lies somewhere else from now on."""
+
+    def copies_within(self, start: int, end: int) -> list[bytes]:
+        """What lies between two addresses: for each body the command for this replica that would copy it."""
+
+    def place_of(self, copy: bytes) -> tuple[int, int] | None:
+        """Where in this replica's journal that lies which such a command, of any replica, copies; and its size."""
 
     def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
         """A command's body in the pieces in which it will be read."""
@@ -33,7 +39,8 @@ class State(Protocol):
         """What `seal` returned last is on its way to the disk: what is gained from now on is for the next index."""
 
     def restore(self, snapshot: bytes, indexes: list[bytes]) -> None:
-        """Takes what `seal` returned, the indexes in their order; into a new state, once."""
+        """Takes what `seal` returned, or was sealed when the node was alone; the indexes in their order; into a new
+        state, once."""
 
     def lowest_address(self, end_address: int) -> int:
         """Below this address the state needs nothing of the journal."""

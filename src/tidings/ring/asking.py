@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
-from tidings.errors import TidingsError, Unavailable, from_number
+from tidings.errors import InvalidRequest, TidingsError, Unavailable, from_number
 from tidings.protocols.broker import messages, operators
-from tidings.transport.curve import ClientOptions
+from tidings.transport.curve import ClientOptions, client_options
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
+from tidings.wire.replication import MATE_NAME
 
 ANSWER_SECONDS = 1.0
 RETRY_SECONDS = 0.2
@@ -119,3 +122,36 @@ class Asking:
                     return answer
             addresses = addresses or list(self.addresses)
         raise Unavailable(f"The change has not come about in {seconds:g} s: {advice}")
+
+
+def is_in_ring(
+    addresses: Sequence[str], keys: str | None, seconds: float = math.inf, takes_alone: bool = False
+) -> bool:
+    """Whether the group of these nodes is in a ring; False if it is not, or if nobody has said so in this time.
+
+    Waits for a node that answers. InvalidRequest if it stands alone, unless that will do.
+    """
+    asking = Asking(addresses, client_options(Path(keys), MATE_NAME) if keys is not None else None)
+    deadline = time.monotonic() + seconds
+    told = False
+    while True:
+        for address in asking.addresses:
+            # A node that has no group yet answers neither, and one that is in a ring answers both.
+            match asking.ask(address, operators.AskMembers(1)):
+                case messages.Failed(_, number, text):
+                    raise from_number(number, f"{address} cannot be joined. {text}")
+                case operators.Members(_, group) if not (group or takes_alone):
+                    raise InvalidRequest(
+                        f"{address} is a broker alone, and in no ring: start it with --ring, or write --into to make "
+                        "a group of it."
+                    )
+                case operators.Members():
+                    answer = asking.ask(address, operators.AskRing(1))
+                    if answer is not None:
+                        return isinstance(answer, operators.Ring)
+        if time.monotonic() >= deadline:
+            return False
+        if not told:
+            told = True
+            print(f"tidings: waiting for an answer from {', '.join(addresses)}", file=sys.stderr, flush=True)
+        time.sleep(RETRY_SECONDS)

@@ -242,8 +242,8 @@ class Trial:
             nodes = []
             for number, address in enumerate(addresses, 1):
                 folder = str(self.folder / f"{group}{number}")
-                command = ["node", "--data", folder, "--bind", address, "--group", ",".join(addresses)]
-                command += [word for contact in contacts for word in ("--join", contact)]
+                command = ["serve", "--data", folder, "--bind", address, "--group", ",".join(addresses)]
+                command += ["--join", ",".join(contacts)] if contacts else ["--ring"]
                 command += ["--dissemination", known.dissemination, *self._arguments]
                 nodes.append(NodeRecord(f"{group}{number}", group, address, folder, tuple(command)))
             write = msgspec.structs.replace(known, nodes=(*known.nodes, *nodes), groups_made=known.groups_made + 1)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from tidings.client import operations
+from tidings.client.future import Future
 from tidings.client.inbox import Inbox, Mark
 from tidings.client.operations import Core, Operation, Until, Wait
-from tidings.client.pending import Pending
 from tidings.client.session import Session
 from tidings.errors import Fenced, TidingsError
 from tidings.simulator.faults import ClientEnd, Pause
@@ -111,7 +111,7 @@ class _Task:
         wait = self.waits_for
         if wait is None:
             return True
-        if isinstance(wait, Pending):
+        if isinstance(wait, Future):
             return True if wait.done else None
         if wait.ready():
             return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tidings.client.future import Future
 from tidings.client.outbox import Outbox
-from tidings.client.parcels import Entry, Single
-from tidings.client.pending import Pending
-from tidings.client.session import Call
+from tidings.client.puts import Entry, Record
+from tidings.client.request import Request
 from tidings.client.stream import Stream
 from tidings.client.streams import Streams
 from tidings.protocols.broker import messages
@@ -48,13 +48,12 @@ def _client_ignores_gaps() -> Iterator[None]:
 def _resend_renumbered() -> Iterator[None]:
     def make(resend: Any) -> Any:
         def planted(self: Outbox, entry: Entry) -> Any:
-            if not isinstance(entry, Single):
+            if not isinstance(entry, Record):
                 return resend(self, entry)
-            self._doubt = [each for each in self._doubt if entry not in each.entries]
+            self._unknown = [each for each in self._unknown if entry not in each.entries]
             self._unsent = [each for each in self._unsent if each is not entry]
-            entry.pending = Pending()
             self.give(entry)
-            return entry.pending
+            return entry.future
 
         return planted
 
@@ -65,11 +64,11 @@ def _resend_renumbered() -> Iterator[None]:
 @mutant("get-before-ack", "get hands a message out before its acknowledgement is durable", ONCE)
 def _get_before_ack() -> Iterator[None]:
     def make(acknowledge: Any) -> Any:
-        def planted(self: Streams, *arguments: Any) -> Call:
-            call: Call = acknowledge(self, *arguments)
-            call.pending = Pending()
-            call.pending.finish(messages.AckDone(0))
-            return call
+        def planted(self: Streams, *arguments: Any) -> Request:
+            request: Request = acknowledge(self, *arguments)
+            request.owner = Future()
+            request.future.finish(messages.AckDone(0))
+            return request
 
         return planted
 

@@ -25,10 +25,12 @@ NEVER_TWICE = ("get", "inbox")
 class _Reading:
     """What the lives of one subscriber have been handed on one subscription."""
 
-    def __init__(self, starts: dict[str, int], mode: Mode, life: int) -> None:
+    def __init__(self, starts: dict[str, int], mode: Mode, life: int, epoch: int) -> None:
         self.starts = starts
         self.life = life
         """The life of the client in which the subscription was made."""
+        self.epoch = epoch
+        """The epoch in which that was done."""
         self.mode = mode
         self.lives: dict[str, int] = {}
         """message -> the first life that was handed it."""
@@ -64,7 +66,8 @@ class EachOnceInOrder(Checker):
             positions, created = existing.result
             if created:
                 starts = {each.topic: each.offset for each in positions}
-                self._readings[key] = _Reading(starts, self.modes[key], self._lives[command.client, command.epoch])
+                life = self._lives[command.client, command.epoch]
+                self._readings[key] = _Reading(starts, self.modes[key], life, command.epoch)
         elif isinstance(command, commands.Unsubscribe):
             self._readings.pop((command.client, command.topics), None)
 
@@ -90,7 +93,7 @@ class EachOnceInOrder(Checker):
         where = f"{process.label} was handed {name} at {topic} {offset}"
         if not self.ledger.holds(topic, offset, name):
             self.broken(f"{where}, and that is not durable")
-        if process.life < (reading.life if reading is not None else self._newest[process.name]):
+        if self._is_older(process, reading):
             return  # An older life, from before a newer one subscribed anew: what it still holds is its own affair.
         if reading is None:
             self.broken(f"{where} without a subscription to {topics}")
@@ -105,6 +108,13 @@ class EachOnceInOrder(Checker):
         self._check_hole(where, reading, process, topic, offset)
         self._check_repetition(where, reading, process.life, message)
         reading.last[process.life, topic] = offset
+
+    def _is_older(self, process: ClientProcess, reading: _Reading | None) -> bool:
+        """Whether a life is from before the subscription; but one that began earlier may have got its epoch later."""
+        if reading is None:
+            return process.life < self._newest[process.name]
+        epochs = (epoch for (name, epoch), life in self._lives.items() if (name, life) == (process.name, process.life))
+        return process.life < reading.life and max(epochs, default=0) <= reading.epoch
 
     def _check_hole(self, where: str, reading: _Reading, process: ClientProcess, topic: str, offset: int) -> None:
         """Everything between the last one and this one was handed out before, or need not be."""

@@ -9,15 +9,21 @@ replays a run.
 A call takes several steps, the ones that the real disk takes. `on_step` is called before each with the
 step and the file's name, and may raise `PowerCut` to end the process there; then call `crash` or `kill`.
 A write that is cut short this way has written some of its bytes.
+
+A mapped file shows what is on the disk, as `mmap` does: a bit that flips does so in every map of the file too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from random import Random
 
+import msgspec
+
 from tidings.journal.disk import Buffer, DiskFull, SyncFailed
-from tidings.journal.folder import TEMPORARY_SUFFIX
+from tidings.journal.folder import MEMBER, TEMPORARY_SUFFIX, FolderNote
 
 SECTOR_SIZE = 512
 ALLOCATED_SIZE = 4096
@@ -30,6 +36,10 @@ class PowerCut(BaseException):
     """The world ends here. Raised by a step hook, and no error: only whoever planted it may catch it."""
 
 
+class _Map(bytearray):
+    """What a map of a file shows; a plain bytearray cannot be referred to weakly."""
+
+
 class _File:
     """The bytes of a file, and how many of them have been synced."""
 
@@ -40,6 +50,18 @@ class _File:
         """Synced bytes that a truncation removed which has not been synced itself."""
         self.grows = False
         """Whether it has room made ahead, of which a crash leaves zeros."""
+        self._maps: list[weakref.ref[_Map]] = []
+
+    def map(self) -> memoryview:
+        shown = _Map(self.content)
+        self._maps = [each for each in self._maps if each() is not None]
+        self._maps.append(weakref.ref(shown))
+        return memoryview(shown).toreadonly()
+
+    def flip(self, position: int, bit: int) -> None:
+        for shown in (self.content, *(each() for each in self._maps)):
+            if shown is not None and position < len(shown):
+                shown[position] ^= 1 << bit
 
     def truncate(self, size: int) -> None:
         if size < self.synced_size:
@@ -67,6 +89,33 @@ class _File:
             self.grows = False
 
 
+class SimulatedFolder:
+    """What `journal.folder` knows of a real folder: the note in it, and which file it was written into."""
+
+    def __init__(self, births: Iterator[int], note: FolderNote | None = None) -> None:
+        self._births = births
+        self._birth = (next(births), 0)
+        self._note = note if note is not None else FolderNote(MEMBER, bytes(16), *self._birth)
+
+    @property
+    def is_copy(self) -> bool:
+        return not self._note.is_of(self._birth)
+
+    def adopt(self) -> None:
+        inode, generation = self._birth
+        self._note = msgspec.structs.replace(self._note, inode=inode, generation=generation)
+
+    def copied(self) -> SimulatedFolder:
+        """The same note in another file."""
+        return SimulatedFolder(self._births, self._note)
+
+    def imaged(self) -> SimulatedFolder:
+        """The same note in the same file."""
+        image = self.copied()
+        image._birth = self._birth
+        return image
+
+
 class SimulatedDisk:
     """The `Disk` of the simulator. `capacity_bytes` may be changed at any time; None is no limit."""
 
@@ -87,6 +136,7 @@ class SimulatedDisk:
         self._durable_settled: dict[str, int] = {}
         """The mark as a power cut may leave it at the earliest."""
         self._fail_next_sync = False
+        self.home = SimulatedFolder(count(1))
 
     # What the journal asks.
 
@@ -175,7 +225,7 @@ class SimulatedDisk:
         return memoryview(bytes(self._files[name].content[position : position + size]))
 
     def map(self, name: str) -> memoryview:
-        return memoryview(bytes(self._files[name].content))
+        return self._files[name].map()
 
     def whereabouts(self, name: str) -> None:
         return None
@@ -226,7 +276,14 @@ class SimulatedDisk:
 
     def copied(self) -> SimulatedDisk:
         """Another disk with all that is written on this one, as a copy of the folder would have it."""
+        copy = self.imaged()
+        copy.home = self.home.copied()
+        return copy
+
+    def imaged(self) -> SimulatedDisk:
+        """The same as an image of the whole volume would have it, in which every file is the one that it was."""
         copy = SimulatedDisk(self._random, salt=self.salt)
+        copy.home = self.home.imaged()
         copy._durable = copy._durable_settled = dict(self._durable)
         for name, file in self._files.items():
             copy._files[name] = twin = _File()
@@ -242,7 +299,7 @@ class SimulatedDisk:
 
     def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
         """Damages one bit of a file, as a bad sector would."""
-        self._files[name].content[position] ^= 1 << bit
+        self._files[name].flip(position, bit)
 
     def lose(self, name: str) -> None:
         """Removes a file behind its owner's back."""

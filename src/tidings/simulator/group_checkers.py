@@ -168,6 +168,8 @@ class OneOwner(GroupChecker):
         self._heard_ms: dict[Session, int] = {}
         self._newest: dict[str, int] = {}
         self._gone: dict[str, None] = {}
+        self._ending: dict[Session, None] = {}
+        """Sessions that have said that they end: a stream of one that begins after that changes nothing."""
         self._opened: dict[str, None] = {}
         self._sent: dict[tuple[str, int], int] = {}
         self._spent: dict[str, None] = {}
@@ -178,6 +180,7 @@ class OneOwner(GroupChecker):
         self._heard_ms.clear()
         for known in (self._gone, self._opened, self._spent):
             known.clear()
+        self._ending.clear()
         self._sent.clear()
 
     def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
@@ -188,6 +191,7 @@ class OneOwner(GroupChecker):
             self._heard_ms[session] = self._now_ms
         elif isinstance(request, messages.Bye):
             self._gone[request.client] = None
+            self._ending[request.client, request.epoch] = None
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
@@ -201,7 +205,8 @@ class OneOwner(GroupChecker):
 
     def on_answer(self, process: ClientProcess, answer: object) -> None:
         if isinstance(answer, messages.Working) and self.hands.begins(process, answer):
-            self._gone.pop(process.name, None)
+            if self.hands.session(process, answer.stream) not in self._ending:
+                self._gone.pop(process.name, None)
             self._opened[process.name] = None
             self._spent.pop(process.name, None)
             self._sent.update({(process.label, each.parcel): 1 for each in answer.kept})

@@ -32,7 +32,13 @@ from tidings.simulator.planting import (
 WORLD = "groups"
 
 
-@mutant("accept-late-settlement", "what a lost member settles is accepted although others have it", STALE, world=WORLD)
+@mutant(
+    "accept-late-settlement",
+    "what a lost member settles is accepted although others have it",
+    STALE,
+    world=WORLD,
+    first_seed=209,
+)
 def _accept_late_settlement() -> Iterator[None]:
     def settle(original: Any) -> Any:
         def planted(self: Lanes, member: str, number: int, offsets: Any, now_ms: int) -> Settlement:
@@ -144,6 +150,18 @@ def _no_grace() -> Iterator[None]:
 @mutant("forget-attempts", "after a restart what dead members had in hand goes out as new", MARKED, world=WORLD)
 def _forget_attempts() -> Iterator[None]:
     with patched(Lanes, "doubt", lambda _: lambda self, until: None):
+        yield
+
+
+@mutant(
+    "keep-what-waited",
+    "a member that comes back keeps as new what it had not handed out, though others may have worked on it",
+    MARKED,
+    world=WORLD,
+    first_seed=7102370038,
+)
+def _keep_what_waited() -> Iterator[None]:
+    with patched(Lanes, "is_first", lambda _: lambda self, offset, attempt: True):
         yield
 
 

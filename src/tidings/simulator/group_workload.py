@@ -29,8 +29,8 @@ LANES_COUNT = 10
 DEAD_LETTERS = "dead"
 
 
-def make_group_world(random: Random, calm_ms: int) -> World:
-    """A world of groups, before anything has happened in it."""
+def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
+    """A world of groups, before anything has happened in it; `tampers` as in `World`."""
     members = MEMBERS[: random.randint(2, 4)]
     lease_ms = random.randint(400, 800)
     plan = _draw_faults(random, members, calm_ms, lease_ms)
@@ -51,7 +51,7 @@ def make_group_world(random: Random, calm_ms: int) -> World:
         attempts_max=4 if dead_letter is not None else None,
     )
     pace = Pace(tick_ms=random.choice((20, 100)), lanes=lanes)
-    world = World(random, plan, broker, draw_journal(random), _draw_client(random), GroupWatch, pace)
+    world = World(random, plan, broker, draw_journal(random), _draw_client(random), GroupWatch, pace, tampers)
     lane_kind: LaneKind = random.choice(("key", "key", "publisher"))
     for name in PUBLISHERS:
         _add_publisher(world, random, name, lane_kind)

@@ -2,7 +2,8 @@
 
 The ledger knows nothing of the broker's indexes, snapshots and restarts. It feeds a reference machine that never
 dies, and keeps for each topic the plain list of the messages that were stored, by offset. Messages are told apart
-by the unique name with which their value begins.
+by the unique name with which their value begins; the rest of a value is always the same byte, so that nothing of it
+changes unseen.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from tidings.journal.disk import Buffer
 from tidings.journal.record import Record
 from tidings.protocols.broker.commands import Command, DeadLetter, Discard, Publish, Stage, Write, decode_command
 from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.ownership import EVERYTHING, OwnershipPolicy
 from tidings.settings import BrokerSettings
 from tidings.wire.codec import decode_columns
 
 SEPARATOR = b"|"
+PADDING = b"."
 
 
 def name_of(value: bytes) -> str:
-    """The unique name of a message."""
-    return value.partition(SEPARATOR)[0].decode()
+    """The unique name of a message; another one if anything of it has changed.
+
+    >>> name_of(b"ann3|..."), name_of(b"ann3|.,."), name_of(b"ann3")
+    ('ann3', "altered: b'ann3|.,.'", 'ann3')
+    """
+    name, _, padding = value.partition(SEPARATOR)
+    return f"altered: {value!r}" if padding.strip(PADDING) else name.decode(errors="replace")
 
 
 class Existing:
@@ -39,8 +47,8 @@ class Existing:
 class Ledger:
     """The topics as they must be."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
-        self.reference = Machine(settings)
+    def __init__(self, settings: BrokerSettings, ownership: OwnershipPolicy = EVERYTHING) -> None:
+        self.reference = Machine(settings, ownership)
         self.slots = 0
         self.topics: dict[str, list[str]] = {}
         self.intended: dict[str, tuple[str, ...]] = {}

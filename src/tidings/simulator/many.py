@@ -4,6 +4,7 @@ many processes there are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 from collections import deque
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from tidings.simulator.run import Result
 from tidings.simulator.worlds import run_seed, world_at
 
+_LOG = logging.getLogger("tidings")
 CHUNK = 10
 """Seeds that a process takes at a time."""
 
@@ -49,7 +51,18 @@ def run_many(
 
 def silence() -> None:
     """Simulated disks tear and rot all the time: what the log would say of it is not news."""
-    logging.getLogger("tidings").setLevel(logging.ERROR)
+    _LOG.setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """The same for a while: whoever else logs in this process is heard again afterwards."""
+    before = _LOG.level
+    silence()
+    try:
+        yield
+    finally:
+        _LOG.setLevel(before)
 
 
 def _run_chunk(first_seed: int, places: range, mutant: str | None, kind: str) -> list[Result]:

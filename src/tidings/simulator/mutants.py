@@ -12,14 +12,15 @@ from tidings.simulator import (
     client_mutants,
     group_mutants,
     journal_mutants,
+    served_mutants,
     stage_mutants,
     stream_mutants,
     tampering_mutants,
 )
+from tidings.simulator.cluster import flip_mutants, ring_mutants
 from tidings.simulator.cluster import mutants as cluster_mutants
-from tidings.simulator.cluster import ring_mutants
+from tidings.simulator.paxos import copy_mutants, witness_mutants
 from tidings.simulator.paxos import mutants as paxos_mutants
-from tidings.simulator.paxos import witness_mutants
 from tidings.simulator.planting import MUTANTS, Mutant
 
 __all__ = [
@@ -28,10 +29,13 @@ __all__ = [
     "broker_mutants",
     "client_mutants",
     "cluster_mutants",
+    "copy_mutants",
+    "flip_mutants",
     "group_mutants",
     "journal_mutants",
     "paxos_mutants",
     "ring_mutants",
+    "served_mutants",
     "stage_mutants",
     "stream_mutants",
     "tampering_mutants",

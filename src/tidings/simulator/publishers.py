@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from tidings.client import operations
 from tidings.client.operations import Operation, Until
-from tidings.client.parcels import Bulk, Entry
+from tidings.client.puts import Bulk, Entry
+from tidings.client.request import Identity
 from tidings.client.rows import Source
-from tidings.client.session import Identity
 from tidings.errors import OutOfSequence, Overloaded, Unavailable
 from tidings.simulator.client import ClientProcess
-from tidings.simulator.ledger import SEPARATOR
+from tidings.simulator.ledger import PADDING, SEPARATOR
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Script:
         self.done = False
 
     def value(self, random: Random, name: str) -> bytes:
-        return name.encode() + SEPARATOR + b"." * random.randint(0, self.padding_max)
+        return name.encode() + SEPARATOR + PADDING * random.randint(0, self.padding_max)
 
 
 def insist(me: ClientProcess, attempt: Callable[[], Operation[T]]) -> Operation[T]:
@@ -64,7 +64,8 @@ def _give(me: ClientProcess, script: Script, item: Item, who: Identity, with_id:
     me.world.watch.on_given(me, name, topics)
     value = script.value(me.world.random, name)
     key = script.keys.get(name)
-    return operations.give(me.core, topics, value, key=key, id=name if with_id else None, identity=who)
+    record = operations.make_record(me.core, topics, value, key=key, id=name if with_id else None)
+    return operations.give(me.core, record, who)
 
 
 def _outcome(me: ClientProcess, entry: Entry, who: Identity) -> Operation[Any]:
@@ -138,9 +139,7 @@ def _publish_from(me: ClientProcess, script: Script, position: int, who: Identit
             values = [script.value(random, each) for each in many]
             keys = [script.keys.get(each) for each in many] if script.keys else None
             entry = Bulk(topics[0], Source(values, keys, me.core.now_us))
-            me.session.now_ms = me.world.now_ms
-            who.outbox.give(entry)
-            receipts = yield from _outcome(me, entry, who)
+            receipts = yield from _outcome(me, operations.give(me.core, entry, who), who)
             watch.on_many(me, topics[0], many, receipts)
         else:
             receipts = yield from _outcome(me, _give(me, script, script.items[position], who, False), who)
@@ -161,12 +160,12 @@ def keyed(me: ClientProcess, script: Script) -> Operation[None]:
         while left and len(under_way) < script.window:
             item = left.pop(0)
             under_way[item[1]] = (item, _give(me, script, item, who, True))
-        yield Until(lambda: any(entry.pending.done for _, entry in under_way.values()))
+        yield Until(lambda: any(entry.future.done for _, entry in under_way.values()))
         for name, (_, entry) in list(under_way.items()):
-            if entry.pending.done:
+            if entry.future.done:
                 del under_way[name]
                 try:
-                    me.world.watch.on_receipts(me, name, entry.pending.outcome())  # type: ignore[arg-type]
+                    me.world.watch.on_receipts(me, name, entry.future.outcome())  # type: ignore[arg-type]
                     script.confirmed[name] = None
                 except (Unavailable, Overloaded, OutOfSequence) as error:
                     me.world.note(me.label, f"is not sure of {name}: {type(error).__name__}")
@@ -178,7 +177,7 @@ def keyed(me: ClientProcess, script: Script) -> Operation[None]:
 
 
 def _any_done(under_way: list[tuple[Item, Entry]]) -> bool:
-    return any(entry.pending.done for _, entry in under_way)
+    return any(entry.future.done for _, entry in under_way)
 
 
 def careless(me: ClientProcess, script: Script) -> Operation[None]:
@@ -194,14 +193,14 @@ def careless(me: ClientProcess, script: Script) -> Operation[None]:
                 script.position += 1
             under_way.append((item, _give(me, script, item, who, False)))
         yield Until(partial(_any_done, under_way))
-        done = [pair for pair in under_way if pair[1].pending.done]
-        under_way = [pair for pair in under_way if not pair[1].pending.done]
+        done = [pair for pair in under_way if pair[1].future.done]
+        under_way = [pair for pair in under_way if not pair[1].future.done]
         for item, entry in done:
-            if not entry.pending.done:  # Sent again together with one before it.
+            if not entry.future.done:  # Sent again together with one before it.
                 under_way.append((item, entry))
                 continue
             try:
-                me.world.watch.on_receipts(me, item[1], entry.pending.outcome())  # type: ignore[arg-type]
+                me.world.watch.on_receipts(me, item[1], entry.future.outcome())  # type: ignore[arg-type]
             except Unavailable:
                 if random.random() < 0.5 and not entry.gone:
                     me.world.note(me.label, f"sends {item[1]} again as it was")

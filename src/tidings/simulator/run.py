@@ -43,18 +43,24 @@ class Result(msgspec.Struct, frozen=True):
     world: str = "topics"
 
 
+def tampered_kind(seed: int) -> str:
+    """Of which kind the tampered world of a seed is: up to its end it is just that world of the same seed."""
+    return Random(f"who lives in {seed}").choice(("topics", "topics", "groups", "stages"))
+
+
 def make_world(seed: int, kind: str = "topics") -> World:
     """The world of a seed, before anything has happened in it."""
     random = Random(seed)
+    tampers = kind == TAMPERED
+    if tampers:
+        kind = tampered_kind(seed)
     if kind == "groups":
-        return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
+        return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
     if kind == "stages":
-        return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX))
+        return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
     names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
     plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
-    world = World(
-        random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=kind == TAMPERED
-    )
+    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=tampers)
     populate(world, names)
     return world
 

@@ -12,6 +12,7 @@ from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
 from tidings.simulator.ledger import Existing, name_of
 from tidings.simulator.watch import Watch
+from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
@@ -57,6 +58,13 @@ class EachBatchOnce(Checker):
             missing = [number for number in range(query.noted) if (query.publisher, number) not in self._visible]
             if missing:
                 self.broken(f"the batches {missing} of {query.publisher} are noted and not visible")
+        for stage in engine.broker.machine.stages.stages.values():
+            _, _, batches = self.ledger.staged[stage.name]
+            for number, staged in enumerate(stage.batches, 1):
+                body = engine.journal.read(staged.address, staged.size_bytes)
+                found = [name_of(value) for value in decode_columns(body).values]
+                if (staged.topic, found) != batches[number]:
+                    self.broken(f"{stage.name} holds {found} for {staged.topic}, and {batches[number]} was staged")
 
 
 class RangesAreTrue(Checker):

@@ -20,8 +20,8 @@ READERS = ["rex"]
 PUBLISHERS = ["ann"]
 
 
-def make_stage_world(random: Random, calm_ms: int) -> World:
-    """A world of stages, before anything has happened in it."""
+def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
+    """A world of stages, before anything has happened in it; `tampers` as in `World`."""
     queries = QUERIES[: random.randint(1, 2)]
     publishers = PUBLISHERS[: random.randint(0, 1)]
     plan = draw_faults(random, [*queries, *queries, *READERS, *publishers], calm_ms, SILENCE_MS)
@@ -40,7 +40,7 @@ def make_stage_world(random: Random, calm_ms: int) -> World:
         read_bytes_max=random.choice((1, 500, 100_000)),
         stage_age_ms=random.choice((2_000, 86_400_000, 86_400_000)),
     )
-    world = World(random, plan, broker, draw_journal(random), draw_client(random), StageWatch)
+    world = World(random, plan, broker, draw_journal(random), draw_client(random), StageWatch, tampers=tampers)
     for name in queries:
         _add_query(world, random, name)
     for name in publishers:

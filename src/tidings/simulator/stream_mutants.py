@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from tidings.client.member import Member
-from tidings.client.session import Call, Session
+from tidings.client.request import Request
+from tidings.client.session import Session
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.groups import Group
 from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.sharing import Sharing, spread
-from tidings.simulator.planting import LANES, OWNER, PROGRESS, SETTLED, STALE, mutant, patched
+from tidings.simulator.planting import LANES, MARKED, OWNER, PROGRESS, SETTLED, STALE, mutant, patched
 
 WORLD = "groups"
 
@@ -53,7 +54,7 @@ def _begin_before_claims() -> Iterator[None]:
     SETTLED,
     LANES,
     world=WORLD,
-    first_seed=13,
+    first_seed=10,
 )
 def _begin_while_settling() -> Iterator[None]:
     def make(on_beginning: Any) -> Any:
@@ -94,7 +95,7 @@ def _room_begins_stream() -> Iterator[None]:
     OWNER,
     LANES,
     world=WORLD,
-    first_seed=103,
+    first_seed=347,
 )
 def _begin_old_stream() -> Iterator[None]:
     def make(on_work: Any) -> Any:
@@ -192,17 +193,32 @@ def _keep_waiting() -> Iterator[None]:
     "what waits for an answer goes on waiting when nobody wants the answer",
     PROGRESS,
     world=WORLD,
-    first_seed=749,
+    first_seed=391,
 )
 def _hold_forever() -> Iterator[None]:
     def make(forget: Any) -> Any:
-        def planted(self: Session, call: Call) -> None:
-            if self._outstanding.pop(call.number, None) is not None:
-                call.identity.outstanding -= 1
+        def planted(self: Session, request: Request) -> None:
+            if self._outstanding.pop(request.number, None) is not None:
+                request.identity.outstanding -= 1
             else:
-                forget(self, call)
+                forget(self, request)
 
         return planted
 
     with patched(Session, "forget", make):
+        yield
+
+
+@mutant(
+    "hand-out-while-claiming",
+    "a member hands out what it has just said not to be handed out",
+    MARKED,
+    world=WORLD,
+    first_seed=763000664146,
+)
+def _hand_out_while_claiming() -> Iterator[None]:
+    def planted(self: Member) -> bool:
+        return bool(self._queue) and not self.releases
+
+    with patched(Member, "ready", lambda _: planted):
         yield

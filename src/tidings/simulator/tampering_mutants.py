@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from tidings.journal import journal, recovery, segment
 from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import Disk
 from tidings.journal.recovery import Found, Inventory
 from tidings.journal.segment import Envelope
+from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.progress import Progress
+from tidings.protocols.broker.snapshots import Snapshot
+from tidings.protocols.broker.stages import StagesState
 from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.planting import mutant, patched
+from tidings.simulator.served import RULE as SERVED_RULE
 from tidings.simulator.tampering import RULE, TAMPERED
 
 _mutant = partial(mutant, world=TAMPERED)
@@ -44,7 +51,7 @@ def _cut_what_is_damaged() -> Iterator[None]:
         yield
 
 
-@_mutant("skip-what-is-damaged", "a broker without others goes on behind a damaged record", RULE, first_seed=17)
+@_mutant("skip-what-is-damaged", "a broker without others goes on behind a damaged record", RULE, first_seed=27)
 def _skip_what_is_damaged() -> Iterator[None]:
     def make(recover: Any) -> Any:
         return lambda self, skips_damage=False: recover(self, True)
@@ -97,10 +104,54 @@ def _begin_anew() -> Iterator[None]:
         yield
 
 
+def _with_snapshot_made_up(without: Callable[[Snapshot], Snapshot]) -> Iterator[None]:
+    """A snapshot that got lost is taken to be what another source tells, which does not know everything."""
+    known: dict[int, Envelope] = {}
+
+    def make_encode(encode: Any) -> Any:
+        def planted(envelope: Envelope, salt: int = 0) -> Any:
+            known[envelope.next_slot] = envelope
+            return encode(envelope, salt)
+
+        return planted
+
+    def make_survey(survey: Any) -> Any:
+        def planted(disk: Disk) -> Found:
+            names = disk.names()
+            slot = (segment.slots_of(names, segment.JOURNAL_SUFFIX) or [0])[-1]
+            name = segment.snapshot_name(slot)
+            if name not in names and slot in known:
+                state = without(msgspec.msgpack.decode(known[slot].payload, type=Snapshot))
+                made_up = known[slot]._replace(payload=msgspec.msgpack.encode(state))
+                disk.replace(name, segment.encode_snapshot(made_up, disk.salt))
+            found: Found = survey(disk)
+            return found
+
+        return planted
+
+    with patched(segment, "encode_snapshot", make_encode), patched(journal, "survey", make_survey):
+        yield
+
+
+@_mutant("groups-from-nothing", "with a lost snapshot the progress of every group begins from nothing", RULE)
+def _groups_from_nothing() -> Iterator[None]:
+    def begin(group: GroupState) -> GroupState:
+        return msgspec.structs.replace(group, progress=Progress(0).encode())
+
+    yield from _with_snapshot_made_up(
+        lambda state: msgspec.structs.replace(state, groups=[begin(group) for group in state.groups])
+    )
+
+
+@_mutant("queries-from-nothing", "with a lost snapshot nothing is known of what queries have published", RULE)
+def _queries_from_nothing() -> Iterator[None]:
+    yield from _with_snapshot_made_up(lambda state: msgspec.structs.replace(state, stages=StagesState()))
+
+
 # What is in them.
 
 
-@_mutant("read-unchecked", "what is read is not compared with the sum of its block", RULE, first_seed=114)
+@_mutant("read-unchecked", "what is read is not compared with the sum of its block", RULE, SERVED_RULE, first_seed=114)
 def _read_unchecked() -> Iterator[None]:
     def planted(self: Checked, position: int, size: int) -> memoryview:
         return self._disk.read_at(self._name, position, size)
@@ -109,7 +160,7 @@ def _read_unchecked() -> Iterator[None]:
         yield
 
 
-@_mutant("zeros-for-damage", "what is damaged is read as zeros", RULE)
+@_mutant("zeros-for-damage", "what is damaged is read as zeros", RULE, SERVED_RULE)
 def _zeros_for_damage() -> Iterator[None]:
     def make(read: Any) -> Any:
         def planted(self: Checked, position: int, size: int) -> memoryview:

@@ -11,6 +11,7 @@ from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.faults import FaultPlan
 from tidings.simulator.network import Network
 from tidings.simulator.populated import PopulatedWorld
+from tidings.simulator.served import SERVED, check_served
 from tidings.simulator.tampering import TAMPERINGS, check_tampered
 from tidings.simulator.watch import Watch
 
@@ -81,6 +82,10 @@ class World(PopulatedWorld):
             self.broker.end("kill")
             for kind in TAMPERINGS:
                 self.note("world", check_tampered(kind, self.broker.disk, self._older, self.random, self._look_at))
+            for kind in SERVED:
+                random = Random(f"{kind} after {self.plan}")  # What else happens in a world stays what it is.
+                broker = self.broker
+                self.note("world", check_served(kind, broker.disk, random, broker.clock(), broker.open_on))
 
     def _look_at(self, disk: SimulatedDisk) -> None:
         """Opens a copy of the broker's disk and compares all of it with what should be there."""

@@ -39,8 +39,8 @@ class MateRouter(Router):
 
     def __init__(self, settings: NodeSettings, frame_bytes_max: int) -> None:
         self._mates: dict[Mate | Node, zmq.Socket[bytes]] = {}
-        super().__init__(settings, frame_bytes_max)
         self._mate_options = curve.client_options(Path(settings.keys), MATE_NAME) if settings.keys is not None else None
+        super().__init__(settings, frame_bytes_max)
 
     def send_all(self, outgoing: Sequence[tuple[Peer | Mate | Node, list[Frame]]]) -> None:
         """Sends frames in order, to clients and to other members; what cannot be sent is dropped."""

@@ -17,8 +17,6 @@ What cannot be sent, or is not what it should be, is dropped and counted (`refus
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ import zmq
 from tidings.errors import InvalidRequest, ProtocolError, Unauthorized, Unavailable
 from tidings.settings import PeerSettings
 from tidings.transport import curve, frames
+from tidings.transport.bell import Bell
 from tidings.wire.peers import check_address, decode_header, encode_header
 
 LINGER_MS = 1_000
@@ -102,12 +101,10 @@ class PeerSockets:
             self._close_door()
             raise
         self._header = encode_header(self.address, life)
-        self._ear, self._bell = os.pipe()
-        os.set_blocking(self._ear, False)
-        os.set_blocking(self._bell, False)
+        self._bell = Bell()
         self._poller = zmq.Poller()
         self._poller.register(self._door, zmq.POLLIN)
-        self._poller.register(self._ear, zmq.POLLIN)
+        self._poller.register(self._bell.ear, zmq.POLLIN)
 
     def _bind(self) -> None:
         settings, door = self._settings, self._door
@@ -144,20 +141,18 @@ class PeerSockets:
     @property
     def wake_descriptor(self) -> int:
         """Where a byte may be written to end a wait, by a signal handler for instance."""
-        return self._bell
+        return self._bell.rope
 
     def wake(self) -> None:
-        """Ends a wait; may be called from any thread."""
-        with contextlib.suppress(BlockingIOError):  # A full pipe has woken it already.
-            os.write(self._bell, b"\0")
+        """Ends a wait; may be called from any thread, also when all is closed."""
+        self._bell.ring()
 
     def wait(self, timeout_ms: int) -> None:
         """Waits until something has come, a connection has broken, or `wake` was called."""
         ready = dict(self._poller.poll(timeout_ms))
-        if self._ear in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._ear, 4096)
-        if len(ready) > (self._door in ready) + (self._ear in ready):
+        if self._bell.ear in ready:
+            self._bell.hush()
+        if len(ready) > (self._door in ready) + (self._bell.ear in ready):
             for peer in [peer for peer, link in self._links.items() if link.monitor in ready]:
                 self._lose(peer)
 
@@ -203,6 +198,10 @@ class PeerSockets:
         monitor = self._context.socket(zmq.PAIR)
         link = Link(dealer, monitor, now_ms)
         try:
+            # libzmq gives a connection that broke and must not reconnect up by itself, and by this option. With the
+            # default, which is without a limit, what is queued there keeps the context from ending, however the socket
+            # is closed later.
+            dealer.linger = 0
             dealer.ipv6 = "[" in peer
             dealer.maxmsgsize = 1_024  # Nothing ever comes back on it.
             dealer.sndhwm = settings.queued_messages_max
@@ -312,8 +311,7 @@ class PeerSockets:
         for peer in list(self._links):
             self._disconnect(peer, LINGER_MS)
         self._close_door()
-        os.close(self._ear)
-        os.close(self._bell)
+        self._bell.close()
 
     def _close_door(self) -> None:
         self._door.close(linger=LINGER_MS)

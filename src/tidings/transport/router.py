@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ import zmq
 from tidings.errors import InvalidRequest, Unavailable
 from tidings.settings import MIB, NodeSettings
 from tidings.transport import curve, frames
+from tidings.transport.bell import Bell
 from tidings.transport.zeromq import DealerLink
 
 Peer = bytes | tuple[bytes]
@@ -63,24 +62,21 @@ class Router:
             self.close(0)
             raise
         self._keyed = settings.keys is not None
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._bell = Bell()
         self._waker = select.poll()
-        self._waker.register(self._wake_read, select.POLLIN)
+        self._waker.register(self._bell.ear, select.POLLIN)
         self._waiter = select.poll()
-        self._waiter.register(self._wake_read, select.POLLIN)
+        self._waiter.register(self._bell.ear, select.POLLIN)
         self._waiter.register(int(self._socket.fd), select.POLLIN)
 
     @property
     def wake_descriptor(self) -> int:
         """Where a byte may be written to wake the loop, by a signal handler for instance."""
-        return self._wake_write
+        return self._bell.rope
 
     def wake(self) -> None:
-        """Ends the loop's wait; may be called from any thread."""
-        with contextlib.suppress(BlockingIOError):  # A full pipe has woken it already.
-            os.write(self._wake_write, b"\0")
+        """Ends the loop's wait; may be called from any thread, also when the door is closed."""
+        self._bell.ring()
 
     def link(self) -> DealerLink:
         """A connection from inside this process; may be called from any thread, and must be closed before the router.
@@ -94,9 +90,8 @@ class Router:
         if reading and frames.is_readable(self._socket):  # With many clients there mostly is.
             return True
         for descriptor, _ in (self._waiter if reading else self._waker).poll(timeout_ms):
-            if descriptor == self._wake_read:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
+            if descriptor == self._bell.ear:
+                self._bell.hush()
         return reading and frames.is_readable(self._socket)
 
     def receive(self, count_max: int) -> Iterator[tuple[Peer, list[bytes | memoryview], str | None]]:
@@ -151,6 +146,5 @@ class Router:
         if self._authenticator is not None:
             self._authenticator.close()
         self._context.term()
-        if hasattr(self, "_wake_read"):
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        if hasattr(self, "_bell"):
+            self._bell.close()

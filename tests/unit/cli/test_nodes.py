@@ -9,6 +9,7 @@ from threading import Thread
 import pytest
 
 from tidings.cli import main
+from tidings.cli.node import moved
 from tidings.peer.node import PeerNode
 from tidings.peer.stacks import LayerSettings
 from tidings.settings import PeerSettings
@@ -61,6 +62,7 @@ def test_an_overlay_that_is_not_whole_is_an_error(address: str, capsys: pytest.C
         (["nodes", "--at", "nowhere"], 1, "write tcp://HOST:PORT"),
         (["nodes", "--keys", "keys"], 1, "--as NAME"),
         (["nodes", "dance"], 2, "invalid choice"),
+        (["node", "--group", "tcp://127.0.0.1:7401"], 2, "unrecognized arguments: --group"),
         (["node", "--overlay", "star"], 2, "invalid choice"),
         (["node", "--join", "nowhere"], 1, "cannot join by 'tcp://nowhere'"),
         (["node", "--join", "tcp://192.0.2.1:7500"], 1, "without keys no other is spoken to"),
@@ -76,3 +78,22 @@ def test_what_is_wrong_is_one_sentence(
     assert main(arguments) == code
     error = capsys.readouterr().err
     assert complaint in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--data d", "serve --ring --data d"),
+        ("--data=d --group tcp://a:1 --verbose", "serve --ring --data d --group tcp://a:1"),
+        ("--overlay chord --data d --founders=2 --join a:1 --join b:1", "serve --data d --join a:1 --join b:1"),
+        ("--data d --into tcp://a:1 --address tcp://b:1", "serve --data d --into tcp://a:1 --advertise tcp://b:1"),
+    ],
+)
+def test_a_node_with_data_is_a_server_and_a_hint_says_so(
+    old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert moved(old.split()) == new.split()
+    assert capsys.readouterr().err == (
+        f"tidings: write `tidings {new}` instead; `tidings node --data` goes in the next release.\n"
+    )
+    assert moved(["--bind", "tcp://127.0.0.1:7500", "--join", "a:1"]) is None

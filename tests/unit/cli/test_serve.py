@@ -14,7 +14,9 @@ import pytest
 
 from tidings import cli
 from tidings.cli import main
-from tidings.node import loop
+from tidings.journal.folder import BROKER
+from tidings.node import process
+from tidings.node.loop import Door
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 
 SOURCE = Path(cli.__file__).parents[2]
@@ -30,23 +32,23 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
-    """What `serve` handed to the loop, which here only says that it is ready."""
+    """What `serve` handed to the node, which here only says that it is ready."""
     seen: Served = {}
 
     def serve(
         data: Path,
-        broker: BrokerSettings,
-        journal: JournalSettings,
-        node: NodeSettings,
+        role: str,
+        configuration: process.NodeConfiguration,
         on_ready: Callable[[str], None],
-        doors: Sequence[loop.Door],
+        doors: Sequence[Door],
     ) -> None:
         on_ready("tcp://127.0.0.1:12345")
         ready = Path("address")
-        seen.update(data=data, broker=broker, journal=journal, node=node, doors=len(doors))
+        broker, journal, node, *_ = configuration
+        seen.update(data=data, role=role, broker=broker, journal=journal, node=node, doors=len(doors))
         seen["ready"] = ready.read_text() if ready.exists() else None
 
-    monkeypatch.setattr(loop, "serve", serve)
+    monkeypatch.setattr(process, "serve", serve)
     return seen
 
 
@@ -56,6 +58,7 @@ def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str
     assert main(argv.split()) == 0
     assert served == {
         "data": Path("data"),
+        "role": BROKER,
         "broker": BrokerSettings(
             topics="on-publish",
             admins=("alice", "bob"),

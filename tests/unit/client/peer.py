@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidings.client.parcels import Bulk, Single
-from tidings.client.pending import Pending
-from tidings.client.rows import Row, Source
-from tidings.client.session import Identity, Session
+from tidings.client.future import Future
+from tidings.client.puts import Bulk, Record
+from tidings.client.request import Identity
+from tidings.client.rows import Source
+from tidings.client.session import Session
 from tidings.errors import NoSuchTopic, NotSubscribed, TidingsError
 from tidings.message import Columns, TopicInfo
 from tidings.protocols.broker import messages as m
@@ -77,10 +78,10 @@ class Script:
             self.time_out()
         self.frames()
 
-    def put(self, topics: str | tuple[str, ...], value: bytes, who: Identity | None = None, **more: Any) -> Single:
+    def put(self, topics: str | tuple[str, ...], value: bytes, who: Identity | None = None, **more: Any) -> Record:
         self.session.now_ms = self.now_ms
         names = (topics,) if isinstance(topics, str) else topics
-        entry = Single(names, Row(value), **more)
+        entry = Record(names, value, **more)
         (who or self.session.main).outbox.give(entry)
         return entry
 
@@ -289,7 +290,7 @@ class SmallBroker:
         return [request for request in self.requests if isinstance(request, kind)]
 
 
-def outcome(pending: Pending[Any]) -> Any:
-    """The result of a Pending, which must be there."""
-    assert pending.done
-    return pending.outcome()
+def outcome(future: Future[Any]) -> Any:
+    """The result of a Future, which must be there."""
+    assert future.done
+    return future.outcome()

@@ -38,7 +38,7 @@ def test_a_redirect_is_followed_at_once_with_the_same_bytes_in_the_same_order() 
     assert script.places == [B, C]
     for call in (calls[0], calls[2]):
         script.answer(m.Topics(call.number, ()))
-    assert all(call.pending.outcome() == m.Topics(call.number, ()) for call in calls)
+    assert all(call.future.outcome() == m.Topics(call.number, ()) for call in calls)
 
 
 def test_one_address_is_enough_to_find_a_group() -> None:
@@ -76,7 +76,7 @@ def test_what_comes_over_the_connection_that_is_left_no_longer_counts() -> None:
     assert script.places == [B]
     script.store(first, 1)
     script.store(second, 1)
-    assert [entry.pending.done and entry.pending.error for entry in entries] == [None, None]
+    assert [entry.future.done and entry.future.error for entry in entries] == [None, None]
 
 
 def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() -> None:
@@ -102,7 +102,7 @@ def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() 
     assert script.places == [B, C]
     for call in (early, late):
         script.answer(m.Topics(call.number, ()))
-        assert call.pending.done
+        assert call.future.done
     assert (early.copies, late.copies) == (3, 2)
 
 
@@ -127,7 +127,7 @@ def test_redirects_are_counted_from_the_last_answer_of_a_leader() -> None:
         script.answer(m.Elsewhere(call.number, leader, MEMBERS))
         assert len(script.frames()) == 1
         script.answer(m.Topics(call.number, ()))
-        assert call.pending.done
+        assert call.future.done
 
 
 def test_an_answer_during_a_pause_is_dropped_like_one_that_got_lost() -> None:
@@ -136,7 +136,7 @@ def test_an_answer_during_a_pause_is_dropped_like_one_that_got_lost() -> None:
     script.frames()
     script.answer(m.Elsewhere(calls[0].number, ""))
     script.answer(m.Topics(calls[1].number, ()))
-    assert not calls[1].pending.done
+    assert not calls[1].future.done
     script.wait(100)
     assert len(script.frames()) == 2
 
@@ -148,7 +148,7 @@ def test_a_call_waits_as_long_as_for_a_single_broker_and_no_longer(says: str, ti
     script = Script(address=GROUP, timeout_ms=timeout_ms, retries=retries)
     call = ask(script)
     began_ms, sent = script.now_ms, 0
-    while not call.pending.done:
+    while not call.future.done:
         frames = script.frames()
         sent += len(frames)
         if frames and says == "nobody":
@@ -161,15 +161,15 @@ def test_a_call_waits_as_long_as_for_a_single_broker_and_no_longer(says: str, ti
         assert due_ms is not None
         assert due_ms > script.now_ms
         script.wait(due_ms - script.now_ms)
-    assert isinstance(call.pending.error, Unavailable)
-    assert A in str(call.pending.error)
+    assert isinstance(call.future.error, Unavailable)
+    assert A in str(call.future.error)
     assert script.now_ms - began_ms == timeout_ms * retries
     assert sent <= REDIRECTS_MAX + 2 * (5 + timeout_ms * retries // 100)
     script.frames()
     again = ask(script)
     assert len(script.frames()) == 1
     script.answer(m.Topics(again.number, ()))
-    assert again.pending.done
+    assert again.future.done
 
 
 def test_a_member_that_does_not_answer_is_left_for_the_next() -> None:
@@ -182,7 +182,7 @@ def test_a_member_that_does_not_answer_is_left_for_the_next() -> None:
         assert script.frames() == first
         assert script.places[-1] == place
     script.answer(m.Topics(call.number, ()))
-    assert call.pending.done
+    assert call.future.done
 
 
 def test_a_slow_leader_is_not_left_as_long_as_it_says_anything() -> None:
@@ -194,7 +194,7 @@ def test_a_slow_leader_is_not_left_as_long_as_it_says_anything() -> None:
         script.answer(m.Topics(quick.number, ()))
     script.frames()
     assert script.reopened == 0
-    assert not slow.pending.done
+    assert not slow.future.done
     script.wait(script.session.settings.timeout_ms - 6 * (PATIENCE_MS - 100))
     assert len(script.frames()) == 1  # After a whole time-out the request is taken for lost.
     assert script.places == [B]
@@ -271,7 +271,7 @@ def test_a_reader_is_not_given_up_as_long_as_somebody_leads() -> None:
         script.answer(m.Elsewhere(put.request, B if script.session.route.at == A else A, MEMBERS))
         assert {type(request) for request in script.sent()} == {m.Put, m.Flow}
         script.store(put, 1)
-        assert entry.pending.done
+        assert entry.future.done
         script.wait(300)
     assert script.session.failures == 0
     assert script.session.streams.of(("news",)).error is None
@@ -312,8 +312,8 @@ def test_puts_in_flight_are_stored_once_by_the_new_leader() -> None:
     script.answer(m.PutDone(puts[1].request, (m.Stored(None, ((0, 2),)),)))  # The dead leader had stored that one.
     for number, put in enumerate(puts[2:], start=3):
         script.store(put, number)
-    assert [entry.pending.error for entry in entries] == [None] * 4
-    assert all(entry.pending.done for entry in entries)
+    assert [entry.future.error for entry in entries] == [None] * 4
+    assert all(entry.future.done for entry in entries)
 
 
 def test_a_member_of_a_consumer_group_says_at_the_new_leader_what_it_has_in_hand() -> None:
@@ -342,5 +342,5 @@ def test_who_was_silent_until_everything_was_given_up_is_not_asked_first_again()
         script.frames()
         script.wait(PATIENCE_MS // 4)
         with pytest.raises(Unavailable):
-            call.pending.outcome()
+            call.future.outcome()
         assert script.session.route.at == place

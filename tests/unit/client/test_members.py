@@ -290,6 +290,20 @@ def test_a_new_connection_says_what_is_in_hand_and_settles_again_what_was_not_co
     assert (hand(shop.member), shop.member.refused) == ([], 0)
 
 
+def test_nothing_is_handed_out_between_saying_what_is_in_hand_and_the_answer() -> None:
+    """C9: what was said not to be handed out may be another's as new by now, also if the connection breaks again."""
+    shop = Shop()
+    shop.parcel(1, 0, 1, 2)
+    assert shop.take() == [(0, 1)]
+    for _ in range(2):
+        shop.session.members.open(shop.member)
+        (work,) = shop.sent()
+        assert work.taken == ((0, 1),)
+        assert shop.take(9) == []
+    shop.answer(m.Working(work.request, work.stream, (m.Kept(7, 1, ((0, 2),)),)))
+    assert shop.take(9) == [(1, 1)]
+
+
 def test_a_settlement_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
     """C11: the broker says what this member has settled itself; the rest was settled by another."""
     shop = Shop()
@@ -478,7 +492,7 @@ def test_a_new_epoch_joins_again_before_it_works() -> None:
     shop.answer(m.Welcome(hello.request, 2, *LIMITS))
     sent = {type(each): each for each in shop.sent()}
     shop.answer(m.Topics(sent[m.AskTopics].request, ()))
-    assert asked.pending.done
+    assert asked.future.done
     assert sent[m.Join].epoch == 2
     shop.answer(m.JoinDone(sent[m.Join].request, False))
     assert shop.stand().epoch == 2

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.client.peer import LIMITS, TOKEN, Script, outcome
-from tidings.client.parcels import Together
-from tidings.client.rows import Row
+from tidings.client.puts import Record, Together
 from tidings.errors import (
     Fenced,
     InvalidRequest,
@@ -38,7 +37,7 @@ def test_a_named_client_asks_where_its_numbers_stand_and_goes_on_from_there() ->
     (put,) = script.sent()
     assert targets(put) == [("news", 42)]
     script.store(put, 900)
-    assert outcome(entry.pending) == [Receipt("news", 900)]
+    assert outcome(entry.future) == [Receipt("news", 900)]
     script.put("news", b"again")
     assert targets(script.sent()[0]) == [("news", 43)]  # Asked once.
 
@@ -59,7 +58,7 @@ def test_the_first_goes_alone_and_the_pile_goes_as_one() -> None:
     ((pile, values),) = script.sent_values()
     assert (targets(pile), values) == ([("news", 3)], [b"1", b"2", b"3", b"4"])
     script.answer(m.PutDone(pile.request, (m.Stored(20, ((1, 7),)),)))
-    assert [outcome(entry.pending)[0] for entry in entries] == [
+    assert [outcome(entry.future)[0] for entry in entries] == [
         Receipt("news", 10),
         Receipt("news", 20),
         Receipt("news", 7, True),  # An id that the topic had taken before.
@@ -107,7 +106,7 @@ def test_a_put_to_several_topics_keeps_its_place_among_the_others() -> None:
         ([("sport", 3)], [b"d"]),
     ]
     script.answer(m.PutDone(sent[1][0].request, (m.Stored(5), m.Stored(8))))
-    assert outcome(both.pending) == [Receipt("news", 5), Receipt("sport", 8)]
+    assert outcome(both.future) == [Receipt("news", 5), Receipt("sport", 8)]
     script.store(sent[0][0], 4)
     assert [(targets(put), values) for put, values in script.sent_values()] == [([("news", 5)], [b"c"])]
 
@@ -121,13 +120,13 @@ def test_after_a_refusal_the_number_is_asked_for_again(error: type[Exception]) -
     waiting = script.put("news", b"b")
     (put,) = script.sent()
     script.refuse(put.request, error)  # type: ignore[arg-type]
-    assert isinstance(refused.pending.error, error)
+    assert isinstance(refused.future.error, error)
     (ask,) = script.sent()
     assert isinstance(ask, m.AskSequence)
     script.answer(m.Sequence(ask.request, 1))
     ((put, values),) = script.sent_values()
     assert (targets(put), values) == ([("news", 2)], [b"b"])
-    assert not waiting.pending.done
+    assert not waiting.future.done
 
 
 def test_the_number_is_asked_for_only_when_nothing_is_in_flight() -> None:
@@ -152,11 +151,11 @@ def test_a_put_in_doubt_is_sent_again_as_it_was() -> None:
     entry = script.put("news", b"a")
     first = script.frames()
     script.run_out_of_tries()
-    assert isinstance(entry.pending.error, Unavailable)
+    assert isinstance(entry.future.error, Unavailable)
     script.session.main.outbox.resend(entry)
     assert script.frames() == first
     script.answer(m.PutDone(entry_number(first), (m.Stored(None, ((0, 3),)),)))
-    assert outcome(entry.pending) == [Receipt("news", 3, True)]
+    assert outcome(entry.future) == [Receipt("news", 3, True)]
     script.put("news", b"b")
     assert targets(script.sent()[0]) == [("news", 3)]  # And the numbers go on without a question.
 
@@ -178,7 +177,7 @@ def test_everything_in_doubt_is_sent_again_in_order() -> None:
     assert (targets(put), values) == ([("news", 3)], [b"b", b"c"])
     script.store(put, 2)
     assert outcome(script.session.main.outbox.resend(entries[0])) == [Receipt("news", 1)]
-    assert outcome(entries[2].pending) == [Receipt("news", 3)]
+    assert outcome(entries[2].future) == [Receipt("news", 3)]
 
 
 def test_another_put_ends_the_doubt_in_a_new_epoch() -> None:
@@ -204,7 +203,7 @@ def test_another_put_ends_the_doubt_in_a_new_epoch() -> None:
     (put,) = script.sent()
     assert (targets(put), put.epoch) == ([("news", 2)], 2)
     script.store(put, 1)
-    assert outcome(after.pending) == [Receipt("news", 1)]
+    assert outcome(after.future) == [Receipt("news", 1)]
     gone = script.session.main.outbox.resend(doubtful)
     assert isinstance(gone.error, OutOfSequence)
 
@@ -219,7 +218,7 @@ def test_a_session_that_was_taken_over_does_not_take_back() -> None:
     (check,) = script.sent()
     script.refuse(check.request, Fenced)
     assert script.sent() == []
-    assert isinstance(after.pending.error, Fenced)
+    assert isinstance(after.future.error, Fenced)
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -232,7 +231,7 @@ def test_when_one_of_two_copies_is_refused_a_new_epoch_tells_about_the_other(sto
     script.time_out()
     script.frames()
     script.refuse(put.request, LimitReached)
-    assert not entry.pending.done
+    assert not entry.future.done
     (check,) = script.sent()
     script.answer(m.BeatDone(check.request, ()))
     (hello,) = script.sent()
@@ -241,10 +240,10 @@ def test_when_one_of_two_copies_is_refused_a_new_epoch_tells_about_the_other(sto
     assert (again.part, again.epoch) == (put.part, 2)
     if stored:
         script.answer(m.PutDone(again.request, (m.Stored(None, ((0, 1),)),)))
-        assert outcome(entry.pending) == [Receipt("news", 1, True)]
+        assert outcome(entry.future) == [Receipt("news", 1, True)]
     else:
         script.refuse(again.request, LimitReached)
-        assert isinstance(entry.pending.error, LimitReached)
+        assert isinstance(entry.future.error, LimitReached)
 
 
 def test_overloaded_for_one_copy_says_nothing_about_the_other() -> None:
@@ -256,12 +255,12 @@ def test_overloaded_for_one_copy_says_nothing_about_the_other() -> None:
     script.time_out()
     script.frames()
     script.refuse(put.request, Overloaded)
-    assert not entry.pending.done
+    assert not entry.future.done
     script.time_out()
     (again,) = script.sent()
     assert again == put
     script.answer(m.PutDone(put.request, (m.Stored(None, ((0, 1),)),)))
-    assert outcome(entry.pending) == [Receipt("news", 1, True)]
+    assert outcome(entry.future) == [Receipt("news", 1, True)]
 
 
 def test_numbers_go_on_after_everything_that_was_given_one() -> None:
@@ -275,7 +274,7 @@ def test_numbers_go_on_after_everything_that_was_given_one() -> None:
     script.session.main.outbox.resend(entry)
     assert script.frames() == [first[0]]
     script.answer(m.PutDone(entry_number([first[0]]), (m.Stored(None, ((0, 1), (1, 2))),)))
-    assert outcome(entry.pending) == Receipts("news", 1, 4, 2)
+    assert outcome(entry.future) == Receipts("news", 1, 4, 2)
     script.put("news", b"e")
     assert targets(script.sent()[0]) == [("news", 6)]
 
@@ -293,8 +292,8 @@ def test_a_put_in_doubt_stays_so_when_the_new_epoch_is_refused() -> None:
     script.answer(m.BeatDone(check.request, ()))
     (hello,) = script.sent()
     script.refuse(hello.request, Overloaded)
-    assert isinstance(doubtful.pending.error, Unavailable)
-    assert script.session.main.outbox.in_doubt("news")
+    assert isinstance(doubtful.future.error, Unavailable)
+    assert script.session.main.outbox.has_unknown("news")
 
 
 def test_only_what_is_tied_to_it_is_sent_again_with_it() -> None:
@@ -316,9 +315,9 @@ def test_the_last_sequence_is_not_asked_for_while_a_put_is_in_doubt() -> None:
     doubtful = script.put("news", b"a")
     script.run_out_of_tries()
     outbox = script.session.main.outbox
-    assert outbox.in_doubt("news")
-    outbox.end_doubt("news")
-    assert not outbox.in_doubt("news")
+    assert outbox.has_unknown("news")
+    outbox.fence_unknown("news")
+    assert not outbox.has_unknown("news")
     outbox.last_sequence("news")
     (check,) = script.sent()
     assert isinstance(check, m.Beat)
@@ -346,7 +345,7 @@ def test_put_many_keeps_a_window_and_reads_its_values_as_it_opens() -> None:
         script.store(put, 100 + stored)
         stored += len(given)
         sent += script.sent_values()
-    assert outcome(entry.pending) == Receipts("news", 100, 35)
+    assert outcome(entry.future) == Receipts("news", 100, 35)
 
 
 def test_put_many_takes_text_keys_and_bounds_its_batches_by_size() -> None:
@@ -365,13 +364,13 @@ def test_put_many_with_what_does_not_fit(values: list[object], keys: list[bytes]
     entry = script.put_many("news", values, keys)
     for put in script.sent():
         script.store(put, 0)
-    assert isinstance(entry.pending.error, InvalidRequest)
+    assert isinstance(entry.future.error, InvalidRequest)
 
 
 def test_put_many_of_nothing_and_of_one_value() -> None:
     script = Script()
     script.sure("news")
-    assert outcome(script.put_many("news", []).pending) == Receipts("news", None, 0)
+    assert outcome(script.put_many("news", []).future) == Receipts("news", None, 0)
     with pytest.raises(InvalidRequest):
         script.put_many("news", b"one")
 
@@ -380,7 +379,7 @@ def test_put_many_refuses_a_message_above_the_limit() -> None:
     script = Script()
     script.sure("news")
     entry = script.put_many("news", [b"x" * (1024 * 1024 + 1)])
-    assert isinstance(entry.pending.error, MessageTooLarge)
+    assert isinstance(entry.future.error, MessageTooLarge)
 
 
 def test_an_iterable_that_raises_ends_put_many_with_its_own_error() -> None:
@@ -394,7 +393,7 @@ def test_an_iterable_that_raises_ends_put_many_with_its_own_error() -> None:
     entry = script.put_many("news", values())
     for put in script.sent():
         script.store(put, 5)
-    assert isinstance(entry.pending.error, KeyError)
+    assert isinstance(entry.future.error, KeyError)
 
 
 def test_put_many_in_doubt_goes_on_where_it_was() -> None:
@@ -406,8 +405,8 @@ def test_put_many_in_doubt_goes_on_where_it_was() -> None:
     script.answer(m.PutDone(entry_number(first), (m.Stored(1),)))
     third = script.frames()
     script.run_out_of_tries()
-    assert isinstance(entry.pending.error, Unavailable)
-    assert vars(entry.pending.error)["receipts"] == Receipts("news", 1, 2)
+    assert isinstance(entry.future.error, Unavailable)
+    assert vars(entry.future.error)["receipts"] == Receipts("news", 1, 2)
     script.session.main.outbox.resend(entry)
     assert script.frames() == [first[1], third[0]]
     script.answer(m.PutDone(entry_number([first[1]]), (m.Stored(None, ((0, 3), (1, 4))),)))
@@ -415,7 +414,7 @@ def test_put_many_in_doubt_goes_on_where_it_was() -> None:
     ((put, values),) = script.sent_values()
     assert (targets(put), values) == ([("news", 8)], [b"6"])
     script.store(put, 7)
-    assert outcome(entry.pending) == Receipts("news", 1, 7, 2)
+    assert outcome(entry.future) == Receipts("news", 1, 7, 2)
 
 
 def test_what_was_never_sent_of_many_goes_with_those_in_doubt() -> None:
@@ -433,7 +432,7 @@ def test_what_was_never_sent_of_many_goes_with_those_in_doubt() -> None:
     script.answer(m.BeatDone(check.request, ()))
     (hello,) = script.sent()
     script.refuse(hello.request, Overloaded)
-    assert isinstance(entry.pending.error, Unavailable)
+    assert isinstance(entry.future.error, Unavailable)
     script.session.main.outbox.resend(entry)
     (hello,) = script.sent()
     script.answer(m.Welcome(hello.request, 2, *LIMITS))
@@ -448,7 +447,7 @@ def test_what_was_never_sent_of_many_goes_with_those_in_doubt() -> None:
     ((last, values),) = script.sent_values()
     assert (targets(last), values) == ([("news", 6)], [b"e"])
     script.store(last, 5)
-    assert outcome(entry.pending) == Receipts("news", 1, 5)
+    assert outcome(entry.future) == Receipts("news", 1, 5)
 
 
 def test_put_many_stops_at_a_refusal() -> None:
@@ -457,9 +456,9 @@ def test_put_many_stops_at_a_refusal() -> None:
     entry = script.put_many("news", [b"%d" % i for i in range(9)])
     first, second = script.sent()
     script.refuse(first.request, Overloaded)
-    assert not entry.pending.done
+    assert not entry.future.done
     script.refuse(second.request, OutOfSequence)
-    assert isinstance(entry.pending.error, Overloaded)
+    assert isinstance(entry.future.error, Overloaded)
     assert script.sent() == []
 
 
@@ -484,7 +483,7 @@ def test_a_number_given_by_the_caller() -> None:
     (put,) = script.sent()
     assert targets(put) == [("news", 7)]
     script.answer(m.PutDone(put.request, (m.Stored(None, ((0, 3),)),)))
-    assert outcome(entry.pending) == [Receipt("news", 3, True)]
+    assert outcome(entry.future) == [Receipt("news", 3, True)]
     script.put("news", b"b")  # A repetition says nothing about the next number.
     assert isinstance(script.sent()[0], m.AskSequence)
 
@@ -493,17 +492,17 @@ def test_too_many_waiting_messages_are_overloaded() -> None:
     script = Script(waiting_messages_max=2)
     script.sure("news")
     entries = [script.put("news", b"x") for _ in range(4)]
-    assert [entry.pending.done for entry in entries] == [False, False, False, True]
-    assert isinstance(entries[3].pending.error, Overloaded)
+    assert [entry.future.done for entry in entries] == [False, False, False, True]
+    assert isinstance(entries[3].future.error, Overloaded)
 
 
 def test_a_transaction_takes_its_place_among_the_puts() -> None:
-    script = Script()
+    script = Script(batch_messages=2)
     script.sure("news", "out")
     script.put("out", b"a")
     script.put("out", b"b")
     ack = m.Acknowledgement(("news",), (m.Position("news", 5),))
-    entry = Together(("out",), [(("out",), [Row(b"x"), Row(b"y")]), (("out",), [Row(b"z")])], (ack,))
+    entry = Together([Record(("out",), value) for value in (b"x", b"y", b"z")], (ack,))
     script.session.main.outbox.give(entry)
     (put,) = script.sent()
     script.store(put, 1)
@@ -513,23 +512,23 @@ def test_a_transaction_takes_its_place_among_the_puts() -> None:
     assert commit.parts == (m.Part((m.Target("out", 4),), 2), m.Part((m.Target("out", 6),), 1))
     assert commit.acknowledgements == (ack,)
     script.answer(m.CommitDone(commit.request, ((m.Stored(3),), (m.Stored(5),))))
-    assert outcome(entry.pending) == [[Receipt("out", 3)], [Receipt("out", 4)], [Receipt("out", 5)]]
+    assert outcome(entry.future) == [[Receipt("out", 3)], [Receipt("out", 4)], [Receipt("out", 5)]]
 
 
 def test_a_transaction_in_doubt_is_ended_before_anything_follows_it() -> None:
     """Z10: whether it happened decides whether its messages come again, so it is never left open."""
     script = Script()
     script.sure("out")
-    entry = Together(("out",), [(("out",), [Row(b"x")])], ())
+    entry = Together([Record(("out",), b"x")], ())
     script.session.main.outbox.give(entry)
     first = script.frames()
     script.run_out_of_tries()
-    assert isinstance(entry.pending.error, Unavailable)
+    assert isinstance(entry.future.error, Unavailable)
     script.put("out", b"after")
     sent = script.frames()
     assert sent[0] == first[0]
     script.answer(m.CommitDone(entry_number(first), ((m.Stored(1),),)))
-    assert outcome(entry.pending) == [[Receipt("out", 1)]]
+    assert outcome(entry.future) == [[Receipt("out", 1)]]
 
 
 def test_an_answer_that_does_not_fit_is_not_taken_for_a_receipt() -> None:
@@ -538,4 +537,4 @@ def test_an_answer_that_does_not_fit_is_not_taken_for_a_receipt() -> None:
     entry = script.put("news", b"a")
     (put,) = script.sent()
     script.answer(m.PutDone(put.request, ()))
-    assert isinstance(entry.pending.error, ProtocolError)
+    assert isinstance(entry.future.error, ProtocolError)

@@ -34,7 +34,9 @@ ROLES = (BROKER, MEMBER, RING)
 
 
 def use(path: Path, role: str = BROKER) -> None:
-    Folder(path, role).close()
+    folder = Folder(path, role)
+    folder.enter()
+    folder.close()
 
 
 def copied(path: Path) -> bool:
@@ -70,7 +72,7 @@ def test_a_role_that_this_release_does_not_know_is_not_taken_for_another(tmp_pat
     assert note is not None
     content = tidings_note(note.id, b"archive")
     (tmp_path / FOLDER_NAME).write_bytes(encode_note(FOLDER_NAME, 0, content))
-    with pytest.raises(StorageDamaged, match="does not know: use a newer tidings"):
+    with pytest.raises(InvalidRequest, match="does not know: use a newer tidings"):
         use(tmp_path)
 
 
@@ -85,6 +87,7 @@ def test_each_folder_has_a_salt_of_its_own_and_keeps_it(tmp_path: Path) -> None:
     for name in ("one", "two"):
         for _ in range(2):
             folder = Folder(tmp_path / name, BROKER)
+            folder.enter()
             salts.add(folder.salt)
             folder.close()
     assert len(salts) == 2

@@ -209,6 +209,8 @@ class Members:
         return welcome.epoch
 
 
-def put(client: str, epoch: int, sequence: int, *values: bytes, request: int = 2) -> tuple[messages.Put, Columns]:
-    part = messages.Part((messages.Target("news", sequence),), len(values))
+def put(
+    client: str, epoch: int, sequence: int, *values: bytes, request: int = 2, topic: str = "news"
+) -> tuple[messages.Put, Columns]:
+    part = messages.Part((messages.Target(topic, sequence),), len(values))
     return messages.Put(request, client, epoch, part), Columns(1, client, list(values))

@@ -25,7 +25,7 @@ from tidings.journal.record import Record
 from tidings.journal.segment import SEGMENT_HEADER_SIZE
 from tidings.node.replica import ReplicaEngine
 from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
-from tidings.protocols.multipaxos.messages import Chosen, Fetch
+from tidings.protocols.multipaxos.messages import Chosen, Fetch, FetchCopy
 from tidings.protocols.multipaxos.values import Ballot
 from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.paxos.row import Carry, Row
@@ -55,6 +55,28 @@ def record_of(engine: ReplicaEngine, slot: int) -> Record:
 
 
 # In the segment that is being written.
+
+
+def test_who_is_behind_gets_what_is_damaged_here_once_the_others_have_sent_it() -> None:
+    """No file that could be offered holds it, and nothing that happens need ever seal the segment."""
+    disk = make_disk()
+    engine = open_engine(disk, 2)
+    follow(engine, 5)
+    damage(disk, engine, engine.places.record_address(3))
+    receive(engine, 4, Fetch(3))
+    assert [(nodes, message) for nodes, message in engine.outgoing if isinstance(message, Fetch)] == [
+        ((1, 3), Fetch(3))
+    ]
+    commit(engine)
+    messages(engine)
+    receive(engine, 4, Fetch(3))
+    assert not any(isinstance(message, Fetch) for message in messages(engine)), "once is enough"
+    receive(engine, 1, Chosen(3, (command(3),), 6))
+    commit(engine)
+    receive(engine, 4, Fetch(3))
+    [chosen] = [message for message in messages(engine) if isinstance(message, Chosen)]
+    assert chosen.first_slot == 3
+    assert chosen.values[0] == command(3)
 
 
 def test_a_decided_slot_that_is_lost_is_fetched_from_the_others() -> None:
@@ -268,7 +290,7 @@ def check_all(engine: ReplicaEngine) -> int:
         address, damaged = engine.journal.scrub(address, engine.journal.size_bytes)
         for each in damaged:
             engine.mend(each.span)
-    return len(engine.repairs.left())
+    return sum(isinstance(each, Fetch) for each in engine.repairs.left(engine.state))
 
 
 def test_a_sealed_slot_that_is_damaged_is_fetched_and_found_at_its_new_place() -> None:
@@ -347,7 +369,7 @@ def test_what_is_damaged_is_asked_for_until_it_comes_or_is_needed_no_longer() ->
     check_all(engine)
     messages(engine)
     engine.ask_again()
-    assert messages(engine) == [Fetch(8)]
+    assert messages(engine) == [Fetch(8), FetchCopy(msgspec.msgpack.encode(Carry(7)))], "as its slot, or as a copy"
     follow(engine, 60, first=17)
     assert 8 not in engine.places
     messages(engine)

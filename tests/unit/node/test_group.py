@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.node.members import FOUNDERS, GROUP, Members, Node, address_of, put
-from tidings.node.group import CANDIDATE_SILENCE_MS_MAX
 from tidings.node.identity import Identity
+from tidings.node.membership import CANDIDATE_SILENCE_MS_MAX
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
 from tidings.protocols.multipaxos.messages import Accept, Accepted, Chosen
@@ -472,7 +472,7 @@ def test_nobody_is_added_who_does_not_ask_to_join() -> None:
     assert isinstance(answer, messages.Failed)
     assert answer.text == (
         "Nobody at tcp://127.0.0.1:7004 asks to join: start it with `tidings serve --data DIR --bind "
-        f"tcp://127.0.0.1:7004 --join {','.join(ADDRESSES)}`, then add it."
+        f"tcp://127.0.0.1:7004 --into {','.join(ADDRESSES)}`, then add it."
     )
 
 

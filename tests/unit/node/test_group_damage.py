@@ -10,7 +10,10 @@ from tests.unit.node.members import Members, Node
 from tests.unit.node.test_group import store, values_of
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
+from tidings.node.group import REPAIR_EVERY_MS
 from tidings.protocols.broker import bulk, messages
+from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, Trim, encode_command
+from tidings.protocols.broker.retention import carries_within
 from tidings.settings import JournalSettings
 
 COUNT = 40
@@ -138,3 +141,80 @@ def _is_whole(node: Node) -> bool:
         return values_of(node) == VALUES
     except StorageDamaged:
         return False
+
+
+def copy_forward(group: Members, node: Node, offset: int) -> None:
+    """Has a member copy a stored message to its journal's end, as retention does, and that sealed."""
+    machine = node.engine.broker.machine
+    address = machine.topics["news"].addresses[offset]
+    [carry] = carries_within(machine, address, address + 1)
+    body = bytes(node.engine.journal.read(address, machine.topics["news"].sizes[offset]))
+    node.engine._stage_carry(carry, (body,))
+    group.settle()
+    assert machine.topics["news"].addresses[offset] > address
+    node.engine.replica.roll()
+    group.hello(group.leader(), "somebody")
+    assert machine.topics["news"].addresses[offset] < node.engine.journal.segment_address
+
+
+def test_a_copy_that_was_carried_forward_comes_from_another_too() -> None:
+    """Z11: it lies in no slot's record any more; the others have it elsewhere, and one as a copy, too."""
+    group = make_group()
+    leader = group.leader()
+    other = next(node for node in group.nodes.values() if node is not leader)
+    for node in (leader, other):
+        copy_forward(group, node, 3)
+    address = flip(leader, 3)
+    assert not leader.engine.replica.places.within(address - 200, address + 1)
+    assert isinstance(read(group, leader, 0, COUNT), bulk.ReadDone)
+    assert heard_values(leader, "peer") == VALUES
+    assert values_of(leader) == VALUES
+    leader.restart(group.now_ms)
+    group.pass_ms(3_000)
+    assert values_of(leader) == VALUES
+
+
+def test_what_the_others_have_carried_forward_comes_from_their_copies() -> None:
+    """Z11: they no longer have the slot, and they do have the message."""
+    group = make_group()
+    leader = group.leader()
+    for node in group.nodes.values():
+        if node is not leader:
+            copy_forward(group, node, 3)
+            node.engine.replica.places.begin_at(node.engine.replica.applied)
+    address = flip(leader, 3)
+    assert leader.engine.replica.places.within(0, address)
+    assert read(group, leader, 0, COUNT) is None, "they do not have its slot"
+    group.pass_ms(2 * REPAIR_EVERY_MS)
+    assert heard_values(leader, "peer") == VALUES
+    assert values_of(leader) == VALUES
+
+
+def test_a_copy_that_nobody_has_whole_is_not_made_up() -> None:
+    group = make_group()
+    for node in group.nodes.values():
+        copy_forward(group, node, 3)
+        flip(node, 3)
+    leader = group.leader()
+    assert read(group, leader, 3, 4) is None, "it waits for the others"
+    group.pass_ms(7_000)
+    (failed,) = [each for who, each, _ in leader.heard if isinstance(each, messages.Failed)]
+    assert failed.number == StorageDamaged.number
+
+
+def test_what_another_member_asks_for_is_looked_at_before_it_is_believed() -> None:
+    leader = make_group().leader()
+    state = leader.engine.replica.state
+    carried = Carried("news", 3, leader.engine.broker.machine.topics["news"].sizes[3])
+    assert state.place_of(encode_command(Carry((carried,)))) is not None
+    wrong = [
+        Carry(()),
+        Carry((carried, carried)),
+        Carry((Carried("nothing", 3, carried.size_bytes),)),
+        Carry((Carried("news", COUNT + 9, carried.size_bytes),)),
+        Carry((Carried("news", 3, carried.size_bytes + 1),)),
+        Carry((), (CarriedStage("nothing", 1, 10, 0),)),
+        Trim(()),
+    ]
+    assert [state.place_of(encode_command(each)) for each in wrong] == [None] * len(wrong)
+    assert [state.place_of(data) for data in (b"", b"\xff\xff", b"\x91" * 5_000)] == [None] * 3

@@ -33,10 +33,17 @@ class Shop(Desk):
         self.hello(member, token)
         return self.ask(messages.Join(1, member, self.epochs[member], "workers", "jobs", **options))
 
-    def work(self, member: str, room: int = 100, held: tuple[messages.Held, ...] = (), new: bool = True) -> Any:
+    def work(
+        self,
+        member: str,
+        room: int = 100,
+        held: tuple[messages.Held, ...] = (),
+        new: bool = True,
+        taken: tuple[tuple[int, int], ...] | None = None,
+    ) -> Any:
         self.streams[member] = self.streams.get(member, 0) + new
         request = messages.Work(
-            5, member, self.epochs[member], "workers", "jobs", self.streams[member], room, held, new
+            5, member, self.epochs[member], "workers", "jobs", self.streams[member], room, held, new, taken
         )
         self.say([codec.encode(request)], peer=member)
         self.commit()
@@ -217,6 +224,41 @@ def test_after_a_restart_nothing_is_given_out_before_all_members_are_back() -> N
     for member in ("ann", "bob"):
         lane = held[member][0] % 2
         assert shop.values(member) == [f"p{lane}-5"]
+
+
+def test_after_a_restart_only_what_is_handed_out_stays_with_its_member() -> None:
+    """C9: another member may have worked on the rest in the life before, so that goes out again, and marked."""
+    shop = Shop("ann", "bob")
+    shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
+    shop.restart()
+    shop.got.clear()
+    in_hand = (messages.Held(1, ((0, 2),)), messages.Held(2, ((2, 3),)))
+    working = shop.work("ann", held=in_hand, taken=((0, 1),))
+    assert [kept.ranges for kept in working.kept] == [((0, 1),)], "and nothing that is behind it in its lane"
+    shop.work("bob")
+    assert shop.got == {"ann": [(2, 2, [(1, b"two"), (2, b"three")])]}
+
+
+def test_what_came_back_from_another_member_is_not_kept_as_new() -> None:
+    """C9: ann was silent too long, bob gave back what had been hers, and she still has it in hand as new."""
+    shop = Shop("ann", "bob")
+    shop.publish(("k", "one"))
+    [member] = shop.got
+    other = "bob" if member == "ann" else "ann"
+    shop.now_ms += shop.settings.lease_ms + 1
+    shop.ask(messages.Beat(9, other, shop.epochs[other], ()))
+    shop.engine.tick(shop.now_ms)
+    shop.listen()
+    [(parcel, attempt, _)] = shop.got[other]
+    shop.work(other, new=False, taken=((0, 1),))
+    release = messages.Release(
+        6, other, shop.epochs[other], "workers", "jobs", 1, messages.Settlement(parcel, ((0, 1),)), 60_000
+    )
+    shop.say([codec.encode(release)], peer=other)
+    shop.commit()
+    shop.listen()
+    working = shop.work(member, held=(messages.Held(1, ((0, 1),)),), taken=())
+    assert (attempt, working.kept) == (2, ())
 
 
 def test_after_a_restart_a_member_that_stays_away_is_waited_for_as_long_as_its_lease() -> None:

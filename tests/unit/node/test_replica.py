@@ -475,8 +475,9 @@ def test_a_damaged_record_is_not_served() -> None:
     disk.flip_bit(files.journal_name(segment.first_slot), place - segment.base_address + 70)
     again = open_engine(disk, 2, records_max=6)
     assert ask(again, 1) == [Chosen(1, (command(1), command(2)), again.applied)]
-    (offer,) = ask(again, 3)
+    asked, offer = ask(again, 3)
     assert isinstance(offer, Offer)
+    assert asked == Fetch(3), "it wants it for itself too"
 
 
 def test_who_has_sealed_nothing_yet_does_so_when_its_files_are_wanted() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.node.members import FOUNDERS
 from tidings.errors import TidingsError
 from tidings.message import Columns
-from tidings.node.replicated import MEMBERS_KEPT, BrokerState, pack, unpack
+from tidings.node.replicated import MEMBERS_KEPT, BrokerState, new_machine, pack, unpack
 from tidings.protocols.broker.commands import BatchWrite, Carried, Carry, Open, Trim, Write, decode_command
 from tidings.protocols.broker.commands import encode_command as encode
 from tidings.protocols.broker.machine import Machine
@@ -15,6 +15,9 @@ from tidings.protocols.broker.messages import Target
 from tidings.protocols.effects import Persist
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.multipaxos.values import Add, Command, Promote, Remove
+from tidings.protocols.ring.arcs import WHOLE
+from tidings.protocols.ring.commands import Claim
+from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 
@@ -104,12 +107,24 @@ def test_a_command_that_is_refused_changes_nothing_and_stops_nothing() -> None:
     assert list(state.machine.topics["news"].sizes) == [len(BODIES[1])]
 
 
+def test_a_member_of_any_group_applies_what_its_log_says_of_a_ring() -> None:
+    """Also from a snapshot: the group may have become a ring's while this member was away."""
+    state = make_state(new_machine(BrokerSettings()))
+    state.apply(value(77, OPEN, Persist(Claim((WHOLE,)))), 1_000)
+    restored = make_state(new_machine(BrokerSettings()))
+    index, snapshot = state.seal()
+    restored.restore(snapshot, [index])
+    for each in (state, restored):
+        ring = ring_of(each.machine)
+        assert ring is not None and ring.arcs == (WHOLE,)
+
+
 def test_what_a_node_gives_itself_moves_its_own_addresses_alone() -> None:
     state, other = make_state(), make_state()
     for each in (state, other):
         each.apply(value(77, OPEN, write(1, BODIES[0])), 1_000)
     before = list(other.machine.topics["news"].addresses)
-    state.apply_local(encode(Carry((Carried("news", 0, len(BODIES[0])),))), 9_000)
+    state.apply_local(encode(Carry((Carried("news", 0, len(BODIES[0])),))), 0, 9_000)
     assert list(state.machine.topics["news"].addresses) == [9_000]
     assert list(other.machine.topics["news"].addresses) == before
     state.move(9_000, len(BODIES[0]), 12_000)

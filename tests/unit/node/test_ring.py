@@ -12,12 +12,15 @@ from tidings.message import Columns
 from tidings.node.ring.engine import RingEngine
 from tidings.node.ring.leading import FAREWELL_MS
 from tidings.protocols.broker import bulk, messages, operators
+from tidings.protocols.multipaxos.messages import Accept, Prepare
+from tidings.protocols.multipaxos.values import Ballot
 from tidings.protocols.ring.arcs import WHOLE, common, joined
 from tidings.protocols.ring.handover_messages import Nothing
 from tidings.protocols.ring.messages import Back, Card, Gone, Relay, Turned, Word
 from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import RingSettings
 from tidings.wire import codec
+from tidings.wire.replication import encode_message as encode_mate
 from tidings.wire.ring import Node as ToNode
 from tidings.wire.ring import decode_header, encode_message
 
@@ -105,6 +108,33 @@ def test_when_a_leader_dies_its_visitors_are_told_to_come_again_and_nothing_over
     assert ring.answer(node, b"reader", 21) == ring.answer(node, b"reader", 0)
     assert isinstance(ring.put(node, "ann", epoch, "news", b"first"), messages.PutDone)
     assert ring.values("news") == [b"first"]
+
+
+def test_a_card_names_the_ballot_by_which_the_leader_leads() -> None:
+    """A ballot that its node only asks for may never be won: under its number the next leader would not be believed."""
+    ring = Rings(1, 3)
+    node, leader = follower_of(ring), ring.leader_of(ring.groups[0])
+    assert leader is not None
+    number, replica = leader.identity.number, node.engine.replica.replica
+    led = replica.leader_ballot
+    for each in ring.nodes.values():
+        card = each.engine.card()
+        assert (card.leader, card.term, card.leader_number) == (leader.address, led.number, led.node)
+        assert led.node == number
+    next_ballot = Ballot(led.number + 1, number)
+    from_leader(ring, node, Prepare(next_ballot, replica.log.decided))
+    assert replica.acceptor.promised == next_ballot
+    card = node.engine.card()
+    assert (card.leader, card.term, card.leader_number) == ("", 0, 0)
+    from_leader(ring, node, Accept(next_ballot, replica.log.decided, (), replica.log.decided, 1))
+    known = node.engine.directory.card(node.identity.group)
+    assert known is not None
+    assert (known.leader, known.term, known.leader_number) == (leader.address, next_ballot.number, number)
+
+
+def from_leader(ring: Rings, node: RingNode, message: Prepare | Accept) -> None:
+    header = (node.identity.group, message.ballot.node, node.identity.number)
+    node.engine.receive(ring.now_ms, b"node", encode_mate(message, *header))
 
 
 def test_a_reader_whose_stream_is_unknown_hears_so_with_its_next_beat() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -60,7 +62,9 @@ class Host:
         node, thread = self.nodes.pop(address)
         node.stop()
         thread.join(30.0)
-        assert not thread.is_alive(), "it does not end"
+        frame = sys._current_frames().get(thread.ident or 0)
+        where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        assert not thread.is_alive(), f"it does not end, and is at\n{where}"
 
     def close(self) -> None:
         for caller in self._callers:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from tests.unit.protocols.circle import NODES, sent, timers, told
 from tidings.errors import InvalidRequest
-from tidings.protocols.chord import Chord, ChordSettings, Isolated, Links, NeighboursChanged, identifier, stable_links
+from tidings.protocols.chord import (
+    Chord,
+    ChordSettings,
+    Isolated,
+    Links,
+    NeighboursChanged,
+    Settle,
+    identifier,
+    stable_links,
+)
 from tidings.protocols.chord.identifiers import SIZE, between, distance, within
 from tidings.protocols.chord.messages import (
     JOIN,
@@ -24,7 +33,7 @@ from tidings.protocols.chord.messages import (
     TellLinks,
 )
 from tidings.protocols.chord.ring import Ring
-from tidings.protocols.stack import Effect, Event, Message, NodeId, PeerDown, Received, TimerFired
+from tidings.protocols.stack import Effect, Event, Message, NodeId, PeerDown, Received, Requested, TimerFired
 from tidings.simulator.ring.rules_2001 import Ring2001
 
 A, B, C, D, E, F = NODES[:6]
@@ -156,6 +165,26 @@ def test_a_joiner_that_died_and_came_back_is_not_its_own_successor() -> None:
     node = Node(A, (A, B, C, D))
     effects = node.hear(C, Hop(7, JOIN, identifier(B).to_bytes(32), B, 0, 1, False, b""))
     assert sent(effects, Place) == [(B, Place((C, D, A)))]
+
+
+def test_a_ring_of_two_survives_a_request_to_join_that_is_older_than_it() -> None:
+    """The founding member asked before it had heard of the ring: both are in it, and must not put each other out."""
+    nodes = {A: Node(A), B: Node(B, contacts=(A,))}
+    for name, other in ((A, B), (B, A)):
+        nodes[name].tell(Requested(0, Settle(other, (other,))))
+    for name, other in ((A, B), (B, A)):
+        effects = nodes[name].hear(other, Hop(7, JOIN, identifier(other).to_bytes(32), other, 0, 1, False, b""))
+        assert sent(effects, Place) == [(other, Place((name,)))]
+        assert (nodes[name].predecessor, nodes[name].successors) == (other, (other,))
+        assert told(effects) == []
+
+
+def test_the_other_node_of_a_ring_of_two_may_come_back() -> None:
+    node, again = Node(A), Node(B, contacts=(A,))
+    node.tell(Requested(0, Settle(B, (B,))))
+    [(_, place)] = sent(node.hear(B, Hop(7, JOIN, identifier(B).to_bytes(32), B, 0, 1, False, b"")), Place)
+    again.hear(A, place)
+    assert (again.predecessor, again.successors, node.successors) == (A, (A,), (B,))
 
 
 def test_a_joiner_finds_the_only_live_node_behind_a_dead_one() -> None:

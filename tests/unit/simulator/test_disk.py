@@ -207,6 +207,18 @@ def test_a_flipped_bit_is_there_to_stay() -> None:
     assert bytes(disk.read_at("a", 2, 3)) == b"sqs"
 
 
+def test_a_flipped_bit_shows_in_what_was_mapped_before() -> None:
+    disk = half_synced()
+    mapped = disk.map("a")
+    short = disk.map("a")[:3]
+    disk.flip_bit("a", 3, bit=1)
+    assert bytes(mapped[2:5]) == b"sqs"
+    assert bytes(short) == b"sss"
+    disk.append("a", [b"more"])
+    disk.flip_bit("a", len(mapped))
+    assert bytes(disk.read_at("a", len(mapped), 1)) == b"l"
+
+
 def test_a_lost_file_is_gone_and_a_copy_that_is_put_back_is_there_to_stay() -> None:
     disk = half_synced()
     disk.sync("a")

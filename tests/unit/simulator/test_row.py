@@ -10,7 +10,7 @@ from tidings.journal import REPLICA, Append, Journal
 from tidings.protocols.multipaxos.values import Command
 from tidings.settings import JournalSettings
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.paxos.row import IN_JOURNAL_MAX, Carry, Row
+from tidings.simulator.paxos.row import COPIED_BEFORE, Carry, Row
 
 
 def command(number: int, client: str = "ann") -> Command:
@@ -80,18 +80,18 @@ def test_an_address_that_is_wrong_shows_itself() -> None:
     journal = make_journal()
     row = filled(journal, 3)
     assert row.misplaced() == []
-    row.apply_local(msgspec.msgpack.encode(Carry(1)), 0)
+    row.apply_local(msgspec.msgpack.encode(Carry(1)), 0, 0)
     assert row.misplaced() == [b"ann2"]
 
 
 def test_what_is_copied_forward_is_needed_no_longer_where_it_was() -> None:
     journal = make_journal()
-    row = filled(journal, IN_JOURNAL_MAX)
-    found = row.oldest_in_journal()
+    row = filled(journal, COPIED_BEFORE)
+    found = row.to_copy()
     assert found is not None
     before = row.lowest_address(journal.end_address)
     carry, body = found
-    row.apply_local(carry, write(journal, body))
+    row.apply_local(carry, 0, write(journal, body))
     assert row.misplaced() == []
     assert row.lowest_address(journal.end_address) > before
 

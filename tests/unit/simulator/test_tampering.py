@@ -9,7 +9,7 @@ import pytest
 from tidings.errors import StorageDamaged
 from tidings.simulator.checkers import Violation
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.run import run
+from tidings.simulator.run import run, tampered_kind
 from tidings.simulator.tampering import RULE, TAMPERED, TAMPERINGS, check_tampered
 
 OLDER = {"00.journal": b"first", "00.index": b"old index", "05.snapshot": b"before", "05.journal": b"now"}
@@ -69,8 +69,10 @@ def test_a_sentence_is_an_answer_and_silence_is_not() -> None:
         assert "09.journal got lost" in caught.value.text
 
 
-def test_the_world_comes_to_its_end_before_anything_is_tampered_with() -> None:
-    """Whatever the product answers, a seed of this world is that of the world of topics up to there."""
-    plain, tampered = run(3, trace=True).trace, run(3, trace=True, kind=TAMPERED).trace
+@pytest.mark.parametrize("kind", ["topics", "groups", "stages"])
+def test_the_world_comes_to_its_end_before_anything_is_tampered_with(kind: str) -> None:
+    """Whatever the product answers, a seed of this world is that of its kind of world up to there."""
+    seed = next(seed for seed in range(50) if tampered_kind(seed) == kind)
+    plain, tampered = run(seed, trace=True, kind=kind).trace, run(seed, trace=True, kind=TAMPERED).trace
     assert [line for line in tampered if line in plain] == list(plain)
     assert len(tampered) > len(plain)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import zmq
 
 from tidings.errors import InvalidRequest, Unauthorized, Unavailable
 from tidings.ring.ports import free_address
-from tidings.settings import PeerSettings
+from tidings.settings import MIB, PeerSettings
 from tidings.transport import curve
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets
 from tidings.wire.peers import encode_header
@@ -251,6 +253,42 @@ def test_a_full_queue_loses_messages_and_says_so(make: Make) -> None:
         if node.refused:
             break
     assert list(node.refused) == ["the peer's queue is full"]
+
+
+def test_what_is_queued_on_a_broken_connection_does_not_hold_up_the_end() -> None:
+    """libzmq gives such a connection up when the socket is next used, and waits for its queue by the linger of that
+    moment, not by that of a later close."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    deaf = context.socket(zmq.ROUTER)
+    deaf.rcvhwm = 1
+    address = f"tcp://127.0.0.1:{deaf.bind_to_random_port('tcp://127.0.0.1')}"
+    node = PeerSockets(PeerSettings(bind="tcp://127.0.0.1:*"), 1)
+    for _ in range(32):
+        node.send(0, [address], bytes(MIB))  # Far more than the kernel's buffers hold.
+    assert deaf.poll(DEADLINE_SECONDS * 1_000)
+    deaf.close(linger=0)
+    context.term()
+    assert node._links[address].monitor.poll(DEADLINE_SECONDS * 1_000)
+    node.send(0, [address], b"more")
+    end = threading.Thread(target=node.close, daemon=True)
+    end.start()
+    end.join(DEADLINE_SECONDS)
+    assert not end.is_alive()
+
+
+def test_waking_sockets_that_have_been_closed_does_nothing() -> None:
+    """A node may end by itself between the wish to stop it and the wake."""
+    node = PeerSockets(PeerSettings(bind="tcp://127.0.0.1:*"), 1)
+    node.close()
+    innocent = os.pipe()  # They get the numbers that were free.
+    os.set_blocking(innocent[0], False)
+    try:
+        node.wake()
+        with pytest.raises(BlockingIOError):
+            os.read(innocent[0], 1)
+    finally:
+        for descriptor in innocent:
+            os.close(descriptor)
 
 
 def test_senders_that_are_remembered_are_bounded(make: Make, knock: Callable[[PeerSockets], Stranger]) -> None:

@@ -61,6 +61,7 @@ from tidings.protocols.ring.messages import (
     Word,
 )
 from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -130,7 +131,11 @@ class RingEngine(GroupEngine):
     @property
     def ring(self) -> Ownership | None:
         """What this node's group owns, as far as is applied here."""
-        return self._state.machine.ring
+        return ring_of(self.state.machine)
+
+    @property
+    def outgrown(self) -> bool:
+        return False
 
     # What comes in.
 
@@ -227,16 +232,16 @@ class RingEngine(GroupEngine):
     def card(self) -> Card:
         """Where our group is reached, as far as is known here."""
         replica, ring = self.replica.replica, self.ring
-        promised = replica.acceptor.promised
-        leader = self.members.get(replica.leader or 0)
-        is_current = leader is not None and promised.node == leader.number
+        ballot = replica.leader_ballot
+        leader = self.members.get(ballot.node) if ballot == replica.acceptor.promised else None
         return Card(
             self._identity.group,
             self._addresses(),
-            leader.address if leader is not None and is_current else "",
-            promised.number if is_current else 0,
+            leader.address if leader is not None else "",
+            ballot.number if leader is not None else 0,
             self.replica.applied,
             ring is not None and ring.has_left,
+            leader.number if leader is not None else 0,
         )
 
     def word(self) -> Word:
@@ -248,7 +253,7 @@ class RingEngine(GroupEngine):
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
         replica, ring = self.replica.replica, self.ring
         seen = (
-            replica.leader,
+            replica.leader_ballot,
             replica.acceptor.promised,
             self.replica.history.newest,
             None if ring is None else (ring.arcs, ring.giving, ring.taking, ring.contacts),
@@ -257,7 +262,8 @@ class RingEngine(GroupEngine):
             return
         self._seen = seen
         card = self.card()
-        told = (card.leader, card.term, card.members, card.left, ring.arcs if ring is not None else ())
+        arcs = ring.arcs if ring is not None else ()
+        told = (card.leader, card.term, card.leader_number, card.members, card.left, arcs)
         if told != self._told:
             self._told = told
             self.front.nodes = card.members
@@ -360,7 +366,7 @@ class RingEngine(GroupEngine):
         """Takes a request, once the epoch that it names is known here."""
         message = received.message
         client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
-        ring, machine = self.ring, self._state.machine
+        ring, machine = self.ring, self.state.machine
         assert ring is not None
         if client is None or epoch is None or ring.owns_home(client):
             self._take(received)
@@ -454,7 +460,7 @@ class RingEngine(GroupEngine):
         ]
         groups.sort(key=lambda group: group.group)
         ring = self.ring
-        topics = sum(map(ring.owns_topic, self._state.machine.topics)) if ring is not None else 0
+        topics = sum(map(ring.owns_topic, self.state.machine.topics)) if ring is not None else 0
         return operators.Ring(request, self.address, self._identity.group.hex(), topics, tuple(groups))
 
     def _describe_owner(self, request: int, topic: str) -> operators.Owner:
@@ -470,7 +476,7 @@ class RingEngine(GroupEngine):
 
     def _after(self, now_ms: int) -> None:
         super()._after(now_ms)
-        if self.leading is not None and (not self.serving or self.leading.machine is not self._state.machine):
+        if self.leading is not None and (not self.serving or self.leading.machine is not self.state.machine):
             self.leading = None
         if self.serving and self.leading is None:
             self.leading = Leading(self, now_ms)

@@ -10,14 +10,15 @@ from tidings.errors import InvalidRequest
 from tidings.journal.disk import Buffer
 from tidings.node.ring.interest import Interests
 from tidings.protocols.broker import operators
-from tidings.protocols.broker.commands import Claim, Know
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.commands import Claim, Know
 from tidings.protocols.ring.handover import Handover
 from tidings.protocols.ring.messages import Between, Card
-from tidings.protocols.ring.ownership import newest
+from tidings.protocols.ring.ownership import Ownership, newest
+from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.ring.seat import Seat
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Leading:
         self.interests = Interests()
         """What the nodes of the group want to get by way of the seat."""
         self._is_seated = False
-        self._arcs = self.machine.ring.arcs if self.machine.ring is not None else None
+        self._arcs = self.ring.arcs if self.ring is not None else None
         self._claimed_at_ms = now_ms - CLAIM_AGAIN_MS
         self._known_at_ms = now_ms
         self.heir: bytes | None = None
@@ -88,19 +89,24 @@ class Leading:
         self._heard: dict[bytes, None] = {}
         """Groups that have heard that ours has left."""
 
+    @property
+    def ring(self) -> Ownership | None:
+        """What the group owns, None before it has claimed anything."""
+        return ring_of(self.machine)
+
     def _read(self, place: Place) -> Buffer:
         return self._engine._read(place)
 
     def ownership_moved(self) -> bool:
         """Whether other arcs are owned than when this was last asked; the very first claim is no move."""
-        ring = self.machine.ring
+        ring = self.ring
         arcs = None if ring is None else ring.arcs
         before, self._arcs = self._arcs, arcs
         return before is not None and before != arcs
 
     def partners(self) -> Iterator[bytes]:
         """The groups with which something is being handed over, or is to be."""
-        ring = self.machine.ring
+        ring = self.ring
         if ring is not None and ring.taking is not None:
             yield ring.taking.giver
         if self._leavers and self.heir is not None:
@@ -121,7 +127,7 @@ class Leading:
         self._sync(now_ms)
 
     def _sync(self, now_ms: int) -> None:
-        ring = self.machine.ring
+        ring = self.ring
         if self._is_seated and ring is not None:
             self.interests.sync(now_ms, self.seat, ring.owns_topic)
 
@@ -138,7 +144,7 @@ class Leading:
 
     def leave(self, peer: Any, request: int) -> None:
         """The group is to give away all that it owns; whoever asked hears when that is done."""
-        ring = self.machine.ring
+        ring = self.ring
         if ring is None or ring.arcs == (WHOLE,):
             raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
         if len(self._leavers) < LEAVERS_MAX or peer in self._leavers:
@@ -146,7 +152,7 @@ class Leading:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """What is due, as effects for the engine; the seat's messages lie in its `outgoing`."""
-        engine, ring = self._engine, self.machine.ring
+        engine, ring = self._engine, self.ring
         card = engine.card()
         if ring is None:
             return list(self._claim(now_ms))
@@ -188,7 +194,7 @@ class Leading:
 
     def _go(self, now_ms: int) -> None:
         """A group that leaves gives everything to whoever owns the points behind its own."""
-        engine, ring = self._engine, self.machine.ring
+        engine, ring = self._engine, self.ring
         assert ring is not None
         if ring.arcs:
             point = after(ring.arcs[-1].end)
@@ -222,7 +228,7 @@ class Leading:
 
     def _waiting(self) -> Iterator[bytes]:
         """The groups that gave us something, and may not know that we have it."""
-        ring = self.machine.ring
+        ring = self.ring
         assert ring is not None
         waits = self._engine.directory.waits_for_taker
         return (giver for giver, number in ring.taken.items() if waits(giver, number))
@@ -240,7 +246,7 @@ class Leading:
         """Writes down which groups there are, so that this one finds its ring again after all nodes were down, and
         which have left, so that it waits for none of them.
         """
-        ring = self.machine.ring
+        ring = self.ring
         assert ring is not None
         if now_ms - self._known_at_ms < KNOW_EVERY_MS:
             return

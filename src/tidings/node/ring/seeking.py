@@ -128,20 +128,17 @@ class Seeking:
             if owner is not None and owner.leader:
                 del self._wanted[point]
                 for asker in wanted.askers:
-                    self._send(asker, self._word_of(owner))
+                    self._send(asker, self._directory.word_of(owner))
 
     def on_find(self, now_ms: int, sender: str, point: Key) -> None:
         """Another node wants the owner of a point."""
         owner = self._directory.find(point)
         if owner is not None and owner.leader:
-            self._send(sender, self._word_of(owner))
+            self._send(sender, self._directory.word_of(owner))
             if len(self._asked_about) < ASKED_ABOUT_MAX:
                 self._asked_about[owner.group] = now_ms
         else:
             self.want(now_ms, point, sender)
-
-    def _word_of(self, card: Card) -> Word:
-        return Word(card, self._directory.arcs_of(card.group))
 
     def tick(self, now_ms: int, in_use: Iterable[bytes], own: bytes = b"") -> None:
         """Asks again what has not been answered, and how those are who are in use."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from tidings.errors import InvalidRequest, LimitReached, ProtocolError, TidingsError
-from tidings.message import Contents, TopicInfo, check_name, check_topic
-from tidings.protocols.broker import bulk, commands, damage, messages, operators, ranges, staging
+from tidings.errors import LimitReached, ProtocolError, TidingsError
+from tidings.message import check_name, check_topic
+from tidings.protocols.broker import bulk, commands, damage, messages, questions, ranges, staging
 from tidings.protocols.broker.delivery import Dispatcher
-from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import Segment, collect_due, trim_due
 from tidings.protocols.broker.rights import check_right
@@ -23,11 +22,9 @@ from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
 from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.workshops import Burying, Settling
-from tidings.protocols.broker.writing import check_batch, given_ids
+from tidings.protocols.broker.writing import check_part
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
 from tidings.protocols.events import Damaged, Event, Examined, Persisted, Received, Refused, Ticked
-from tidings.protocols.ring.ownership import Ownership
-from tidings.protocols.ring.subjects import topics_of
 from tidings.settings import BrokerSettings
 
 ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
@@ -121,8 +118,7 @@ class Broker:
         message, peer = event.message, event.peer
         try:
             check_right(self.settings.admins, event.user, message)
-            if self.machine.ring is not None:
-                self._check_owned(self.machine.ring, message)
+            self.machine.ownership.check_request(message)
             match message:
                 case messages.Put():
                     return self._on_put(event, message)
@@ -153,16 +149,10 @@ class Broker:
                 case messages.Shutdown():
                     return self._on_shutdown(event, message)
                 case _:
-                    return [Send(peer, self._on_question(message))]
+                    asked = questions.answer(self.machine, self.sharing, self.dispatcher, self.damaged, message)
+                    return [Send(peer, asked)]
         except TidingsError as error:
             return self._failed(peer, message, error)
-
-    def _check_owned(self, ring: Ownership, message: Any) -> None:
-        """In a ring, only what this group owns is answered here."""
-        if isinstance(message, messages.Hello):
-            ring.check_home(message.client)
-        elif topics := topics_of(message):
-            ring.check_topics(topics)
 
     def _failed(self, peer: Peer, message: Any, error: Exception) -> list[Effect]:
         number = error.number if isinstance(error, TidingsError) else 0
@@ -202,15 +192,13 @@ class Broker:
 
     def _on_put(self, event: Received, message: messages.Put) -> list[Effect]:
         """The one part of most commits, without the detours of several."""
-        client = message.client
-        self.machine.check_session(client, message.epoch)
+        client, epoch, bodies = message.client, message.epoch, event.bodies
+        self.machine.check_session(client, epoch)
         self._heard_at_ms[client] = event.now_ms
-        if len(event.bodies) != 1:
-            raise ProtocolError(f"1 batch came with {len(event.bodies)} bodies: send one for each.")
-        batch = self._check_part(client, message.part, event.bodies[0], event.batches[0])
-        return [
-            Persist(commands.Write(client, message.epoch, (batch,)), event.bodies, Origin(event.peer, message)),
-        ]
+        if len(bodies) != 1:
+            raise ProtocolError(f"1 batch came with {len(bodies)} bodies: send one for each.")
+        batch = check_part(self.machine, client, message.part, bodies[0], event.batches[0])
+        return [Persist(commands.Write(client, epoch, (batch,)), bodies, Origin(event.peer, message))]
 
     def _on_commit(
         self,
@@ -230,7 +218,7 @@ class Broker:
                 f"One request may hold {self.settings.topics_per_request_max} parts (topics_per_request_max): split it."
             )
         batches = tuple(
-            self._check_part(client, part, body, contents)
+            check_part(self.machine, client, part, body, contents)
             for part, body, contents in zip(parts, event.bodies, event.batches, strict=True)
         )
         acknowledged = tuple(
@@ -243,25 +231,6 @@ class Broker:
                 commands.Write(client, epoch, batches, acknowledged), event.bodies, Origin(event.peer, event.message)
             )
         ]
-
-    def _check_part(
-        self, client: str, part: messages.Part, body: bytes | memoryview, contents: Contents
-    ) -> commands.BatchWrite:
-        settings = self.settings
-        if not part.targets or len(part.targets) > settings.topics_per_request_max:
-            raise LimitReached(
-                f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
-                f"not {len(part.targets)}: name fewer."
-            )
-        check_batch(settings, client, part.count, body, contents)
-        for target in part.targets:
-            if target.sequence < 1:
-                raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
-            if target.topic not in self.machine.topics:
-                self.machine.check_puttable(check_topic(target.topic))
-        if len(part.targets) > 1 and len({target.topic for target in part.targets}) != len(part.targets):
-            raise InvalidRequest("A topic is named twice in one put: name each once.")
-        return commands.BatchWrite(part.targets, part.count, len(body), given_ids(contents))
 
     def _on_staging(self, event: Received, message: bulk.Stage | bulk.Publish | bulk.Discard) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
@@ -330,63 +299,6 @@ class Broker:
                 return self.sharing.on_extend(now_ms, peer, message)
             case _:
                 return self.sharing.on_rest(now_ms, peer, message)
-
-    def _on_question(self, message: Any) -> Answer:
-        machine = self.machine
-        match message:
-            case messages.AskSequence(request, client, epoch, topic):
-                track = machine.check_session(client, epoch).tracks.get(check_topic(topic))
-                return messages.Sequence(request, track.last if track else 0)
-            case messages.AskSubscriptions(request, client, epoch):
-                machine.check_session(client, epoch)
-                return messages.Subscriptions(request, self._subscribed_topics(client))
-            case messages.AskSubscribers(request, client, epoch):
-                machine.check_session(client, epoch)
-                named = [name for name in machine.owned if name.startswith(f"{client}/")]
-                found = {name: topics for name in named if (topics := self._subscribed_topics(name))}
-                return messages.Subscribers(request, found)
-            case messages.AskTopics(request, None):
-                names = sorted(filter(machine.owns, machine.topics))
-                return messages.Topics(request, tuple(self._topic_info(name) for name in names))
-            case messages.AskTopics(request, str(topic)):
-                machine.find_topic(check_topic(topic))
-                return messages.Topics(request, (self._topic_info(topic),))
-            case bulk.AskOffset():
-                return ranges.find_offset(machine, message)
-            case messages.AskGroups(request, topic):
-                return messages.Groups(request, self.sharing.describe(topic))
-            case messages.AskStatus(request):
-                return messages.Status(request, self._status(), self.damaged[: messages.DAMAGED_MAX])
-            case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
-                raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
-            case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
-                raise InvalidRequest("This broker is not in a ring: only a `tidings node --data` is.")
-        raise ProtocolError(f"The request {type(message).__name__} is not known here.")
-
-    def _subscribed_topics(self, client: str) -> tuple[tuple[str, ...], ...]:
-        owned = self.machine.owned.get(client, {})
-        return tuple(topics for _, topics in owned if self.machine.owns(topics[0]))
-
-    def _topic_info(self, name: str) -> TopicInfo:
-        topic = self.machine.topics[name]
-        readers = self.machine.readers.get(name, {})
-        return TopicInfo(name, topic.first_offset, topic.next_offset, len(readers), topic.size_bytes)
-
-    def _status(self) -> dict[str, int]:
-        machine, ring = self.machine, self.machine.ring
-        topics = [topic for topic in machine.topics.values() if machine.owns(topic.name)]
-        return {
-            "topics": len(topics),
-            "clients": len(machine.clients) if ring is None else sum(map(ring.owns_home, machine.clients)),
-            "subscriptions": sum(machine.owns(names[0]) for _, names in machine.subscriptions),
-            "groups": sum(machine.owns(topic) for _, topic in machine.groups),
-            "streams": len(self.dispatcher.streams),
-            "messages": sum(topic.next_offset - topic.first_offset for topic in topics),
-            "size_bytes": sum(topic.size_bytes for topic in topics),
-            "stages": len(machine.stages.stages),
-            "damaged": len(self.damaged),
-            "staged_bytes": sum(stage.size_bytes for stage in machine.stages.stages.values()),
-        }
 
     # Reading.
 

@@ -43,16 +43,17 @@ class Track:
         The first one after a seal begins a run of its own, so that the piece of each segment says where the
         messages in it are, also when the pieces before it are gone.
         """
+        sequences, offsets, counts = self.sequences, self.offsets, self.counts
         if (
-            len(self.sequences) == self.sealed_count
-            or offset != self.offsets[-1] + self.counts[-1]
-            or sequence != self.sequences[-1] + self.counts[-1]
+            len(sequences) == self.sealed_count
+            or offset != offsets[-1] + counts[-1]
+            or sequence != sequences[-1] + counts[-1]
         ):
-            self.sequences.append(sequence)
-            self.offsets.append(offset)
-            self.counts.append(count)
+            sequences.append(sequence)
+            offsets.append(offset)
+            counts.append(count)
         else:
-            self.counts[-1] += count
+            counts[-1] += count
         last = sequence + count - 1
         if last > self.last:
             self.last = last

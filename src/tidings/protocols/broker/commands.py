@@ -1,8 +1,8 @@
 """What the broker writes into the journal: one command a record.
 
 A command holds everything that `Machine.apply` needs, so that replaying the journal gives the same state
-again: there is no clock and no chance in it. The bodies of a `Write`, a `Stage`, a `Carry` and a `Load` follow the
-command in the same record, one after the other.
+again: there is no clock and no chance in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
+the same record, one after the other.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import msgspec
 
 from tidings.protocols.broker.bulk import StageName
 from tidings.protocols.broker.messages import Acknowledgement, LaneKind, Position, Start, Target
-from tidings.protocols.ring.arcs import Arcs
-from tidings.protocols.ring.facts import Fact, Mark
-from tidings.protocols.ring.messages import Card
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
@@ -200,93 +197,18 @@ class Carry(msgspec.Struct, frozen=True, array_like=True, tag="carry"):
     staged: tuple[CarriedStage, ...] = ()
 
 
-# Rings of groups: what is owned here, and how that moves. All of these can be repeated without harm.
+class OwnershipCommand(msgspec.Struct, frozen=True, array_like=True):
+    """A command about what is owned here: the ownership policy that the broker was given knows what it does."""
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
-    """This group is part of a ring from here on: the one that founds it owns the circle, any other nothing yet."""
-
-    arcs: Arcs
-
-
-class Know(msgspec.Struct, frozen=True, array_like=True, tag="know"):
-    """Other groups of the ring, in the place of those that were known before."""
-
-    cards: tuple[Card, ...]
-
-
-class Adopt(msgspec.Struct, frozen=True, array_like=True, tag="adopt"):
+class Adopt(OwnershipCommand, frozen=True, array_like=True, tag="adopt"):
     """A client has come with an epoch that the owner of its home has given it."""
 
     client: str
     epoch: int
 
 
-class Seek(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
-    """We take these arcs from that group; with a number, they are ours to take. Without arcs: we do so no more."""
-
-    giver: bytes
-    arcs: Arcs
-    number: int = 0
-
-
-class LoadedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch that another group stored; `shared` are its places in all topics that it went to."""
-
-    first_offset: int
-    count: int
-    size_bytes: int
-    time_ms: int
-    shared: tuple[Position, ...] | None = None
-
-
-class LoadedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Some batches of a topic, in their order. `first_offset` is what the giver has left of the topic."""
-
-    topic: str
-    first_offset: int
-    batches: tuple[LoadedBatch, ...]
-
-
-class Load(msgspec.Struct, frozen=True, array_like=True, tag="load"):
-    """Batches of topics that are being taken. The bodies follow, those of the first topic first."""
-
-    topics: tuple[LoadedTopic, ...]
-
-
-class Facts(msgspec.Struct, frozen=True, array_like=True, tag="facts"):
-    """The facts of a gift from one place in their list up to another. They count if they follow what is here."""
-
-    giver: bytes
-    number: int
-    start: Mark
-    end: Mark
-    facts: tuple[Fact, ...]
-
-
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Everything of a gift is here, and from now on it is owned here."""
-
-    giver: bytes
-    number: int
-
-
-class Give(msgspec.Struct, frozen=True, array_like=True, tag="give"):
-    """These arcs are another group's: nothing is accepted for them from here on."""
-
-    arcs: Arcs
-    taker: Card
-
-
-class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
-    """The taker owns the gift of that number: it is forgotten here."""
-
-    number: int
-
-
-RingCommand = Claim | Know | Adopt | Seek | Load | Facts | Take | Give | Drop
-
-Command = (
+OwnCommand = (
     Open
     | Write
     | Subscribe
@@ -303,22 +225,16 @@ Command = (
     | Discard
     | Trim
     | Carry
-    | Claim
-    | Know
-    | Adopt
-    | Seek
-    | Load
-    | Facts
-    | Take
-    | Give
-    | Drop
 )
+"""What every broker does by itself, whatever it owns."""
 
-_decoder = msgspec.msgpack.Decoder(Command)
+Command = OwnCommand | OwnershipCommand
+
+_decoder = msgspec.msgpack.Decoder(OwnCommand)
 encode_command = msgspec.msgpack.Encoder().encode
 
 
 def decode_command(data: bytes | memoryview) -> Command:
-    """The command in a journal record, which our own checksum has already vouched for."""
+    """The command in a journal record, which our own checksum has already vouched for; one of the broker's own."""
     command: Command = _decoder.decode(data)
     return command

@@ -6,20 +6,29 @@ where it can be read, and stops there; so does a group. A message that was to be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.broker.bulk import ReadDone
+from tidings.protocols.broker.delivery import Dispatcher
+from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Article, Delivery, Failed
-from tidings.protocols.broker.withheld import unreadable
+from tidings.protocols.broker.sharing import Sharing
+from tidings.protocols.broker.withheld import Withheld, unreadable
 from tidings.protocols.broker.workshops import Burying, Claim, Next
 from tidings.protocols.effects import Effect, Examine, Forward, PersistCopy, Send, Share
 from tidings.protocols.events import Damaged
 
-if TYPE_CHECKING:
-    from tidings.protocols.broker.broker import Broker
+
+class Broker(Protocol):
+    """What has to know of it."""
+
+    machine: Machine
+    withheld: Withheld
+    dispatcher: Dispatcher
+    sharing: Sharing
 
 
 def on_damaged(broker: Broker, event: Damaged) -> list[Effect]:

@@ -136,6 +136,10 @@ class Lanes(Claims):
         """Messages below this offset may have been handed out in an earlier life: they go out as repeated."""
         self._doubt_until = until
 
+    def is_first(self, offset: int, attempt: int) -> bool:
+        """Whether nobody can have worked on a message at this attempt, or a later one, that is not in flight."""
+        return offset >= self._doubt_until and self._attempts.get(offset, 0) < attempt
+
     # Messages in.
 
     def hunger(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import assert_never
 
 from tidings.errors import Fenced, InvalidRequest, LimitReached, Moved, NoSuchTopic, NotSubscribed
@@ -20,68 +21,52 @@ from tidings.protocols.broker import snapshots
 from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.clients import Client
 from tidings.protocols.broker.commands import (
-    Adopt,
     Attach,
     Carry,
-    Claim,
     Close,
     Collect,
     Command,
     DeadLetter,
     Discard,
-    Drop,
-    Facts,
-    Give,
     Join,
-    Know,
     Leave,
-    Load,
     Open,
+    OwnershipCommand,
     Publish,
-    Seek,
     Settle,
     Stage,
     Subscribe,
-    Take,
     Trim,
     Unsubscribe,
     Write,
 )
 from tidings.protocols.broker.groups import RESTING, Group, GroupKey
-from tidings.protocols.broker.messages import Acknowledgement, Position, Start, Stored
+from tidings.protocols.broker.messages import Position, Start, Stored
+from tidings.protocols.broker.ownership import EVERYTHING, OwnershipPolicy
 from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.stages import Stages
 from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
 from tidings.protocols.broker.topics import Topic
-from tidings.protocols.broker.writing import plan, store, store_next
-from tidings.protocols.ring import transfer
-from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.broker.writing import check_acknowledgement, plan, store, store_next
 from tidings.settings import BrokerSettings
 
 
 class Machine:
-    """Topics, clients and subscriptions, and the one way in which they change."""
+    """Topics, clients and subscriptions (a `State`, where each table is explained), and the one way they change."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, ownership: OwnershipPolicy = EVERYTHING) -> None:
         self.settings = settings
         self.topics: dict[str, Topic] = {}
         self.clients: dict[str, Client] = {}
         self.subscriptions: dict[SubscriptionKey, Subscription] = {}
         self.readers: dict[str, dict[SubscriptionKey, Subscription]] = {}
-        """topic -> its subscriptions."""
         self.owned: dict[str, dict[SubscriptionKey, Subscription]] = {}
-        """client -> its subscriptions."""
         self.groups: dict[GroupKey, Group] = {}
         self.groups_of: dict[str, dict[GroupKey, Group]] = {}
-        """topic -> its groups."""
         self.used_at_ms: dict[str, int] = {}
-        """topic -> when it was made or last put to."""
         self.retired: dict[str, int] = {}
-        """Collected topics that had held messages -> the offset after their last."""
         self.stages = Stages()
-        self.ring: Ownership | None = None
-        """What is owned here of a ring; None for a broker that owns all there is. In a ring, topics that are not owned
-        are on their way to another group or from one, and nobody may see them."""
+        self.ownership = ownership
 
     def apply(self, command: Command, time_ms: int, body_address: int) -> object:
         """Changes the state by one command and says what came of it; a refusal raises and changes nothing."""
@@ -118,8 +103,8 @@ class Machine:
                 self._on_trim(command)
             case Carry():
                 self._on_carry(command, body_address)
-            case Claim() | Know() | Adopt() | Seek() | Load() | Facts() | Take() | Give() | Drop():
-                return transfer.apply(self, command, body_address)
+            case OwnershipCommand():
+                return self.ownership.apply(self, command, body_address)
             case _:
                 assert_never(command)
         return None
@@ -128,7 +113,7 @@ class Machine:
 
     def owns(self, topic: str) -> bool:
         """Whether a topic is this broker's to serve."""
-        return self.ring is None or self.ring.owns_topic(topic)
+        return self.ownership.owns_topic(topic)
 
     def check_session(self, name: str, epoch: int) -> Client:
         """The client of a current session, or Fenced. Moved if it has been forgotten here with what was given away
@@ -136,7 +121,7 @@ class Machine:
         """
         client = self.clients.get(name)
         if client is None:
-            if self.ring is not None and not self.ring.owns_home(name):
+            if not self.ownership.owns_home(name):
                 raise Moved(f"The name {name!r} is not known here any more: ask again.")
             raise Fenced(f"There is no session of {name!r}: connect again.")
         if client.epoch != epoch:
@@ -185,8 +170,7 @@ class Machine:
     # Sessions.
 
     def _on_open(self, command: Open) -> int:
-        if self.ring is not None:
-            self.ring.check_home(command.client)
+        self.ownership.check_home(command.client)
         client = self.clients.get(command.client)
         if client is None:
             if len(self.clients) >= self.settings.clients_max:
@@ -207,7 +191,7 @@ class Machine:
                     self._forget_subscription(subscription)
             for group in groups:
                 self._drop_member(group, client.name, time_ms)
-            if transfer.is_held(self, client):
+            if self.ownership.is_held(self, client):
                 client.tracks = {name: track for name, track in client.tracks.items() if not self.owns(name)}
                 return
             self.owned.pop(client.name, None)
@@ -226,19 +210,20 @@ class Machine:
     # Puts and acknowledgements.
 
     def _on_write(self, command: Write, time_ms: int, body_address: int) -> tuple[tuple[Stored, ...], ...]:
-        if self.ring is not None:
-            self.ring.check_topics(topics_written(command))
-        client = self.check_session(command.client, command.epoch)
-        if len(command.batches) == 1 and not command.acknowledgements:
-            only = store_next(self, client, command.batches[0], time_ms, body_address)
+        self.ownership.check_write(command)
+        client, batches = self.clients.get(command.client), command.batches
+        if client is None or client.epoch != command.epoch:
+            client = self.check_session(command.client, command.epoch)  # It says why not.
+        if len(batches) == 1 and not command.acknowledgements:
+            only = store_next(self, client, batches[0], time_ms, body_address)
             if only is not None:
                 return ((only,),)
         for acknowledgement in command.acknowledgements:
-            self._check_acknowledgement(client, acknowledgement)
-        plans = plan(self, client, command.batches, time_ms)
+            check_acknowledgement(self, client, acknowledgement)
+        plans = plan(self, client, batches, time_ms)
         address = body_address
         stored: list[tuple[Stored, ...]] = []
-        for batch, targets in zip(command.batches, plans, strict=True):
+        for batch, targets in zip(batches, plans, strict=True):
             stored.append(store(self, client, batch, targets, time_ms, address))
             address += batch.size_bytes
         for acknowledgement in command.acknowledgements:
@@ -247,40 +232,22 @@ class Machine:
                 cursors[position.topic] = max(cursors[position.topic], position.offset)
         return tuple(stored)
 
-    def _check_acknowledgement(self, client: Client, acknowledgement: Acknowledgement) -> None:
-        subscription = self.find_subscription(client.name, acknowledgement.topics)
-        for position in acknowledgement.positions:
-            if position.topic not in subscription.cursors:
-                raise NotSubscribed(f"The subscription has no topic {position.topic!r}: acknowledge its own.")
-            if position.offset > self.topics[position.topic].next_offset:
-                raise InvalidRequest(
-                    f"Offset {position.offset} of {position.topic!r} cannot be acknowledged: it does not exist yet."
-                )
-
     # Stages.
 
     def _on_stage(self, command: Stage, time_ms: int, body_address: int) -> bool:
-        self._check_alone()
+        self.ownership.check_staging()
         self.check_session(command.client, command.epoch)
         return self.stages.add(self, command, time_ms, body_address)
 
     def _on_publish(self, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
-        self._check_alone()
+        self.ownership.check_staging()
         self.check_session(command.client, command.epoch)
         return self.stages.publish(self, command, time_ms)
-
-    def _check_alone(self) -> None:
-        if self.ring is not None:  # The topics of a query's batch may belong to several groups.
-            raise InvalidRequest("A ring takes no staged batches: put them, or use one broker or group for them.")
-
-    def _check_owned(self, *topics: str) -> None:
-        if self.ring is not None:
-            self.ring.check_topics(topics)
 
     # Subscriptions.
 
     def _on_subscribe(self, command: Subscribe, time_ms: int) -> tuple[tuple[Position, ...], bool]:
-        self._check_owned(*command.topics)
+        self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
         key = (command.client, command.topics)
         subscription = self.subscriptions.get(key)
@@ -336,12 +303,12 @@ class Machine:
             topic.settled_offset = max(topic.settled_offset, subscription.cursors[name])
 
     def _on_unsubscribe(self, command: Unsubscribe) -> None:
-        self._check_owned(*command.topics)
+        self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
         self._forget_subscription(self.find_subscription(command.client, command.topics))
 
     def _on_attach(self, command: Attach) -> Subscription:
-        self._check_owned(*command.topics)
+        self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
         subscription = self.find_subscription(command.client, command.topics)
         subscription.reader_epoch = command.epoch
@@ -362,7 +329,7 @@ class Machine:
         return group
 
     def _on_join(self, command: Join, time_ms: int) -> bool:
-        self._check_owned(command.topic)
+        self.ownership.check_topics((command.topic,))
         self.check_session(command.client, command.epoch)
         group = self.groups.get((command.group, command.topic))
         created = group is None
@@ -395,7 +362,7 @@ class Machine:
         self.groups_of.setdefault(group.topic, {})[group.key] = group
 
     def _on_leave(self, command: Leave, time_ms: int) -> None:
-        self._check_owned(command.topic)
+        self.ownership.check_topics((command.topic,))
         self.check_session(command.client, command.epoch)
         # Also in another session than the one that joined: the name is the member, and this is its newest session.
         self._drop_member(self.find_group(command.group, command.topic, command.client), command.client, time_ms)
@@ -406,7 +373,7 @@ class Machine:
             group.empty_since_ms = time_ms
 
     def _on_settle(self, command: Settle) -> None:
-        self._check_owned(command.topic)
+        self.ownership.check_topics((command.topic,))
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
@@ -419,7 +386,7 @@ class Machine:
         group.progress.add_each(offsets)
 
     def _on_dead_letter(self, command: DeadLetter, time_ms: int, body_address: int) -> None:
-        self._check_owned(command.topic, command.to_topic)
+        self.ownership.check_topics((command.topic, command.to_topic))
         group = self.groups.get((command.group, command.topic))
         if group is None or group.progress.done(command.offset):
             return
@@ -491,7 +458,11 @@ class Machine:
         for staged in command.staged:
             self.stages.carry(staged, address)
             address += staged.size_bytes
-        for name in dict.fromkeys(batch.topic for batch in command.batches):
+        self._seal_tracks_again(dict.fromkeys(batch.topic for batch in command.batches))
+
+    def _seal_tracks_again(self, topics: Iterable[str]) -> None:
+        """Messages have left their segments, which may go now, with all that their indexes say of publishers."""
+        for name in topics:
             for client in self.clients.values():
                 if name in client.tracks:
                     client.tracks[name].seal_again()
@@ -499,9 +470,12 @@ class Machine:
     def move(self, address: int, size_bytes: int, new_address: int) -> None:
         """What lay in a row of addresses lies in another from now on."""
         end_address = address + size_bytes
+        moved: dict[str, None] = {}
         for topic in self.topics.values():
             for entry in topic.entries_within(address, end_address):
                 topic.carry(topic.offsets[entry], new_address + topic.addresses[entry] - address)
+                moved[topic.name] = None
+        self._seal_tracks_again(moved)
         for staged, place in list(self.stages.places()):
             if address <= place.address < end_address:
                 self.stages.carry(staged, new_address + place.address - address)
@@ -510,7 +484,7 @@ class Machine:
 
     def seal(self) -> tuple[bytes, bytes]:
         """What the indexes gained since the last seal, and all other state, each as bytes."""
-        return snapshots.seal(self)
+        return snapshots.seal(self, self.stages.state(), self.ownership.seal())
 
     def mark_sealed(self) -> None:
         """What `seal` returned last is on disk."""
@@ -521,10 +495,6 @@ class Machine:
 
     def restore(self, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
         """Takes the state from a snapshot and the index pieces of all segments before it."""
-        snapshots.restore(self, snapshot, indexes)
-
-
-def topics_written(command: Write) -> list[str]:
-    """The topics of all parts of a write, perhaps repeated."""
-    names = [target.topic for batch in command.batches for target in batch.targets]
-    return names + [name for each in command.acknowledgements for name in each.topics]
+        state = snapshots.restore(self, snapshot, indexes)
+        self.stages.restore(state.stages)
+        self.ownership.restore(memoryview(state.ownership))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidings.protocols.broker.commands import Carried, CarriedStage, Collect, Trim
+from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, Collect, Trim
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
 from tidings.protocols.broker.topics import Place, Topic
@@ -132,3 +132,32 @@ def carry_due(machine: Machine, segments: list[Segment]) -> list[tuple[Carried |
     if size_bytes > CARRIED_SHARE_MAX * (oldest.end_address - oldest.base_address):
         return []
     return found + staged
+
+
+def carries_within(machine: Machine, start: int, end: int) -> list[Carry]:
+    """What is kept between two addresses: a command to copy it for each batch."""
+    stored = [
+        Carry((Carried(topic.name, topic.offsets[entry], topic.sizes[entry]),))
+        for topic in machine.topics.values()
+        for entry in topic.entries_within(start, end)
+    ]
+    staged = [Carry((), (carried,)) for carried, place in machine.stages.places() if start <= place.address < end]
+    return stored + staged
+
+
+def carried_place(machine: Machine, carry: Carry) -> Place | None:
+    """Where the one batch lies that such a command copies, also if it was made for another journal."""
+    if len(carry.batches) == 1 and not carry.staged:
+        [batch] = carry.batches
+        topic = machine.topics.get(batch.topic)
+        if topic is None or not topic.first_offset <= batch.first_offset < topic.next_offset:
+            return None
+        entry = topic.find(batch.first_offset)
+        found = Place(topic.addresses[entry], topic.sizes[entry])
+        is_same = topic.offsets[entry] == batch.first_offset and found.size_bytes == batch.size_bytes
+        return found if is_same else None
+    for wanted in carry.staged[: not carry.batches]:
+        for each, place in machine.stages.places():
+            if (each.stage, each.number, each.size_bytes) == (wanted.stage, wanted.number, wanted.size_bytes):
+                return place
+    return None

@@ -23,7 +23,6 @@ from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.workshops import Burying, Claim, Next, Settling, Station, Workshop, Workshops, lane_keys
 from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send
-from tidings.protocols.ring.arcs import tag_of
 
 SPREAD_MAX = 100_000
 """Messages that one request of a member may speak of."""
@@ -161,7 +160,14 @@ class Sharing(Workshops):
         workshop.begun[client] = (message.epoch, message.stream)
         kept: list[messages.Kept] = []
         for held in message.held:
-            claimed = [offset for offset in spread(held.ranges) if offset in keys and not progress.done(offset)]
+            claimed = [
+                offset
+                for offset in spread(held.ranges)
+                if offset in keys
+                and not progress.done(offset)
+                # What it has not handed out is good only if nobody else can have worked on it meanwhile.
+                and (message.taken is None or offset in handed or workshop.lanes.is_first(offset, held.attempt))
+            ]
             parcel = workshop.lanes.claim(client, claimed, [keys[offset] for offset in claimed], held.attempt, now_ms)
             if parcel is not None:
                 kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
@@ -316,13 +322,11 @@ class Sharing(Workshops):
     def _bury(self, workshop: Workshop) -> list[Effect]:
         """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""
         to_topic = self._machine.settings.dead_letter
-        if to_topic is not None and self._machine.ring is not None:
-            # Both topics change in one step, so they have to have the same owner.
-            to_topic = f"{{{tag_of(workshop.group.topic)}}}{to_topic}"
         settlement = workshop.lanes.exhausted() if to_topic is not None else None
         if settlement is None or to_topic is None:
             return []
         group = workshop.group
+        to_topic = self._machine.ownership.beside(group.topic, to_topic)  # Both change in one step.
         topic = self._machine.topics[group.topic]
         effects: list[Effect] = []
         for index, offset in enumerate(settlement.offsets):

@@ -6,20 +6,16 @@ each piece says what they gained while its segment was written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.broker.clients import Client, Track, TrackIndex
 from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.ownership import NOTHING
 from tidings.protocols.broker.stages import StagesState
+from tidings.protocols.broker.state import State
 from tidings.protocols.broker.subscriptions import Subscription
 from tidings.protocols.broker.topics import Topic, TopicIndex
-from tidings.protocols.ring.ownership import Ownership, RingState
-
-if TYPE_CHECKING:
-    from tidings.protocols.broker.machine import Machine
 
 SNAPSHOT_VERSION = 3
 """1 had no stages and 2 knew of no ring; such snapshots are read as those of a broker that has neither."""
@@ -59,7 +55,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     groups: list[GroupState] = []
     retired: dict[str, int] = {}
     stages: StagesState = StagesState()
-    ring: RingState | None = None
+    ownership: msgspec.Raw = msgspec.Raw(NOTHING)
+    """What the ownership policy has to remember."""
 
 
 class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +66,7 @@ class SegmentIndex(msgspec.Struct, frozen=True, array_like=True):
     tracks: list[TrackIndex]
 
 
-def seal(machine: Machine) -> tuple[bytes, bytes]:
+def seal(machine: State, stages: StagesState, ownership: bytes) -> tuple[bytes, bytes]:
     """What the indexes gained since the last seal, and all other state, each as bytes."""
     pieces = [piece for topic in machine.topics.values() if (piece := topic.seal()) is not None]
     runs = [run for client in machine.clients.values() for run in client.seal()]
@@ -100,20 +97,23 @@ def seal(machine: Machine) -> tuple[bytes, bytes]:
         list(machine.subscriptions.values()),
         [group.state() for group in machine.groups.values()],
         machine.retired,
-        machine.stages.state(),
-        machine.ring.state() if machine.ring is not None else None,
+        stages,
+        msgspec.Raw(ownership),
     )
     return msgspec.msgpack.encode(SegmentIndex(pieces, runs)), msgspec.msgpack.encode(snapshot)
 
 
-def restore(machine: Machine, snapshot: bytes | memoryview, indexes: list[bytes]) -> None:
-    """Takes the state from a snapshot and the index pieces of all segments before it."""
+def restore(machine: State, snapshot: bytes | memoryview, indexes: list[bytes]) -> Snapshot:
+    """Fills the tables from a snapshot and the index pieces of all segments before it; stages and the ownership, which
+    are in none of them, are for the caller to take from what is returned.
+    """
     version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
     if not 1 <= version <= SNAPSHOT_VERSION:
         raise StorageDamaged(
             f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
         )
-    _restore_rest(machine, msgspec.msgpack.decode(snapshot, type=Snapshot))
+    state = msgspec.msgpack.decode(snapshot, type=Snapshot)
+    _restore_tables(machine, state)
     for data in indexes:
         piece = msgspec.msgpack.decode(data, type=SegmentIndex)
         for topic_piece in piece.topics:
@@ -128,9 +128,10 @@ def restore(machine: Machine, snapshot: bytes | memoryview, indexes: list[bytes]
         for name, track in client.tracks.items():
             if name in machine.topics:
                 track.trim(machine.topics[name].first_offset)
+    return state
 
 
-def _restore_rest(machine: Machine, state: Snapshot) -> None:
+def _restore_tables(machine: State, state: Snapshot) -> None:
     """Everything but the indexes."""
     for topic in state.topics:
         kept = machine.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
@@ -145,7 +146,5 @@ def _restore_rest(machine: Machine, state: Snapshot) -> None:
     for subscription in state.subscriptions:
         machine.remember_subscription(subscription)
     machine.retired = dict(state.retired)
-    machine.stages.restore(state.stages)
     for group in state.groups:
         machine.remember_group(group.restore())
-    machine.ring = Ownership.restore(state.ring) if state.ring is not None else None

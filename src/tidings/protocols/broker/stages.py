@@ -11,7 +11,6 @@ What nobody publishes goes with the next batch of its query, or when it has grow
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,11 +18,9 @@ from tidings.errors import InvalidRequest, LimitReached, OutOfSequence
 from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.commands import CarriedStage, Discard, Publish
 from tidings.protocols.broker.commands import Stage as StageCommand
+from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.broker.writing import check_backlog, plan_ids
-
-if TYPE_CHECKING:
-    from tidings.protocols.broker.machine import Machine
 
 RECORD_BYTES = 128
 """Counted for each batch of a stage beside its body, so that tiny ones have a bound too."""
@@ -115,7 +112,7 @@ class Stages:
 
     # Storing.
 
-    def check(self, machine: Machine, command: StageCommand) -> None:
+    def check(self, machine: State, command: StageCommand) -> None:
         """Raises what speaks against storing this batch of a stage."""
         settings = machine.settings
         stage = self.stages.get(command.stage)
@@ -146,7 +143,7 @@ class Stages:
                 "(stage_bytes_max): write with more tasks, or raise the limit."
             )
 
-    def add(self, machine: Machine, command: StageCommand, time_ms: int, address: int) -> bool:
+    def add(self, machine: State, command: StageCommand, time_ms: int, address: int) -> bool:
         """Stores a batch; whether its query's batch was published before, so that nothing was stored."""
         if self.is_published(command.query, command.batch, command.sink):
             return True
@@ -175,7 +172,7 @@ class Stages:
 
     # Publishing.
 
-    def publish(self, machine: Machine, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
+    def publish(self, machine: State, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
         """Makes stages visible and says where their messages went; None if that batch had been published."""
         if self.is_published(command.query, command.batch, command.sink):
             return None
@@ -221,7 +218,7 @@ class Stages:
             found[named.name] = stage
         return list(found.values())
 
-    def _plan(self, machine: Machine, stages: Iterable[Stage], time_ms: int) -> tuple[list[Entry], dict[str, int]]:
+    def _plan(self, machine: State, stages: Iterable[Stage], time_ms: int) -> tuple[list[Entry], dict[str, int]]:
         """What each batch will add, and where each topic will end; raises if any of it is refused."""
         entries: list[Entry] = []
         nexts: dict[str, int] = {}
@@ -260,7 +257,7 @@ class Stages:
                 del self.queries[name]
         return len(found)
 
-    def discard_due(self, machine: Machine, now_ms: int) -> list[Discard]:
+    def discard_due(self, machine: State, now_ms: int) -> list[Discard]:
         """The commands that drop what has grown old; empty when nothing has."""
         settings = machine.settings
         staged_before_ms, asked_before_ms = now_ms - settings.stage_age_ms, now_ms - settings.query_age_ms

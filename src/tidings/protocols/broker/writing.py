@@ -6,20 +6,24 @@ before) or by their ids. Its body is stored as it came; the index says which of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from tidings.errors import LimitReached, MessageTooLarge, OutOfSequence, Overloaded, ProtocolError
-from tidings.message import Contents
+from tidings.errors import (
+    InvalidRequest,
+    LimitReached,
+    MessageTooLarge,
+    NotSubscribed,
+    OutOfSequence,
+    Overloaded,
+    ProtocolError,
+)
+from tidings.message import Contents, check_topic
 from tidings.protocols.broker.clients import Client, Track
 from tidings.protocols.broker.commands import BatchWrite
-from tidings.protocols.broker.messages import Position, Stored, Target
+from tidings.protocols.broker.messages import Acknowledgement, Part, Position, Stored, Target
+from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Topic
 from tidings.settings import BrokerSettings
-
-if TYPE_CHECKING:
-    from tidings.protocols.broker.machine import Machine
 
 
 def check_batch(
@@ -44,6 +48,25 @@ def given_ids(contents: Contents) -> tuple[str | None, ...] | None:
     return tuple(contents.ids)
 
 
+def check_part(machine: State, client: str, part: Part, body: bytes | memoryview, contents: Contents) -> BatchWrite:
+    """A part of a put as a command has it; raises what the applied state already says against it."""
+    settings, targets, count = machine.settings, part.targets, part.count
+    if not targets or len(targets) > settings.topics_per_request_max:
+        raise LimitReached(
+            f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
+            f"not {len(targets)}: name fewer."
+        )
+    check_batch(settings, client, count, body, contents)
+    for target in targets:
+        if target.sequence < 1:
+            raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
+        if target.topic not in machine.topics:
+            machine.check_puttable(check_topic(target.topic))
+    if len(targets) > 1 and len({target.topic for target in targets}) != len(targets):
+        raise InvalidRequest("A topic is named twice in one put: name each once.")
+    return BatchWrite(targets, count, len(body), given_ids(contents))
+
+
 class Plan(msgspec.Struct):
     """What a batch will do to one topic, worked out before anything is changed."""
 
@@ -60,7 +83,7 @@ class Plan(msgspec.Struct):
         return self.count if self.kept is None else len(self.kept)
 
 
-def store_next(machine: Machine, client: Client, batch: BatchWrite, time_ms: int, address: int) -> Stored | None:
+def store_next(machine: State, client: Client, batch: BatchWrite, time_ms: int, address: int) -> Stored | None:
     """Stores a batch that does no more than follow its publisher's last one in one topic; None for any other.
 
     Nearly every batch does, and then there is nothing to be worked out first.
@@ -68,18 +91,19 @@ def store_next(machine: Machine, client: Client, batch: BatchWrite, time_ms: int
     if len(batch.targets) != 1 or batch.ids is not None or machine.settings.max_backlog is not None:
         return None
     [target] = batch.targets
-    topic = machine.topics.get(target.topic)
-    track = client.tracks.get(target.topic)
-    if topic is None or track is None or target.sequence != track.last + 1:
+    name, sequence, count = target.topic, target.sequence, batch.count
+    topic = machine.topics.get(name)
+    track = client.tracks.get(name)
+    if topic is None or track is None or sequence != track.last + 1:
         return None
     first_offset = topic.next_offset
-    topic.append(address, batch.size_bytes, batch.count, None, None, time_ms)
-    track.take(target.sequence, first_offset, batch.count)
-    machine.used_at_ms[target.topic] = time_ms
+    topic.append(address, batch.size_bytes, count, None, None, time_ms)
+    track.take(sequence, first_offset, count)
+    machine.used_at_ms[name] = time_ms
     return Stored(first_offset)
 
 
-def plan(machine: Machine, client: Client, batches: tuple[BatchWrite, ...], time_ms: int) -> list[list[Plan]]:
+def plan(machine: State, client: Client, batches: tuple[BatchWrite, ...], time_ms: int) -> list[list[Plan]]:
     """What each batch will do to each of its topics; raises if any of it is refused."""
     lasts: dict[str, int] = {}
     nexts: dict[str, int] = {}
@@ -93,7 +117,7 @@ def plan(machine: Machine, client: Client, batches: tuple[BatchWrite, ...], time
 
 
 def _plan_one(
-    machine: Machine,
+    machine: State,
     client: Client,
     batch: BatchWrite,
     target: Target,
@@ -136,7 +160,19 @@ def _plan_one(
     return plan
 
 
-def check_backlog(machine: Machine, name: str, next_offset: int, backlog_max: int) -> None:
+def check_acknowledgement(machine: State, client: Client, acknowledgement: Acknowledgement) -> None:
+    """Raises what speaks against an acknowledgement that comes with a write."""
+    subscription = machine.find_subscription(client.name, acknowledgement.topics)
+    for position in acknowledgement.positions:
+        if position.topic not in subscription.cursors:
+            raise NotSubscribed(f"The subscription has no topic {position.topic!r}: acknowledge its own.")
+        if position.offset > machine.topics[position.topic].next_offset:
+            raise InvalidRequest(
+                f"Offset {position.offset} of {position.topic!r} cannot be acknowledged: it does not exist yet."
+            )
+
+
+def check_backlog(machine: State, name: str, next_offset: int, backlog_max: int) -> None:
     """Overloaded when more would wait than may; nothing is dropped in silence."""
     topic = machine.topics.get(name)
     waiting = next_offset - (machine.waited_offset(topic) if topic else machine.retired.get(name, 0))
@@ -148,7 +184,7 @@ def check_backlog(machine: Machine, name: str, next_offset: int, backlog_max: in
 
 
 def plan_ids(
-    machine: Machine,
+    machine: State,
     name: str,
     ids: tuple[str | None, ...],
     skip: int,
@@ -187,7 +223,7 @@ def plan_ids(
 
 
 def store(
-    machine: Machine, client: Client, batch: BatchWrite, plans: list[Plan], time_ms: int, address: int
+    machine: State, client: Client, batch: BatchWrite, plans: list[Plan], time_ms: int, address: int
 ) -> tuple[Stored, ...]:
     shared = None
     if len(plans) > 1:

@@ -132,14 +132,18 @@ class Ring:
     def place_for(self, joiner: NodeId) -> list[Effect]:
         """Answers a joiner whose place is right behind this node.
 
-        A joiner that is still in our list has died and come back: it must not be told to be its own successor. Where
+        A joiner that is still in our list has died and come back: it must not be told to be its own successor. Or it
+        is slow: it asked before it heard that it is a founding member. So the last successor stays, as without it this
+        node would be out of the ring; of a ring of two both would be out, and neither could let the other in. Where
         the list is short we come last ourselves: in a small ring all others in it may be dead, and the joiner would
         find nobody and come again for ever.
         """
-        self.forget(joiner)
         if not self.is_member:
             return []
-        return [Send((joiner,), Place((*self.successors, self.node)[: self.settings.successors_max]))]
+        others = tuple(name for name in self.successors if name != joiner)
+        if others:
+            self.forget(joiner)
+        return [Send((joiner,), Place((*others, self.node)[: self.settings.successors_max]))]
 
     # Stabilising.
 

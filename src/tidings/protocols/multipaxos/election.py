@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tidings.protocols.multipaxos.values import Ballot
+from tidings.protocols.multipaxos.values import ZERO, Ballot
 from tidings.settings import ReplicaSettings
 
 
@@ -22,6 +22,8 @@ class Election:
         self._random = random
         self._highest_number = 0
         self.leader: int | None = None
+        self.ballot: Ballot = ZERO
+        """The one by which it leads; `ZERO` if nobody is known to."""
         self.heard_at_ms: int | None = None
         """When a leader was last heard."""
         self.attempt = 0

@@ -90,6 +90,19 @@ class Fetch(Message, frozen=True):
     first_slot: int
 
 
+class FetchCopy(Message, frozen=True):
+    """Send me what this command copies: my copy, which has no slot of its own any more, is damaged."""
+
+    command: bytes
+
+
+class Copied(Message, frozen=True):
+    """That is what such a command copies."""
+
+    command: bytes
+    body: bytes
+
+
 class Chosen(Message, frozen=True):
     """These values are chosen, one slot after another."""
 
@@ -149,6 +162,8 @@ AnyMessage = (
     | Refused
     | Fetch
     | Chosen
+    | FetchCopy
+    | Copied
     | Offer
     | FetchFile
     | Piece

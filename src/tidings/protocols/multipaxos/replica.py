@@ -42,7 +42,7 @@ from tidings.protocols.multipaxos.messages import (
 )
 from tidings.protocols.multipaxos.reads import Rounds
 from tidings.protocols.multipaxos.records import Known, Lost, Promised, Record, Snapshot, Whole
-from tidings.protocols.multipaxos.values import Noop, Promote, Value
+from tidings.protocols.multipaxos.values import ZERO, Ballot, Noop, Promote, Value
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notify, Requested, SetTimer, TimerFired, UnexpectedEvent
 from tidings.settings import ReplicaSettings
 
@@ -85,6 +85,11 @@ class Replica:
         """Who leads, as far as is known here: a hint for clients."""
         return self._election.leader
 
+    @property
+    def leader_ballot(self) -> Ballot:
+        """The ballot by which it leads. Not what is promised: that may be one that its node has never won."""
+        return self._election.ballot
+
     # Its life.
 
     def restore(self, whole: Whole | None, records: Iterable[Record | Lost], damaged: bool = False) -> None:
@@ -96,6 +101,8 @@ class Replica:
     def start(self) -> list[Effect]:
         self._effects = []
         self._await_leader()
+        if self._voters() == (self.node,):  # There is nobody to wait for.
+            self._effects.append(SetTimer(ElectionDue(), 0))
         return self._effects
 
     def install(self, now_ms: int, node: int, snapshot: Snapshot) -> list[Effect]:
@@ -253,7 +260,8 @@ class Replica:
             self._effects.append(Notify(ReadRefused(token, None)))
         self._rounds = Rounds()
 
-    def _follow(self, leader: int | None) -> None:
+    def _follow(self, leader: int | None, ballot: Ballot = ZERO) -> None:
+        self._election.ballot = ballot
         if leader != self._election.leader:
             self._election.leader = leader
             self._effects.append(Notify(LeaderChanged(leader)))
@@ -290,7 +298,7 @@ class Replica:
             return
         if not ballot.leading and ballot.may_propose_in(self.log.decided):
             ballot.leading = True
-            self._follow(self.node)
+            self._follow(self.node, ballot.ballot)
             self._effects.append(CancelTimer(ElectionDue()))
             self._beat()
         if ballot.leading:
@@ -398,12 +406,21 @@ class Replica:
             self._step_down()
         self._await_leader()
         self._election.heard_at_ms = now_ms
-        self._follow(node)
+        self._follow(node, message.ballot)
+        self._make_room(message)
         effect = self.acceptor.accept(node, message)
         decided = self.log.decide_through(message.decided, message.ballot)
         self._effects.append(self._with_known(effect))  # First the entries, then the word that they are decided.
         self._take_decided(decided)
         self._effects += self._catchup.ask(now_ms, node, message.decided)
+
+    def _make_room(self, message: Accept) -> None:
+        """Decides what an accept says is decided, before its values are weighed.
+
+        The leader proposes as much as there is room for once that is decided. Whoever found it to be too much would be
+        told again only with the next beat, and as often as the room is full.
+        """
+        self._take_decided(self.log.decide_through(message.decided, message.ballot))
 
     def _on_chosen(self, now_ms: int, node: int, message: Chosen) -> None:
         self._stop_proposing_below(message.first_slot + len(message.values))

@@ -2,7 +2,7 @@
 
 Everything in it is hearsay, and may be late; only a group's own journal knows what it owns. So knowledge is merged such
 that the order in which it came does not matter: of each group the word with the highest slot counts for its members and
-arcs, and the card with the highest term for its leader. Slots of two groups say nothing about each other. When two of
+arcs, and the card with the highest ballot for its leader. Slots of two groups say nothing about each other. When two of
 them claim a point, one word is out of date, and the one that was learned last is believed until the other group says
 more. No claim is lost by that: if the group that is believed lets go of the point, the other claim counts again.
 """
@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import attrgetter, itemgetter
+
+import msgspec
 
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.arcs import LAST, Arc, Arcs, cut, joined
@@ -167,6 +169,16 @@ class Directory:
         entry = self._entries.get(group)
         return () if entry is None or entry.card.left else entry.arcs
 
+    def word_of(self, owner: Card) -> Word:
+        """What is known of a group that owns something, for another node.
+
+        It has the slot at which the arcs were told. A newer card may have come by itself: old arcs under its slot
+        would be taken for the newest, and what the group itself says then would be no news.
+        """
+        entry = self._entries[owner.group]
+        assert entry.arcs and entry.arcs_slot >= 0
+        return Word(msgspec.structs.replace(entry.card, slot=entry.arcs_slot), entry.arcs)
+
     def waits_for_taker(self, group: bytes, gift: int) -> bool:
         """Whether a group may not know yet that a gift of its has been taken. One that left knows, and so does one of
         which nothing is known any more, for it would have said that it waits.
@@ -279,10 +291,12 @@ class Directory:
 def merged(known: Card, told: Card) -> Card:
     """What two cards of one group say together, whichever of them came first."""
     log = max((known.slot, known.left, known.members), (told.slot, told.left, told.members))
-    # A leader that nobody knows does not make one of the same term unknown, since "" comes first.
-    term, leader = max((known.term, known.leader), (told.term, told.leader))
+    # A leader that nobody knows does not make one of the same term unknown, since 0 and "" come first.
+    term, number, leader = max(
+        (known.term, known.leader_number, known.leader), (told.term, told.leader_number, told.leader)
+    )
     slot, left, members = log
-    return Card(known.group, members, leader, term, slot, left)
+    return Card(known.group, members, leader, term, slot, left, number)
 
 
 def _owners(pieces: list[tuple[Key, Key, int, bytes]]) -> tuple[list[Key], list[bytes | None]]:
@@ -315,4 +329,4 @@ def _overlap(pieces: list[tuple[Key, Key, int, bytes]]) -> bool:
 
 
 def _gist(card: Card) -> tuple[object, ...]:
-    return card.members, card.leader, card.term, card.left
+    return card.members, card.leader, card.term, card.leader_number, card.left

@@ -1,8 +1,12 @@
 """Everything that arcs hold beside stored batches, as a list of small records in a fixed order.
 
 A gift is frozen, so its list of facts is always the same, and a place in the list says how much of it somebody has:
-first the topics by name, then the clients whose home is in the arcs, by name; of each topic its edges first, then ids,
-publishers' tracks, subscriptions and groups. A long list of ids or of a track's runs is cut into several records.
+first the topics by name, then clients by name; of each topic its edges first, then ids, publishers' tracks,
+subscriptions and groups. A long list of ids or of a track's runs is cut into several records.
+
+Of clients there are those whose home is in the arcs, and all others that have had more than one session: an older one
+of them must not be let in by the taker because its successor left nothing in the topics that are given. What the giver
+learns of these while it gives is about other topics, so it does not matter if it comes too late for the list.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, order=True):
     index: int
 
 
-TOPICS, HOMES, ENDED = 0, 1, 2
+TOPICS, CLIENTS, ENDED = 0, 1, 2
 START = Mark(TOPICS, "", 0)
 END = Mark(ENDED, "", 0)
 
@@ -93,4 +97,10 @@ class Home(msgspec.Struct, frozen=True, array_like=True, tag="home"):
     past_tokens: tuple[bytes, ...]
 
 
-Fact = Edges | Retired | Ids | Runs | Reader | Sharers | Home
+class Epoch(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
+    """A client whose older sessions are fenced."""
+
+    client: Known
+
+
+Fact = Edges | Retired | Ids | Runs | Reader | Sharers | Home | Epoch

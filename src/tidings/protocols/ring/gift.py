@@ -10,20 +10,17 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tidings.protocols.broker.clients import Track
+from tidings.protocols.broker.state import State
 from tidings.protocols.ring.arcs import Arcs, home_of, owns, point_of
-from tidings.protocols.ring.facts import Edges, Fact, Home, Ids, Known, Reader, Retired, Runs, Sharers
-
-if TYPE_CHECKING:
-    from tidings.protocols.broker.machine import Machine
+from tidings.protocols.ring.facts import Edges, Epoch, Fact, Home, Ids, Known, Reader, Retired, Runs, Sharers
 
 
 class Gift:
     """What there is in some arcs that are frozen."""
 
-    def __init__(self, machine: Machine, arcs: Arcs, records_max: int) -> None:
+    def __init__(self, machine: State, arcs: Arcs, records_max: int) -> None:
         self._machine = machine
         self._records_max = records_max
         self._publishers: dict[str, list[str]] = {}
@@ -34,15 +31,18 @@ class Gift:
                     self._publishers.setdefault(topic, []).append(client.name)
         stored = (name for name in (*machine.topics, *machine.retired) if owns(arcs, point_of(name)))
         self.topics = sorted(dict.fromkeys((*stored, *self._publishers)))
-        self.homes = sorted(
-            client.name for client in machine.clients.values() if client.token and owns(arcs, home_of(client.name))
+        self._arcs = arcs
+        self.clients = sorted(
+            client.name
+            for client in machine.clients.values()
+            if (client.token and owns(arcs, home_of(client.name))) or (client.epoch > 1 and not client.anonymous)
         )
 
     def topics_from(self, name: str) -> list[str]:
         return self.topics[bisect_left(self.topics, name) :]
 
-    def homes_from(self, name: str) -> list[str]:
-        return self.homes[bisect_left(self.homes, name) :]
+    def clients_from(self, name: str) -> list[str]:
+        return self.clients[bisect_left(self.clients, name) :]
 
     def facts_of_topic(self, name: str) -> Iterator[Fact]:
         """All facts of a topic, in their order."""
@@ -65,10 +65,12 @@ class Gift:
         for _, group in sorted(machine.groups_of.get(name, {}).items()):
             yield Sharers(group.state(), tuple(self._known(member) for member in group.members))
 
-    def facts_of_home(self, name: str) -> Iterator[Fact]:
-        """All facts of a client whose home is in the arcs."""
+    def facts_of_client(self, name: str) -> Iterator[Fact]:
+        """What the taker has to know of a client: more if its home is in the arcs."""
         client = self._machine.clients.get(name)
-        if client is not None:
+        if client is not None and not (client.token and owns(self._arcs, home_of(name))):
+            yield Epoch(self._known(name))
+        elif client is not None:
             yield Home(self._known(name), client.token, tuple(client.past_tokens))
 
     def _known(self, name: str) -> Known:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 import msgspec
 
 from tidings.errors import StorageDamaged, Unavailable
-from tidings.protocols.broker.commands import Drop, Facts, Give, LoadedBatch, LoadedTopic, encode_command
+from tidings.protocols.broker.commands import encode_command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import Arcs, common, owns, point_of
-from tidings.protocols.ring.facts import END, HOMES, TOPICS, Fact, Mark
+from tidings.protocols.ring.commands import Drop, Facts, Give, LoadedBatch, LoadedTopic
+from tidings.protocols.ring.facts import CLIENTS, END, TOPICS, Fact, Mark
 from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.handover_messages import Bequest, Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
 from tidings.protocols.ring.limits import Limits
@@ -176,16 +177,16 @@ class Giver:
                 topic = self._machine.topics.get(name)
                 if topic is not None and not parcel.add(topic, have.get(name, 0)):
                     break
-                following = Mark(TOPICS, after, 0) if after else Mark(HOMES, "", 0)
+                following = Mark(TOPICS, after, 0) if after else Mark(CLIENTS, "", 0)
                 if not listing.add(TOPICS, name, list(gift.facts_of_topic(name)), following):
                     break
             if not names:
-                listing.end = Mark(HOMES, "", 0)
-        if listing.end.kind == HOMES:
-            names = gift.homes_from(listing.end.name)
+                listing.end = Mark(CLIENTS, "", 0)
+        if listing.end.kind == CLIENTS:
+            names = gift.clients_from(listing.end.name)
             for name, after in zip(names, [*names[1:], ""], strict=False):
-                following = Mark(HOMES, after, 0) if after else END
-                if not listing.add(HOMES, name, list(gift.facts_of_home(name)), following):
+                following = Mark(CLIENTS, after, 0) if after else END
+                if not listing.add(CLIENTS, name, list(gift.facts_of_client(name)), following):
                     break
             if not names:
                 listing.end = END

@@ -28,6 +28,7 @@ from tidings.protocols.ring.handover_messages import (
 )
 from tidings.protocols.ring.limits import Limits
 from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.ring.taking import Taker
 
 __all__ = ["Handover", "ToGroup"]
@@ -47,7 +48,7 @@ class Handover:
     @property
     def busy(self) -> bool:
         """Whether something is given or taken, or about to be."""
-        ring = self._machine.ring
+        ring = ring_of(self._machine)
         on_its_way = ring is not None and (ring.giving is not None or ring.taking is not None)
         return on_its_way or self._taker.has_wish or self._taker.is_seeking
 
@@ -66,7 +67,7 @@ class Handover:
     def tick(self, now_ms: int, card: Card) -> list[Effect]:
         """What is due; `card` is our own. To be called often: progress is only seen here."""
         self._card = card
-        ring = self._machine.ring
+        ring = ring_of(self._machine)
         if ring is None:
             return []
         return [*self._giver.tick(now_ms, ring, card), *self._taker.tick(now_ms, ring, card)]
@@ -75,7 +76,7 @@ class Handover:
         self, now_ms: int, message: HandoverMessage, bodies: tuple[bytes | memoryview, ...] = ()
     ) -> list[Effect]:
         """What another group says; it is not answered before the first `tick` has said who we are."""
-        ring, card = self._machine.ring, self._card
+        ring, card = ring_of(self._machine), self._card
         if ring is None or card is None:
             return []
         match message:

@@ -6,9 +6,9 @@ something is given, the giver reminds the taker of it, whatever either of them h
 
 from __future__ import annotations
 
-from tidings.protocols.broker.commands import LoadedTopic
 from tidings.protocols.effects import Effect
 from tidings.protocols.ring.arcs import Arcs
+from tidings.protocols.ring.commands import LoadedTopic
 from tidings.protocols.ring.facts import Mark
 from tidings.protocols.ring.messages import Card, Word
 from tidings.protocols.stack import Message

@@ -1,7 +1,7 @@
 """What the nodes of a ring say to each other, beside what replicas of one group do.
 
 A *card* says where a group is reached, a *word* what it owns. Every word can be repeated, reordered and late: a higher
-`slot` is newer of what a group owns, a higher `term` is newer of who leads it.
+`slot` is newer of what a group owns, a higher ballot (`term`, then `leader_number`) is newer of who leads it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Card(msgspec.Struct, frozen=True, array_like=True):
     """How much of the group's log whoever wrote this card has applied."""
     left: bool = False
     """The group has left the ring, and owns nothing."""
+    leader_number: int = 0
+    """Which member leads: two members may make ballots of the same number, and that of the higher one is above."""
 
     @property
     def seat(self) -> str:

@@ -1,10 +1,11 @@
-"""Which topics a client's request is about: whoever owns them answers it."""
+"""Which topics a client's request or a write is about: their owner answers it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tidings.protocols.broker import messages
+from tidings.protocols.broker.commands import Write
 
 
 def topics_of(message: Any) -> tuple[str, ...]:
@@ -26,3 +27,11 @@ def topics_of(message: Any) -> tuple[str, ...]:
         return topics
     topic = getattr(message, "topic", None)
     return (topic,) if isinstance(topic, str) else ()
+
+
+def topics_written(command: Write) -> list[str]:
+    """The topics of all parts of a write, perhaps repeated."""
+    names = [target.topic for batch in command.batches for target in batch.targets]
+    for each in command.acknowledgements:
+        names += each.topics
+    return names

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidings.protocols.broker.commands import Command, Facts, Load, LoadedTopic, Seek, Take, decode_command
+from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import Arcs, owns, point_of, without
+from tidings.protocols.ring.commands import Facts, Load, LoadedTopic, Seek, Take
 from tidings.protocols.ring.facts import END, TOPICS, Mark
 from tidings.protocols.ring.giving import FindCard
 from tidings.protocols.ring.handover_messages import Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
@@ -23,6 +24,9 @@ from tidings.protocols.ring.limits import Limits
 from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership, Taking
 from tidings.protocols.ring.patience import Patience
+from tidings.protocols.ring.policy import ring_of
+
+_facts_decoder = msgspec.msgpack.Decoder(Facts)
 
 
 class Taker:
@@ -56,7 +60,7 @@ class Taker:
 
     def wish(self, arcs: Arcs, giver: Card) -> None:
         """These arcs are wanted of that group, unless others are already."""
-        ring = self._machine.ring
+        ring = ring_of(self._machine)
         if self._wished is None and (ring is None or ring.taking is None):
             self._wished = (arcs, giver)
 
@@ -226,7 +230,6 @@ def _end_of(loaded: LoadedTopic) -> int:
 
 def _decode_facts(frame: bytes | memoryview) -> Facts | None:
     try:
-        command = decode_command(frame)
+        return _facts_decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # The giver has another version, and will be asked again.
-    return command if isinstance(command, Facts) else None

@@ -6,31 +6,22 @@ order of their list: so that the last one says that all of them are there. Nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, Moved
 from tidings.protocols.broker.clients import Client, Track
-from tidings.protocols.broker.commands import (
-    Adopt,
-    Claim,
-    Drop,
-    Facts,
-    Give,
-    Know,
-    Load,
-    LoadedTopic,
-    RingCommand,
-    Seek,
-    Take,
-)
+from tidings.protocols.broker.commands import Adopt
+from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.ring.arcs import Arcs, common, home_of, owns, point_of
+from tidings.protocols.ring.commands import Drop, Facts, Give, Know, Load, LoadedTopic, Seek, Take, TransferCommand
 from tidings.protocols.ring.facts import (
     END,
     TOPICS,
     Edges,
+    Epoch,
     Fact,
     Home,
     Ids,
@@ -42,9 +33,6 @@ from tidings.protocols.ring.facts import (
     Sharers,
 )
 from tidings.protocols.ring.ownership import Ownership, Taking
-
-if TYPE_CHECKING:
-    from tidings.protocols.broker.machine import Machine
 
 ANONYMOUS = "anonymous-"
 TOKEN_DIGITS = 16
@@ -62,15 +50,8 @@ def is_anonymous(name: str) -> bool:
     return name.startswith(ANONYMOUS) or (slash == "/" and made_up)
 
 
-def apply(machine: Machine, command: RingCommand, body_address: int) -> object:
+def apply(machine: State, ring: Ownership, command: TransferCommand, body_address: int) -> object:
     """Changes the state by one command; a refusal raises and changes nothing."""
-    if isinstance(command, Claim):
-        if machine.ring is None:
-            machine.ring = Ownership(command.arcs)
-        return None
-    ring = machine.ring
-    if ring is None:
-        raise InvalidRequest("This broker is part of no ring: claim some arcs first.")
     match command:
         case Know(cards):
             ring.know(cards)
@@ -88,14 +69,14 @@ def apply(machine: Machine, command: RingCommand, body_address: int) -> object:
             _on_give(ring, command)
         case Drop(number):
             if ring.giving is not None and ring.giving.number == number:
-                forget(machine, ring.giving.arcs)
+                forget(machine, ring, ring.giving.arcs)
                 ring.drop()
         case _:
             assert_never(command)
     return None
 
 
-def _on_adopt(machine: Machine, ring: Ownership, command: Adopt) -> int:
+def _on_adopt(machine: State, ring: Ownership, command: Adopt) -> int:
     client = machine.clients.get(command.client)
     if ring.owns_home(command.client):
         return client.epoch if client is not None else 0  # Epochs are given here, and to be learned from nobody.
@@ -104,7 +85,7 @@ def _on_adopt(machine: Machine, ring: Ownership, command: Adopt) -> int:
     return _adopt(machine, Known(command.client, command.epoch, is_anonymous(command.client))).epoch
 
 
-def _adopt(machine: Machine, known: Known) -> Client:
+def _adopt(machine: State, known: Known) -> Client:
     """The client, with the epoch that is known of it unless a higher one is known here."""
     client = machine.clients.get(known.name)
     if client is None:
@@ -125,7 +106,7 @@ def _on_give(ring: Ownership, command: Give) -> None:
     ring.give(arcs, command.taker)
 
 
-def forget(machine: Machine, arcs: Arcs) -> None:
+def forget(machine: State, ring: Ownership, arcs: Arcs) -> None:
     """All topics in some arcs go, with all that belongs to them, and so do homes of clients."""
     for name in [name for name in machine.topics if owns(arcs, point_of(name))]:
         del machine.topics[name]
@@ -150,13 +131,11 @@ def forget(machine: Machine, arcs: Arcs) -> None:
             client.token = b""
             client.past_tokens.clear()
             idle[client.name] = None
-    _forget_idle(machine, idle)
+    _forget_idle(machine, ring, idle)
 
 
-def _forget_idle(machine: Machine, names: dict[str, None]) -> None:
+def _forget_idle(machine: State, ring: Ownership, names: dict[str, None]) -> None:
     """Clients go that have nothing here any more; when they come again, they bring their epoch."""
-    ring = machine.ring
-    assert ring is not None
     members = {name: None for group in machine.groups.values() for name in group.members}
     taking = ring.taking.arcs if ring.taking is not None else ()
     for name in names:
@@ -168,11 +147,8 @@ def _forget_idle(machine: Machine, names: dict[str, None]) -> None:
             machine.owned.pop(name, None)
 
 
-def is_held(machine: Machine, client: Client) -> bool:
+def is_held(machine: State, ring: Ownership, client: Client) -> bool:
     """Whether something of a client is on its way to another group, or from one, and has to stay as it is."""
-    ring = machine.ring
-    if ring is None:
-        return False
     giving = ring.giving.arcs if ring.giving is not None else ()
     taking = ring.taking.arcs if ring.taking is not None and ring.taking.number else ()
     held = (*giving, *taking)
@@ -189,7 +165,7 @@ def is_held(machine: Machine, client: Client) -> bool:
 # Taking.
 
 
-def _on_seek(machine: Machine, ring: Ownership, command: Seek) -> None:
+def _on_seek(machine: State, ring: Ownership, command: Seek) -> None:
     taking = ring.taking
     if taking is not None and taking.number:
         if (taking.giver, taking.number) == (command.giver, command.number):
@@ -209,7 +185,7 @@ def _on_seek(machine: Machine, ring: Ownership, command: Seek) -> None:
         _forget_loaded(machine, ring)
 
 
-def _forget_loaded(machine: Machine, ring: Ownership) -> None:
+def _forget_loaded(machine: State, ring: Ownership) -> None:
     """Topics go of which something was loaded that nobody takes any more."""
     kept = (
         *ring.arcs,
@@ -221,7 +197,7 @@ def _forget_loaded(machine: Machine, ring: Ownership) -> None:
         machine.used_at_ms.pop(name, None)
 
 
-def _on_load(machine: Machine, ring: Ownership, command: Load, body_address: int) -> None:
+def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) -> None:
     taking = ring.taking
     if taking is None or not all(owns(taking.arcs, point_of(each.topic)) for each in command.topics):
         raise Moved("Batches have come of a topic that is not being taken.")
@@ -255,7 +231,7 @@ def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
     return end
 
 
-def _on_facts(machine: Machine, ring: Ownership, command: Facts) -> None:
+def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
     taking = ring.taking
     if taking is None or not taking.number or (taking.giver, taking.number) != (command.giver, command.number):
         raise InvalidRequest("Facts have come of a gift that is not being taken.")
@@ -273,7 +249,7 @@ def _on_facts(machine: Machine, ring: Ownership, command: Facts) -> None:
     ring.taking = msgspec.structs.replace(taking, mark=command.end)
 
 
-def _apply_fact(machine: Machine, fact: Fact) -> None:
+def _apply_fact(machine: State, fact: Fact) -> None:
     match fact:
         case Edges():
             _apply_edges(machine, fact)
@@ -300,6 +276,8 @@ def _apply_fact(machine: Machine, fact: Fact) -> None:
             for known in clients:
                 _adopt(machine, known)
             machine.remember_group(group.restore())
+        case Epoch(known):
+            _adopt(machine, known)
         case Home(known, token, past_tokens):
             client = _adopt(machine, known)
             client.token, client.anonymous = token, known.anonymous
@@ -309,7 +287,7 @@ def _apply_fact(machine: Machine, fact: Fact) -> None:
             assert_never(fact)
 
 
-def _apply_edges(machine: Machine, fact: Edges) -> None:
+def _apply_edges(machine: State, fact: Edges) -> None:
     name = fact.topic
     if fact.first_offset == fact.next_offset:
         topic = machine.topics[name] = Topic(name, fact.next_offset, fact.next_offset)
@@ -322,7 +300,7 @@ def _apply_edges(machine: Machine, fact: Edges) -> None:
     machine.retired.pop(name, None)
 
 
-def _apply_runs(machine: Machine, fact: Runs) -> None:
+def _apply_runs(machine: State, fact: Runs) -> None:
     tracks = _adopt(machine, fact.client).tracks
     if not fact.continued:
         tracks[fact.topic] = Track(fact.last)

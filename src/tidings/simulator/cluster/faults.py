@@ -148,3 +148,9 @@ def with_losses(plan: ClusterPlan) -> ClusterPlan:
     times = sorted(random.randrange(calm_ms) for _ in range(count))
     losses = (DiskLoss(at_ms, random.choice((-1, random.randrange(16))), random.randint(1, 800)) for at_ms in times)
     return msgspec.structs.replace(plan, calm_ms=calm_ms, losses=tuple(losses))
+
+
+def draw_flips(plan: ClusterPlan) -> tuple[int, ...]:
+    """Bits that flip at the end of half of all worlds; by a chance of their own, as losses are."""
+    random = Random(f"flips of {plan}")
+    return tuple(random.getrandbits(32) for _ in range(random.choice((0, 0, 1, 3))))

@@ -16,6 +16,7 @@ from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
 from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.messages import AnyMessage
+from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import Command
 from tidings.simulator.cluster.watch import AnswersAreCurrent, SameEverywhere
 from tidings.simulator.planting import FENCED, LOST, ONCE, PROGRESS, mutant, patched
@@ -45,7 +46,7 @@ def _serve_too_early() -> Iterator[None]:
         def planted(self: GroupEngine) -> None:
             if self.replica.replica.leads and not self.serving:
                 self.serving = True
-                self.broker = Broker(self.broker.settings, self._state.machine)
+                self.broker = Broker(self.broker.settings, self.state.machine)
                 self.broker.members = self._addresses()
                 self.broker.recovered()
             check_serving(self)
@@ -108,6 +109,17 @@ def _minority_decides() -> Iterator[None]:
         yield
 
 
+@_mutant(
+    "room-too-late",
+    "a follower weighs new values before it decides what their accept says is decided: a full log goes on by the beat",
+    ONCE,
+    first_seed=36507939750,
+)
+def _room_too_late() -> Iterator[None]:
+    with patched(Replica, "_make_room", lambda _: lambda self, message: None):
+        yield
+
+
 # The client that looks for it.
 
 
@@ -136,7 +148,7 @@ def _streams_stay() -> Iterator[None]:
 def _forget_contacts() -> Iterator[None]:
     def make(send_mate: Any) -> Any:
         def planted(self: GroupEngine, node: int, message: AnyMessage) -> None:
-            if node in (self._state.members or self._contacts):
+            if node in (self.state.members or self._contacts):
                 send_mate(self, node, message)
 
         return planted

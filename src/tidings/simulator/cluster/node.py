@@ -232,6 +232,18 @@ class NodeProcess(DiskProcess):
         if by_ms > 0:
             self._life_offset_ms += by_ms
 
+    def scrub_all(self) -> None:
+        """Reads all that is sealed, as it does in the course of some hours."""
+
+        def scrub(engine: GroupEngine) -> None:
+            address = 0
+            for _ in range(len(engine.journal.segments) + 1):
+                address, damaged = engine.journal.scrub(address, engine.journal.size_bytes)
+                for each in damaged:
+                    engine._note_damage(each)
+
+        self._do(scrub)
+
     def clock(self) -> int:
         """Milliseconds since 1970 by this process, which asks once and counts on steadily, as `node.clock` does."""
         return self._world.now_ms + self._life_offset_ms

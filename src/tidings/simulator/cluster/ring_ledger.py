@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.ring.arcs import Arcs, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 from tidings.simulator.ledger import Ledger
 from tidings.simulator.recovery_checker import places
@@ -58,7 +59,7 @@ class RingLedger(Ledger):
         """group -> what it owns, and what it has given and nobody has taken."""
 
     def add_group(self, group: str, mark: bytes) -> None:
-        self.of[group] = Ledger(self._settings)
+        self.of[group] = Ledger(self._settings, RingPolicy())
         self.names[mark] = group
         self.held[group] = ()
 

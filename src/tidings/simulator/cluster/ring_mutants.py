@@ -10,11 +10,12 @@ from tidings.node.ring import engine as engine_module
 from tidings.node.ring.engine import RingEngine
 from tidings.node.ring.leading import Leading
 from tidings.protocols.broker.broker import Adopting
-from tidings.protocols.broker.commands import Adopt, Claim, Drop
+from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
 from tidings.protocols.ring import transfer
 from tidings.protocols.ring.arcs import WHOLE, owns, point_of
+from tidings.protocols.ring.commands import Claim, Drop
 from tidings.protocols.ring.facts import Known
 from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.giving import Giver
@@ -41,7 +42,7 @@ def _everybody_founds() -> Iterator[None]:
         yield
 
 
-@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER, first_seed=5)
+@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER, first_seed=20)
 def _accept_after_give() -> Iterator[None]:
     def make(owns_topic: Any) -> Any:
         def planted(self: Ownership, name: str) -> bool:
@@ -84,7 +85,7 @@ def _tracks_stay() -> Iterator[None]:
 
 @_mutant("homes-stay", "the epochs of clients are not handed over with their homes", BEHIND)
 def _homes_stay() -> Iterator[None]:
-    with patched(Gift, "facts_of_home", lambda _: lambda *_: iter(())):
+    with patched(Gift, "facts_of_client", lambda _: lambda *_: iter(())):
         yield
 
 
@@ -97,6 +98,7 @@ def _homes_stay() -> Iterator[None]:
     FENCED,
     TWICE,
     ONCE,
+    first_seed=142,
 )
 def _adopt_older() -> Iterator[None]:
     def make_adopt(adopt: Any) -> Any:
@@ -111,7 +113,7 @@ def _adopt_older() -> Iterator[None]:
         def planted(self: RingEngine, received: Received) -> None:
             message: Any = received.message
             client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
-            known = self._state.machine.clients.get(client) if isinstance(client, str) else None
+            known = self.state.machine.clients.get(client) if isinstance(client, str) else None
             if known is None or epoch is None or self.ring is None or self.ring.owns_home(known.name):
                 admit(self, received)
             elif known.epoch == epoch:

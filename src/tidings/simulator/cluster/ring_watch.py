@@ -15,6 +15,8 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.arcs import WHOLE, Arcs, common, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.commands import Claim, Drop, Give, Take
+from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import AllOrNone, Checker, CursorsForward, NothingLost, NothingTwice
 from tidings.simulator.cluster.ring_ledger import RingLedger, contents
@@ -68,21 +70,21 @@ class OneOwner(Checker):
         if existing.error is not None:
             return False
         match command:
-            case commands.Claim(arcs):
+            case Claim(arcs):
                 self._on_claim(group, arcs)
-            case commands.Give(arcs, taker):
+            case Give(arcs, taker):
                 self._gifts[group] = self._gifts.get(group, 0) + 1
                 gift = common(self.owned[group], arcs)
                 self._given[group, self._gifts[group]] = (gift, self._ring.names[taker.group])
                 self.owned[group] = without(self.owned[group], gift)
-            case commands.Take(giver, number):
+            case Take(giver, number):
                 self._on_take(group, self._ring.names[giver], number)
-            case commands.Drop(number):
+            case Drop(number):
                 if (group, number) in self._given and (group, number) not in self._taken:
                     self.broken(f"{group} forgets its gift {number}, and nobody has taken it")
             case _:
                 self._check_subjects(group, command)
-        ring = self._ring.of[group].reference.ring
+        ring = ring_of(self._ring.of[group].reference)
         if ring is not None and ring.arcs != self.owned[group]:
             self.broken(
                 f"{group} owns {shown(ring.arcs)} after {command}, and it should own {shown(self.owned[group])}"
@@ -257,7 +259,7 @@ class RingWatch(ClusterWatch):
 
     def compare(self, node: NodeProcess, engine: GroupEngine) -> None:
         super().compare(node, engine)
-        found, wanted = engine.broker.machine.ring, self.ring.of[node.group].reference.ring
+        found, wanted = ring_of(engine.broker.machine), ring_of(self.ring.of[node.group].reference)
         if (found and found.state()) != (wanted and wanted.state()):
             self._same[node.name].broken(f"{node.name} knows of its ring {found and found.state()}, not {wanted}")
 

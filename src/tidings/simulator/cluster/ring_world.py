@@ -11,6 +11,7 @@ import msgspec
 from tidings.journal.journal import Journal
 from tidings.node.ring.engine import RingEngine
 from tidings.protocols.broker import messages, operators
+from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.cluster.faults import ClusterPlan
 from tidings.simulator.cluster.node import Carry, NodeProcess
@@ -134,7 +135,7 @@ class RingWorld(ClusterWorld):
         would never find the ring, and an operator would have to name it another node.
         """
         for group, contacts in self._contacts.items():
-            ring = self.watch.ring.of[group].reference.ring if group in self.watch.ring.of else None
+            ring = ring_of(self.watch.ring.of[group].reference) if group in self.watch.ring.of else None
             has_come = ring is not None and (ring.arcs or ring.taken)
             if contacts and not has_come and all(self.by_address[each].group in self._leavers for each in contacts):
                 return True
@@ -200,7 +201,7 @@ class RingWorld(ClusterWorld):
         """What still moves, or is not where it should be; "" when the ring is at rest."""
         for joining in self.ring_plan.joins:
             group = joining.group
-            ring = self.watch.ring.of[group].reference.ring if group in self.watch.ring.of else None
+            ring = ring_of(self.watch.ring.of[group].reference) if group in self.watch.ring.of else None
             if ring is None:
                 return f"{group} has not come"
             if ring.giving is not None or ring.taking is not None:

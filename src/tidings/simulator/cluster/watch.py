@@ -16,9 +16,9 @@ from tidings.journal.disk import Buffer
 from tidings.node.group import GroupEngine
 from tidings.node.replicated import Part, unpack
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.commands import decode_command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.multipaxos.values import Command, Value
+from tidings.protocols.ring.commands import decode_command
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
 from tidings.simulator.ledger import Existing, Ledger

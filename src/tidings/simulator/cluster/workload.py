@@ -9,7 +9,7 @@ import msgspec
 from tidings.client import operations
 from tidings.client.operations import Operation
 from tidings.simulator.client import Client, ClientProcess
-from tidings.simulator.cluster.faults import draw_plan, with_losses
+from tidings.simulator.cluster.faults import draw_flips, draw_plan, with_losses
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.paxos.world import draw_replica
 from tidings.simulator.publishers import insist
@@ -29,6 +29,7 @@ def make_cluster_world(random: Random) -> ClusterWorld:
     if len(plan.losses) > 1:  # Files that are seldom sealed know nobody who has come meanwhile.
         journal = msgspec.structs.replace(journal, segment_bytes_max=1_000_000, segment_records_max=100_000)
     world = ClusterWorld(random, plan, broker, journal, replica, draw_client(random))
+    world.flips = draw_flips(plan)
     world.add_group("n", random.choice((3, 3, 3, 5)))
     populate(world, names)
     world.clients[ASKER] = Client(world, ASKER, [asking], None)

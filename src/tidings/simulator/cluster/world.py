@@ -19,6 +19,7 @@ from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, Re
 from tidings.simulator.checkers import Violation
 from tidings.simulator.client import ClientProcess
 from tidings.simulator.cluster.faults import ClusterPlan, DiskLoss
+from tidings.simulator.cluster.flips import Flips, is_readable
 from tidings.simulator.cluster.network import ClusterNetwork
 from tidings.simulator.cluster.node import Carry, Frames, MakeEngine, NodeProcess
 from tidings.simulator.cluster.watch import ClusterWatch
@@ -56,6 +57,8 @@ class ClusterWorld(PopulatedWorld):
     ) -> None:
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
+        self.flips: tuple[int, ...] = ()
+        """At the end, when nothing else goes wrong: bits that flip on the disk of whoever leads, one by one."""
         self.broker_settings = broker
         self.journal_settings = journal
         self.replica_settings = replica
@@ -151,6 +154,9 @@ class ClusterWorld(PopulatedWorld):
             self._check_done()
         self._pass_or_break(self._all_the_same, "every node")
         self._check_nodes()
+        if self.flips:
+            for group in self.groups:
+                self._check_flipped(Flips(self, group))
         for node in self.nodes:
             node.end("power")
         for node in self.nodes:
@@ -161,6 +167,22 @@ class ClusterWorld(PopulatedWorld):
         for node in self.nodes:
             assert node.engine is not None
             self.watch.on_end(node.engine)
+
+    def _check_flipped(self, flips: Flips) -> None:
+        """Everything is read, then a bit flips, then everything is read again; and so on.
+
+        What was read from memory all the time nobody has missed then, so the disks are scrubbed before the next one.
+        """
+        for choice in (None, *self.flips):
+            if choice is None or flips.flip(choice):
+                reader = flips.new_reader()
+                reader.start()
+                self._pass_or_break(lambda reader=reader: reader.finished, "whoever reads everything")  # type: ignore[misc]
+                for node in self.nodes:
+                    node.scrub_all()
+                self._pass_or_break(lambda: all(map(is_readable, self.nodes)), "fetching what is damaged")
+        self._pass_or_break(self._all_the_same, "every node after bits had flipped")
+        self._check_nodes()
 
     def _pass_until(self, done: Callable[[], bool], deadline_ms: int) -> bool:
         """Lets things happen until something is the case; False if that does not come true in time."""
@@ -241,7 +263,7 @@ class ClusterWorld(PopulatedWorld):
         if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
         leaders = [node.engine for node in nodes if node.engine is not None and node.engine.serving]
-        return any(leader.is_settled and sorted(leader.voters) == numbers for leader in leaders)
+        return any(leader.changes.is_settled and sorted(leader.voters) == numbers for leader in leaders)
 
     def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")

@@ -242,7 +242,27 @@ class ReadsAreCurrent(PaxosChecker):
             )
 
 
-CHECKERS: tuple[type[PaxosChecker], ...] = (OneValue, PromisesHold, OneOrder, AcknowledgedStays, ReadsAreCurrent)
+class CopiesAreRefused(PaxosChecker):
+    """A copy of a member's folder does not act for the member: not beside it, and not in its place.
+
+    Not a word may come from it: even a question says how far the member has come, and the others believe the newest.
+    """
+
+    RULE = "nobody acts on a copy of a member's folder"
+
+    def on_sent(self, node: Node, message: AnyMessage) -> None:
+        if node.on_copy:
+            self.broken(f"{node.name} says {message} on a copy of the folder of member {node.number}")
+
+
+CHECKERS: tuple[type[PaxosChecker], ...] = (
+    OneValue,
+    PromisesHold,
+    OneOrder,
+    AcknowledgedStays,
+    ReadsAreCurrent,
+    CopiesAreRefused,
+)
 
 
 class Watch:

@@ -83,6 +83,15 @@ class Work(msgspec.Struct, frozen=True):
     choice: int
 
 
+class Fork(msgspec.Struct, frozen=True):
+    """A copy of a node's folder is started beside the node, under the same number."""
+
+    at_ms: int
+    victim: int
+    older: bool
+    """Whether it is the copy that was made before, and not one of this moment."""
+
+
 class PaxosPlan(msgspec.Struct, frozen=True):
     """Everything that will go wrong in a run."""
 
@@ -108,6 +117,9 @@ class PaxosPlan(msgspec.Struct, frozen=True):
     works: tuple[Work, ...]
     copies: tuple[int, ...] = ()
     """When all folders are copied."""
+    forks: tuple[Fork, ...] = ()
+    moved: Fork | None = None
+    """At the end, when nothing else goes wrong: a copy of a folder takes the place of the folder. None: of none."""
 
 
 def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: int) -> PaxosPlan:
@@ -147,7 +159,7 @@ def draw_plan(random: Random) -> PaxosPlan:
     def victim() -> int:
         return random.choice((-1, random.randrange(16)))
 
-    return PaxosPlan(
+    plan = PaxosPlan(
         calm_ms=calm_ms,
         founders=random.choice((3, 3, 5)),
         window=random.choice((2, 4, 8)),
@@ -173,6 +185,22 @@ def draw_plan(random: Random) -> PaxosPlan:
         works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
         copies=tuple(times(4)),
     )
+    return with_forks(plan)
+
+
+def with_forks(plan: PaxosPlan) -> PaxosPlan:
+    """The plan, and copies of folders that somebody starts, in half of all worlds beside their originals.
+
+    They are drawn by a chance of their own: what else goes wrong in a world stays what it is.
+    """
+    random = Random(f"forks of {plan}")
+
+    def fork(at_ms: int) -> Fork:
+        return Fork(at_ms, random.choice((-1, random.randrange(16))), random.random() < 0.5)
+
+    times = sorted(random.randrange(plan.calm_ms) for _ in range(random.choice((0, 0, 1, 3))))
+    moved = random.choice((None, None, fork(plan.calm_ms)))
+    return msgspec.structs.replace(plan, forks=tuple(map(fork, times)), moved=moved)
 
 
 def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:

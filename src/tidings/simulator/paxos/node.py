@@ -6,10 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from tidings.errors import StorageDamaged
+from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.journal.segment import JOURNAL_SUFFIX, journal_name, slots_of
+from tidings.node.identity import check_original
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.claims import Extent
 from tidings.protocols.multipaxos.messages import (
@@ -30,7 +31,7 @@ from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, 
 from tidings.simulator.disk import PowerCut, SimulatedDisk
 from tidings.simulator.faults import End
 from tidings.simulator.paxos.row import Row
-from tidings.simulator.process import START_MS, DiskProcess
+from tidings.simulator.process import RETRY_MS, START_MS, DiskProcess
 from tidings.wire.codec import Frame
 from tidings.wire.replication import decode_message, encode_message
 
@@ -42,6 +43,8 @@ DAMAGED_LAST = 8
 """Damage is done to one of so many records, the last ones: older ones are soon of no use to anybody."""
 PIECE_STEPS_MAX = 40
 """About as many as it takes to exchange all files."""
+REFUSALS_MAX = 3
+"""So often a process that refuses its folder is started again, as a supervisor does."""
 SLOW_DISK_FACTOR = 10
 CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
@@ -55,12 +58,16 @@ class Node(DiskProcess):
         self._world = world
         self.number = number
         self._founded = founded
+        self._random = world.random
         self.engine: ReplicaEngine | None = None
         """None while there is no process."""
         self.retired = False
         """For good: it never comes back."""
         self.outdated = False
         """Whether its folder is an older copy of itself, so that nothing that it says may count."""
+        self.on_copy = False
+        """Whether its folder is a copy of a member's folder, so that it must not start at all."""
+        self._refusals = 0
         self._copy = SimulatedDisk(world.random)
         """Its folder as it was once; at first it was empty."""
         self.waiting: dict[tuple[str, int], None] = {}
@@ -85,17 +92,24 @@ class Node(DiskProcess):
             return
         self.life += 1
         self._timers, self.waiting = {}, {}
-        engine = self.open(self.disk, world.random)
+        engine = self.open(self.disk, self._random)
         try:
             count = engine.recover(self.clock(), self._founded)
+            check_original(self.disk.home, self.number, engine.history.newest.membership.voters, self.name)
         except PowerCut:
             self.die_at_step("during recovery")
             return
         except SyncFailed:
             self.die("sync", "during recovery, because a sync failed")
             return
-        except StorageDamaged as refusal:
-            if not any(current or slot >= self._said_decided for slot, current in self._damaged.items()):
+        except (StorageDamaged, InvalidRequest) as refusal:
+            if self.on_copy:
+                world.note(self.name, f"refuses to start: {refusal}")
+                self.on_refused_copy()
+                return
+            if isinstance(refusal, InvalidRequest) or not any(
+                current or slot >= self._said_decided for slot, current in self._damaged.items()
+            ):
                 raise  # All that is damaged is sealed and known to be decided: it could have asked others for it.
             world.note(self.name, f"refuses to start: {refusal}")
             if self.outdated:
@@ -141,20 +155,39 @@ class Node(DiskProcess):
 
     # Copies of its folder.
 
+    def on_refused_copy(self) -> None:
+        """It is started again a few times, and then replaced by a new one, as the refusal says."""
+        self._refusals += 1
+        if self._refusals < REFUSALS_MAX:
+            self._world.after(RETRY_MS, self.start)
+        else:
+            self._world.operator.on_refused(self.number)
+
     def copy_folder(self) -> None:
-        self._copy = self.disk.copied()
+        self._copy = self.disk.imaged()
+
+    def copied(self, older: bool) -> SimulatedDisk:
+        """A copy of the folder, file by file: of that of now, or of an earlier one."""
+        return (self._copy if older and self._copy.names() else self.disk).copied()
+
+    def move_to_copy(self, older: bool) -> None:
+        """A copy takes the place of the folder while the process is away."""
+        self._world.note(self.name, "a copy of its folder takes the place of the folder")
+        self.end("kill")
+        self.use_disk(self.copied(older))
+        self.on_copy = True
 
     def put_back(self) -> None:
-        """The copy takes the place of the folder."""
+        """The copy takes the place of the folder: an image of the whole volume, in which nothing looks copied."""
         self._world.note(self.name, "an older copy of its folder is put back")
         self.end("kill")
-        self.use_disk(self._copy.copied())
+        self.use_disk(self._copy.imaged())
         self.outdated = True
         self._said_decided = self._last_commit_address = 0  # Nobody knows what the copy says, until it says more.
 
     def extent_of_copy(self) -> Extent | None:
         """How far a process on the copy would say that it has come; None if it would refuse to start."""
-        engine = self.open(self._copy.copied(), Random(0))
+        engine = self.open(self._copy.imaged(), Random(0))
         try:
             engine.recover(self.clock(), self._founded)
         except StorageDamaged:
@@ -180,11 +213,20 @@ class Node(DiskProcess):
         engine = self.engine
         if engine is None:
             return
-        slots = self._damageable(engine)
-        if slots:
+        slots, copies = self._damageable(engine), self._damageable_copies(engine)
+        if copies and choice % 3 == 0:
+            number = copies[choice % len(copies)]
+            address = self.row.address_of(number)
+            base_address, name = self._file_at(engine.journal, address)
+            self._world.note(self.name, f"the copy of {number} is damaged")
+            self.disk.flip_bit(name, address - base_address, choice % 8)
+        elif slots:
             slot = slots[-1 - choice % min(DAMAGED_LAST, len(slots))]
-            address = (engine.places.body_address if choice & 64 else engine.places.record_address)(slot)
-            base_address, name = self._file_at(engine.journal, engine.places.record_address(slot))
+            address = engine.places.record_address(slot)
+            base_address, name = self._file_at(engine.journal, address)
+            found = engine.journal.record_at(address)
+            if choice & 64 and found is not None and found[0].bodies_size:  # Else the next record is there.
+                address = engine.places.body_address(slot)
             self._world.note(self.name, f"the record of slot {slot} is damaged")
             if address - base_address < self.disk.size(name):
                 self.disk.flip_bit(name, address - base_address, choice % 8)
@@ -215,6 +257,18 @@ class Node(DiskProcess):
             if (slot < self._said_decided or self._world.operator.may_replace)
             and all(other.has_whole(slot) for other in others)
         ]
+
+    def _damageable_copies(self, engine: ReplicaEngine) -> list[int]:
+        """Which of the row's bodies lie in copies that no slot's record holds, and the others all have them."""
+        records = {engine.places.body_address(slot) for slot in engine.places.within(0, engine.journal.end_address)}
+        sealed = [
+            number
+            for number in self.row.in_journal()
+            if self.row.address_of(number) < engine.journal.segment_address
+            and self.row.address_of(number) not in records
+        ]
+        others = self._world.members_beside(self)
+        return [number for number in sealed if all(other.engine and other.row.has_whole(number) for other in others)]
 
     def has_whole(self, slot: int) -> bool:
         """Whether it could send the value of a slot to others."""
@@ -300,7 +354,7 @@ class Node(DiskProcess):
         except SyncFailed:
             self.die("sync", "because a sync failed")
         except StorageDamaged as error:
-            if not self.outdated:
+            if not (self.outdated or self.on_copy):
                 raise
             self._world.note(self.name, f"ends: {error}")
             self.retire()
@@ -364,7 +418,7 @@ class Node(DiskProcess):
             self._go_on(engine)
 
     def _carry(self, engine: ReplicaEngine) -> None:
-        oldest = self.row.oldest_in_journal()
+        oldest = self.row.to_copy()
         if oldest is not None and not engine.has_staged and self._world.random.random() < CARRY_SHARE:
             engine.stage_local(oldest[0], (oldest[1],))
 
@@ -405,3 +459,22 @@ class Node(DiskProcess):
                 watch.on_exchanged(self, next_slot)
             case _:
                 self._world.note(self.name, repr(notification))
+
+
+class ForkedNode(Node):
+    """A process on a copy of a node's folder, under the same number, beside the node itself."""
+
+    def __init__(self, world: PaxosWorld, node: Node, older: bool) -> None:
+        super().__init__(world, node.number, node._founded)
+        self.name = f"fork of {node.name}"
+        self.on_copy = True
+        self._random = Random(node.number)  # What it draws is no part of what else happens.
+        self.disk = node.copied(older)
+
+    def on_refused_copy(self) -> None:
+        self._refusals += 1
+        if self._refusals < REFUSALS_MAX:  # Then whoever started it has read what it says.
+            self._world.after(RETRY_MS, self.start)
+
+    def check(self) -> None:
+        """It is not there long enough."""

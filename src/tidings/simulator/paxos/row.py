@@ -19,6 +19,8 @@ from tidings.protocols.multipaxos.values import Change, Command
 
 IN_JOURNAL_MAX = 12
 """So many of the last commands are to be found in the journal."""
+COPIED_BEFORE = 6
+"""Of these last ones, so many are not copied forward yet."""
 
 
 class Last(msgspec.Struct, frozen=True, array_like=True):
@@ -69,13 +71,41 @@ class Row:
     def apply_change(self, change: Change) -> None:
         pass
 
-    def apply_local(self, command: bytes, address: int) -> None:
+    def apply_local(self, command: bytes, time_ms: int, address: int) -> None:
         self._addresses[msgspec.msgpack.decode(command, type=Carry).number] = address
 
-    def oldest_in_journal(self) -> tuple[bytes, bytes] | None:
+    def to_copy(self) -> tuple[bytes, bytes] | None:
         """What to copy forward next: the command for it, and the body."""
-        number = len(self.bodies) - IN_JOURNAL_MAX
-        return (msgspec.msgpack.encode(Carry(number)), self.bodies[number]) if number >= 0 else None
+        if not self.bodies:
+            return None
+        number = max(0, len(self.bodies) - COPIED_BEFORE)
+        return msgspec.msgpack.encode(Carry(number)), self.bodies[number]
+
+    def copies_within(self, start: int, end: int) -> list[bytes]:
+        return [
+            msgspec.msgpack.encode(Carry(number))
+            for number in self.in_journal()
+            if start <= self._addresses[number] < end
+        ]
+
+    def place_of(self, copy: bytes) -> tuple[int, int] | None:
+        number = msgspec.msgpack.decode(copy, type=Carry).number
+        return (self._addresses[number], len(self.bodies[number])) if number in self.in_journal() else None
+
+    def in_journal(self) -> range:
+        """Which bodies are to be found in the journal."""
+        return range(max(0, len(self.bodies) - IN_JOURNAL_MAX), len(self.bodies))
+
+    def address_of(self, number: int) -> int:
+        return self._addresses[number]
+
+    def has_whole(self, number: int) -> bool:
+        """Whether a body is where the row says that it is."""
+        return number in self.in_journal() and self._is_in_place(number)
+
+    def _is_in_place(self, number: int) -> bool:
+        body = self.bodies[number]
+        return self._stored(self._addresses[number], len(body)) == body
 
     def buffers(self, body: Buffer) -> tuple[Buffer, ...]:
         return (body[:1], body[1:])
@@ -92,8 +122,7 @@ class Row:
 
     def misplaced(self) -> list[bytes]:
         """Commands that are not where the row says that they are."""
-        recent = list(zip(self.bodies, self._addresses, strict=True))[-IN_JOURNAL_MAX:]
-        return [body for body, address in recent if self._stored(address, len(body)) != body]
+        return [self.bodies[number] for number in self.in_journal() if not self._is_in_place(number)]
 
     def _stored(self, address: int, size: int) -> bytes | None:
         try:

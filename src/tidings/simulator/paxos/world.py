@@ -11,10 +11,10 @@ from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import Damage, NodeEnd, Outage, PaxosPlan, draw_plan
+from tidings.simulator.paxos.faults import Damage, Fork, NodeEnd, Outage, PaxosPlan, draw_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.network import Network
-from tidings.simulator.paxos.node import Node
+from tidings.simulator.paxos.node import ForkedNode, Node
 from tidings.simulator.paxos.operator import Operator
 from tidings.simulator.planting import PROGRESS
 from tidings.simulator.timeline import Timeline
@@ -43,6 +43,8 @@ class PaxosWorld(Timeline):
         self.network = Network(self, self.plan)
         founded = founding(voters, self.plan.window)
         self.nodes = {number: Node(self, number, founded) for number in voters}
+        self.forks: list[ForkedNode] = []
+        """Processes on copies of folders, beside the nodes."""
         self.operator = Operator(self)
         pause_ms_max = random.choice((30, 150, 600))
         self.clients = {
@@ -74,7 +76,17 @@ class PaxosWorld(Timeline):
         probe.start()
         self.pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
         self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
+        if self.plan.moved is not None and len(self.ledger.voters) >= 3:
+            self._move_to_copy(self.plan.moved)
         self._check_at_last()
+
+    def _move_to_copy(self, moved: Fork) -> None:
+        """A voter's folder is exchanged for a copy of it: the node refuses, and another takes its place."""
+        voters = self.ledger.voters
+        node = self.nodes[voters[moved.victim % len(voters)]]
+        node.move_to_copy(moved.older)
+        self.pass_until(lambda: node.retired and self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing a copy")
+        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member beside a copy")
 
     def pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
         """Lets things happen until something is the case, which has to be before the deadline."""
@@ -134,6 +146,8 @@ class PaxosWorld(Timeline):
             )
         for damage in plan.damages:
             self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
+        for fork in plan.forks:
+            self.at(fork.at_ms, lambda fork=fork: self._on_fork(fork))  # type: ignore[misc]
         for at_ms in plan.copies:
             self.at(at_ms, self._on_copy)
         self.operator.planned = len(plan.works)
@@ -153,6 +167,13 @@ class PaxosWorld(Timeline):
         if self._damaged is None:
             self._damaged = self.pick(damage.victim)
         self.nodes[self._damaged].on_damage(damage.choice)
+
+    def _on_fork(self, fork: Fork) -> None:
+        node = self.nodes[self.pick(fork.victim)]
+        if node.engine is not None and not node.outdated:
+            self.note(node.name, "a copy of its folder is started beside it")
+            self.forks.append(ForkedNode(self, node, fork.older))
+            self.forks[-1].start()
 
     def _on_copy(self) -> None:
         self.note("world", "all folders are copied")
@@ -203,7 +224,9 @@ class PaxosWorld(Timeline):
         return number
 
     def deliver(self, receiver: int, frames: list[Frame]) -> None:
-        self.nodes[receiver].receive(frames)
+        for node in (self.nodes[receiver], *self.forks):
+            if node.number == receiver:
+                node.receive(frames)
 
     # Clients.
 

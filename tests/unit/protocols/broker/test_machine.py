@@ -316,6 +316,21 @@ def test_a_carried_batch_moves_to_its_new_address() -> None:
     assert story.machine.topics["news"].addresses[0] == story.address
 
 
+def test_what_is_known_of_publishers_moves_with_a_batch() -> None:
+    """The segment that it has left may go, with its index: the next piece says again where each number went."""
+    story = Story()
+    story.put("news", 1)
+    first = story.machine.topics["news"].addresses[0]
+    _, snapshot = story.machine.seal()
+    story.machine.mark_sealed()
+    story.machine.move(first, 10, 5_000)
+    index, snapshot = story.machine.seal()
+    again = Machine(BrokerSettings())
+    again.restore(snapshot, [index])
+    assert list(again.topics["news"].addresses) == [5_000]
+    assert again.clients["alice"].tracks["news"].find(1) == 0
+
+
 def _some_command(chance: random.Random, step: int) -> Command:
     client = chance.choice(["alice", "bob"])
     epoch = chance.randint(1, 3)

@@ -111,6 +111,15 @@ def test_what_a_promise_would_have_to_report_is_bounded_in_bytes() -> None:
     assert said(receive(replica, 1, accept(LOW, 3, 3)), Accepted)[0].count == 1
 
 
+def test_what_an_accept_says_is_decided_leaves_room_for_what_it_brings() -> None:
+    """The leader counts on that, and would say it again only with the next beat."""
+    replica = make_replica(2, settings=ReplicaSettings(undecided_bytes_max=1))
+    receive(replica, 1, accept(LOW, 1, 1))
+    effects = receive(replica, 1, accept(LOW, 2, 2, decided=2))
+    assert said(effects, Accepted) == [Accepted(LOW, 2, 1, 2, 1)]
+    assert persists(effects)[0].records == (Stored(Entry(2, LOW, command(2))), Known(2))
+
+
 def test_a_decided_slot_cannot_be_overruled() -> None:
     replica = make_replica(2)
     receive(replica, 1, accept(LOW, 1, 1))

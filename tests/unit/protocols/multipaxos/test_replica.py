@@ -41,7 +41,7 @@ from tidings.protocols.multipaxos.messages import (
 )
 from tidings.protocols.multipaxos.records import Known, Promised, Snapshot
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.values import Add, Ballot, Change, Promote, Remove
+from tidings.protocols.multipaxos.values import ZERO, Add, Ballot, Change, Promote, Remove
 from tidings.protocols.stack import CancelTimer, Effect, Requested, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
 
@@ -157,6 +157,19 @@ def test_a_new_leader_finishes_what_the_old_one_began() -> None:
     assert told(group.effects[1], TurnedAway) == [TurnedAway(command(1), None)]
     beat(group, 2)
     assert group.row_of(1) == [b"ann1"]
+
+
+def test_who_leads_leads_by_the_ballot_that_it_was_heard_with_and_not_by_one_that_it_asks_for() -> None:
+    """It may never win that one, and another be elected by a lower one of those who have not promised it."""
+    follower = make_replica(3)
+    assert follower.leader_ballot == ZERO
+    receive(follower, 1, Accept(Ballot(2, 1), 1, (), 1, 1))
+    receive(follower, 1, Prepare(Ballot(3, 1), 1))
+    assert (follower.leader, follower.leader_ballot) == (1, Ballot(2, 1))
+    receive(follower, 1, Accept(Ballot(3, 1), 1, (), 1, 1))
+    assert (follower.leader, follower.leader_ballot) == (1, Ballot(3, 1))
+    follower.handle(TimerFired(10_000, ElectionDue()))
+    assert (follower.leader, follower.leader_ballot) == (None, ZERO)
 
 
 def test_a_minority_decides_nothing() -> None:
@@ -349,6 +362,14 @@ def test_a_change_is_brought_into_force_without_waiting_for_commands() -> None:
     assert group.replicas[1].log.decided == 1 + WINDOW
 
 
+def test_a_full_log_goes_on_without_waiting_for_a_beat() -> None:
+    group = Group(settings=ReplicaSettings(undecided_bytes_max=1, batch_values_max=1))
+    group.elect(1)
+    propose(group, 1, *range(1, 2 * WINDOW))
+    change(group, 1, Remove(3))
+    assert group.replicas[1].log.decided == 1 + 2 * WINDOW - 1 + WINDOW
+
+
 def test_that_a_membership_is_in_force_is_written_down_at_once() -> None:
     """Then nobody who only voted before is needed any more."""
     group = Group()
@@ -362,11 +383,13 @@ def test_old_voters_may_go_once_a_majority_of_the_new_ones_knows() -> None:
     group.elect(1)
     change(group, 1, Remove(3))
     assert [each.first_slot for each in told(group.effects[1], MembershipSettled)] == [1]
-    beat(group, 1)  # Now 2 hears that the change is in force, and writes it down;
-    beat(group, 1)  # and now 1 hears that it has.
+    group.effects[2].clear()
+    beat(group, 1)  # Now 2 hears that the change is in force, writes it down, and only then says so.
     settled = told(group.effects[1], MembershipSettled)[1:]
     assert [(each.first_slot, each.membership.voters) for each in settled] == [(1 + WINDOW, (1, 2))]
-    assert Known(1 + WINDOW) in group.records[2]
+    written, answered = persists(group.effects[2])
+    assert (written.records, written.answers) == ((Known(1 + WINDOW),), ())
+    assert [answer.decided for answer in said([answered], Accepted)] == [1 + WINDOW]
 
 
 def test_a_leader_sees_its_own_removal_through() -> None:

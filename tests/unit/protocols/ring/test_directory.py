@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, joined, owns, without
+from tidings.protocols.ring.arcs import LAST, WHOLE, Arc, Arcs, common, joined, owns, without
 from tidings.protocols.ring.directory import TELLINGS, Directory
 from tidings.protocols.ring.messages import Card, Gone, Word
 
@@ -167,6 +167,32 @@ def test_a_card_without_a_leader_erases_none_of_its_term() -> None:
     assert directory.card(b"a") == card(b"a", 3, term=4, leader="tcp://four")
     assert directory.learn_card(card(b"a", 3, term=5))
     assert directory.card(b"a") == card(b"a", 3, term=5)
+
+
+def test_of_two_ballots_of_one_number_that_of_the_higher_member_leads_whatever_its_address() -> None:
+    """Two members ran at once: both ballots are 4, and the one of member 4 deposed that of member 2."""
+    older = Card(b"a", (), "tcp://k2:7400", term=4, leader_number=2)
+    newer = Card(b"a", (), "tcp://k1:7400", term=4, leader_number=4)
+    for cards in ((older, newer), (newer, older)):
+        directory = Directory()
+        assert directory.learn_card(cards[0])
+        assert directory.learn_card(cards[1]) == (cards[1] is newer)
+        assert directory.card(b"a") == newer
+
+
+def test_what_is_told_of_a_group_has_the_slot_of_its_arcs_and_not_that_of_a_newer_card() -> None:
+    """What the group says itself at that slot would be no news to whoever was told so."""
+    teller, listener = Directory(), Directory()
+    teller.learn(Word(card(b"a", 5), (WHOLE,)))
+    teller.learn_card(card(b"a", 9, term=2, leader="tcp://a"))
+    owner = teller.find(POINTS[0])
+    assert owner is not None
+    told = teller.word_of(owner)
+    assert told == Word(card(b"a", 5, term=2, leader="tcp://a"), (WHOLE,))
+    listener.learn(told)
+    half = (Arc(LAST, POINTS[0]),)
+    assert listener.learn(Word(card(b"a", 9, term=2, leader="tcp://a"), half))
+    assert listener.arcs_of(b"a") == half
 
 
 def test_hints_lead_along_the_chain_of_gifts() -> None:

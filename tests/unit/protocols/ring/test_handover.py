@@ -9,17 +9,20 @@ import msgspec
 import pytest
 
 from tests.unit.protocols.ring.two_groups import World
+from tidings.errors import Fenced
+from tidings.protocols.broker.commands import Adopt, Open
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import WHOLE
-from tidings.protocols.ring.facts import Edges, Fact, Known, Retired
+from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.facts import Edges, Epoch, Fact, Known, Retired
 from tidings.protocols.ring.gift import Gift
 from tidings.protocols.ring.giving import Giver, Parcel
 from tidings.protocols.ring.handover import LIMITS
 from tidings.protocols.ring.handover_messages import Ready
 from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Giving, Ownership
+from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 
 SEEDS = 100
@@ -93,13 +96,13 @@ def _gap_allowed(check: Any) -> Any:
 FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "only the edges of topics are handed over": (Gift, "facts_of_topic", _no_facts),
     "the list of topics ends early, and the gift is taken before its last piece": (Gift, "topics_from", _short_list),
-    "the homes of clients are left out": (Gift, "homes_from", lambda _: lambda self, name: []),
+    "the homes of clients are left out": (Gift, "clients_from", lambda _: lambda self, name: []),
     "what is given is not frozen": (Ownership, "give", _not_frozen),
     "the taker forgets what it has taken": (Ownership, "take", _not_remembered),
     "epochs are not handed over": (Gift, "_known", _epoch_of_nobody),
     "a body gets lost on its way": (Parcel, "add", _without_last_body),
     "what was loaded is loaded again": (transfer, "_check_load", _gap_allowed),
-    "the giver forgets nothing": (transfer, "forget", lambda _: lambda machine, arcs: None),
+    "the giver forgets nothing": (transfer, "forget", lambda _: lambda machine, ring, arcs: None),
     "a restart reads what was loaded in an earlier life": (Topic, "_unload", lambda _: lambda self, first: None),
 }
 
@@ -121,8 +124,27 @@ def _run_seeds() -> None:
 def test_nothing_is_given_to_a_group_that_has_left(slot: int, is_given: bool) -> None:
     """P12: its word may have been long on its way. One that has come back since speaks from a later slot."""
     taker = Card(b"taker", ("tcp://127.0.0.1:1",), slot=5, left=True)
-    machine = Machine(BrokerSettings())
-    machine.ring = Ownership((WHOLE,))
+    ring = Ownership((WHOLE,))
+    machine = Machine(BrokerSettings(), RingPolicy(ring))
     giver = Giver(machine, lambda _: b"", lambda _: taker, LIMITS)
     ready = Ready(msgspec.structs.replace(taker, slot=slot, left=False), b"giver", (WHOLE,))
-    assert bool(giver.on_ready(0, machine.ring, ready)) == is_given
+    assert bool(giver.on_ready(0, ring, ready)) == is_given
+
+
+def test_a_session_that_was_replaced_is_fenced_by_the_taker_too() -> None:
+    """Decision 9: also where its successor has left nothing behind. A client's first session has nobody to fence."""
+    ring = Ownership((WHOLE,))
+    machine = Machine(BrokerSettings(), RingPolicy(ring))
+    for name, token in (("ann", b"1"), ("ann", b"2"), ("bob", b"1"), ("anonymous-0123456789abcdef", b"1")):
+        machine.apply(Open(name, token, name.startswith("anonymous")), 0, 0)
+    for name in ("ann", "bob"):  # They were adopted here: their homes are elsewhere.
+        machine.clients[name].token = b""
+    gift = Gift(machine, (Arc(bytes(32), bytes(31) + b"\x01"),), 10)
+    facts = [fact for name in gift.clients_from("") for fact in gift.facts_of_client(name)]
+    assert facts == [Epoch(Known("ann", 2, False))]
+    taken = Machine(BrokerSettings(), RingPolicy(Ownership()))
+    for fact in facts:
+        transfer._apply_fact(taken, fact)
+    assert taken.apply(Adopt("ann", 1), 0, 0) == 2
+    with pytest.raises(Fenced):
+        taken.check_session("ann", 1)

@@ -14,31 +14,20 @@ from tidings.protocols.broker.commands import (
     Adopt,
     Attach,
     BatchWrite,
-    Claim,
     Close,
     Collect,
     Command,
     DeadLetter,
-    Drop,
-    Facts,
-    Give,
     Join,
-    Know,
     Leave,
-    Load,
-    LoadedBatch,
-    LoadedTopic,
     Open,
     Publish,
-    Seek,
     Settle,
     Stage,
     Subscribe,
-    Take,
     Trim,
     Unsubscribe,
     Write,
-    decode_command,
     encode_command,
 )
 from tidings.protocols.broker.machine import Machine
@@ -48,9 +37,23 @@ from tidings.protocols.broker.snapshots import SNAPSHOT_VERSION
 from tidings.protocols.effects import Send
 from tidings.protocols.events import Received
 from tidings.protocols.ring.arcs import WHOLE, Arc, home_of, point_of, without
+from tidings.protocols.ring.commands import (
+    Claim,
+    Drop,
+    Facts,
+    Give,
+    Know,
+    Load,
+    LoadedBatch,
+    LoadedTopic,
+    Seek,
+    Take,
+    decode_command,
+)
 from tidings.protocols.ring.facts import END, START, Edges, Mark
 from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import CONTACTS_MAX, GIVEN_MAX, Ownership
+from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
 
 TAKER = Card(b"west", ("tcp://127.0.0.1:7501",))
@@ -70,14 +73,15 @@ class Story:
     """A group of a ring, and short ways to say what happens next."""
 
     def __init__(self, *arcs: Arc, **settings: object) -> None:
-        self.machine = Machine(BrokerSettings(**settings))  # type: ignore[arg-type]
+        self.machine = Machine(BrokerSettings(**settings), RingPolicy())  # type: ignore[arg-type]
         self._address = 0
         self.apply(Claim(arcs))
 
     @property
     def ring(self) -> Ownership:
-        assert self.machine.ring is not None
-        return self.machine.ring
+        ring = ring_of(self.machine)
+        assert ring is not None
+        return ring
 
     def apply(self, command: Command, time_ms: int = 1_000) -> object:
         self._address += 1_000
@@ -168,7 +172,7 @@ def test_only_the_first_claim_counts() -> None:
 
 def test_without_a_claim_there_is_no_ring() -> None:
     with pytest.raises(InvalidRequest):
-        Machine(BrokerSettings()).apply(Give(NEWS, TAKER), 0, 0)
+        Machine(BrokerSettings(), RingPolicy()).apply(Give(NEWS, TAKER), 0, 0)
 
 
 # Epochs.
@@ -425,7 +429,7 @@ def test_a_request_for_what_is_frozen_is_turned_away(message: object) -> None:
 
 def restored(story: Story) -> Machine:
     index, snapshot = story.machine.seal()
-    machine = Machine(story.machine.settings)
+    machine = Machine(story.machine.settings, RingPolicy())
     machine.restore(snapshot, [index])
     return machine
 
@@ -439,8 +443,7 @@ def test_a_client_that_is_not_known_is_shut_out_only_where_its_epochs_are_given(
     ring: Ownership | None, error: type[Exception]
 ) -> None:
     """P12: elsewhere it was forgotten with what was given away, while a request of its was on its way."""
-    machine = Machine(BrokerSettings())
-    machine.ring = ring
+    machine = Machine(BrokerSettings(), RingPolicy(ring))
     with pytest.raises(error):
         machine.check_session("ann", 1)
 
@@ -467,7 +470,8 @@ def test_a_snapshot_has_everything_of_a_ring() -> None:
     story.apply(Give(HOME, TAKER))
     story.apply(Know((TAKER,)))
     machine = restored(story)
-    assert machine.ring is not None and machine.ring.state() == story.ring.state()
+    ring = ring_of(machine)
+    assert ring is not None and ring.state() == story.ring.state()
     assert machine.seal()[1] == story.machine.seal()[1]
     assert [machine.owns("news"), machine.owns("sport")] == [False, True]
 
@@ -477,9 +481,9 @@ def test_a_snapshot_of_before_there_were_rings_is_read(version: int, fields: int
     story = working()
     _, snapshot = story.machine.seal()
     older = msgspec.msgpack.encode([version, *msgspec.msgpack.decode(snapshot)[1:fields]])
-    machine = Machine(BrokerSettings())
+    machine = Machine(BrokerSettings(), RingPolicy())
     machine.restore(older, [])
-    assert machine.ring is None and list(machine.topics) == ["news", "sport"]
+    assert ring_of(machine) is None and list(machine.topics) == ["news", "sport"]
     newer = msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, *msgspec.msgpack.decode(snapshot)[1:]])
     with pytest.raises(StorageDamaged):
-        Machine(BrokerSettings()).restore(newer, [])
+        Machine(BrokerSettings(), RingPolicy()).restore(newer, [])

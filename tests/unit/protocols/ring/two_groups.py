@@ -19,7 +19,6 @@ from tidings.protocols.broker.commands import (
     BatchWrite,
     Carried,
     Carry,
-    Claim,
     Close,
     Collect,
     Command,
@@ -32,7 +31,6 @@ from tidings.protocols.broker.commands import (
     Trim,
     Unsubscribe,
     Write,
-    decode_command,
     encode_command,
 )
 from tidings.protocols.broker.machine import Machine
@@ -40,9 +38,12 @@ from tidings.protocols.broker.messages import Acknowledgement, Position, Target
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.commands import Claim, decode_command
 from tidings.protocols.ring.handover import Handover, ToGroup
 from tidings.protocols.ring.limits import Limits
 from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
 from tidings.wire.ring import decode_header, encode_message
 
@@ -60,7 +61,7 @@ class Journal:
     """A machine, its records and bodies. Everything goes through bytes, as on a disk."""
 
     def __init__(self) -> None:
-        self.machine = Machine(SETTINGS)
+        self.machine = Machine(SETTINGS, RingPolicy())
         self._space = bytearray()
         self._records: list[tuple[bytes, int, int]] = []
         self._indexes: list[bytes] = []
@@ -88,7 +89,7 @@ class Journal:
 
     def restart(self) -> None:
         """Rebuilds the state."""
-        machine = Machine(SETTINGS)
+        machine = Machine(SETTINGS, RingPolicy())
         if self._snapshot:
             machine.restore(self._snapshot, self._indexes)
         for data, time_ms, address in self._records:
@@ -158,7 +159,7 @@ def whole(journal: Journal, machine: Machine | None = None) -> dict[str, Any]:
     return {
         "topics": {name: describe_topic(journal, name, machine) for name in TOPICS},
         "homes": {name: describe_home(machine, name) for name in CLIENTS},
-        "ring": machine.ring and machine.ring.state(),
+        "ring": (ring := ring_of(machine)) and ring.state(),
     }
 
 
@@ -183,6 +184,10 @@ class Group:
     @property
     def machine(self) -> Machine:
         return self.journal.machine
+
+    @property
+    def ring(self) -> Ownership | None:
+        return ring_of(self.machine)
 
     @property
     def card(self) -> Card:
@@ -280,7 +285,7 @@ class World:
 
     def check_owners(self) -> None:
         """No point has two owners, and one that has none is on its way from one to the other."""
-        east, west = (group.machine.ring for group in self.groups.values())
+        east, west = (group.ring for group in self.groups.values())
         assert east is not None and west is not None
         seen = (east.arcs, west.arcs, east.giving, west.giving)
         if seen == self._seen:
@@ -298,16 +303,14 @@ class World:
 
     def owner(self, point: bytes) -> Group | None:
         for group in self.groups.values():
-            if group.machine.ring is not None and owns(group.machine.ring.arcs, point):
+            if group.ring is not None and owns(group.ring.arcs, point):
                 return group
         return None
 
     @property
     def is_still(self) -> bool:
         """Whether nothing is frozen."""
-        return all(
-            group.machine.ring is not None and group.machine.ring.giving is None for group in self.groups.values()
-        )
+        return all(group.ring is not None and group.ring.giving is None for group in self.groups.values())
 
     def ask(self, command: Command, point: bytes, bodies: tuple[bytes, ...] = ()) -> bool:
         """A client's command at whoever owns what it is about; the reference does the same. Whether it was accepted."""
@@ -319,7 +322,7 @@ class World:
             if group is None:
                 return False
         client = getattr(command, "client", None)
-        ring = group.machine.ring
+        ring = group.ring
         assert ring is not None
         if client is not None and not isinstance(command, Open) and not ring.owns_home(client):
             group.journal.apply(Adopt(client, self.epochs.get(client, 0)), self.now_ms)
@@ -464,7 +467,7 @@ class World:
     def check_forgotten(self) -> None:
         """Nothing is left of what has been given away."""
         for group in self.groups.values():
-            machine, ring = group.machine, group.machine.ring
+            machine, ring = group.machine, group.ring
             assert ring is not None
             kept = (*ring.arcs, *(ring.taking.arcs if ring.taking else ()))
             assert all(owns(kept, point_of(name)) for name in (*machine.topics, *machine.retired))
@@ -477,7 +480,7 @@ class World:
     # A whole run.
 
     def arcs_to_move(self, giver: Group) -> Arcs:
-        ring = giver.machine.ring
+        ring = giver.ring
         assert ring is not None
         if self.chance.random() < 0.2:
             return ring.arcs
@@ -488,11 +491,11 @@ class World:
         arcs = self.arcs_to_move(giver)
         if not arcs:
             return
-        leaves = arcs == giver.machine.ring.arcs and bool(taker.machine.ring.arcs)  # type: ignore[union-attr]
+        leaves = arcs == giver.ring.arcs and bool(taker.ring.arcs)  # type: ignore[union-attr]
         self.loss = self.repeats = self.chance.choice((0.0, 0.1, 0.3))
         works = self.chance.choice((0.05, 0.3, 0.8))
         for turn in range(20_000):
-            ring = taker.machine.ring
+            ring = taker.ring
             assert ring is not None
             if ring.taking is None and self.is_still and not without(arcs, ring.arcs):
                 return

@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Pending(Generic[T]):
+class Future(Generic[T]):
     """What a request will have led to: `done`, and then either a result or an error.
 
-    >>> pending: Pending[int] = Pending()
-    >>> pending.finish(3)
-    >>> pending.done, pending.outcome()
+    >>> future: Future[int] = Future()
+    >>> future.finish(3)
+    >>> future.done, future.outcome()
     (True, 3)
     """
 
@@ -23,7 +23,7 @@ class Pending(Generic[T]):
         self.done = False
         self.error: BaseException | None = None
         self._result: T | None = None
-        self._callbacks: list[Callable[[Pending[T]], None]] | None = None
+        self._callbacks: list[Callable[[Future[T]], None]] | None = None
 
     def finish(self, result: T) -> None:
         """Settles it with a result; only the first settlement counts."""
@@ -38,13 +38,13 @@ class Pending(Generic[T]):
             self._settle()
 
     def outcome(self) -> T:
-        """The result, or the error raised. Only for a Pending that is done."""
+        """The result, or the error raised. Only for a Future that is done."""
         assert self.done, "The outcome is asked for before the answer came."
         if self.error is not None:
             raise self.error
         return self._result  # type: ignore[return-value]
 
-    def then(self, callback: Callable[[Pending[T]], None]) -> None:
+    def then(self, callback: Callable[[Future[T]], None]) -> None:
         """Calls back once this is done, at once if it is already."""
         if self.done:
             callback(self)
@@ -60,8 +60,8 @@ class Pending(Generic[T]):
             callback(self)
 
 
-def failed(error: BaseException) -> Pending[T]:
-    """A Pending that has failed from the beginning."""
-    pending: Pending[T] = Pending()
-    pending.fail(error)
-    return pending
+def failed(error: BaseException) -> Future[T]:
+    """A Future that has failed from the beginning."""
+    future: Future[T] = Future()
+    future.fail(error)
+    return future

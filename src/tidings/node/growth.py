@@ -1,0 +1,127 @@
+"""How a broker alone becomes the first member of a group, in place, and either becomes a node of a ring.
+
+Nothing of the journal is rewritten: what was stored so far is the state before the first slot of the group's log
+(`node.replica`). Who the member is is written down first, and counts with the folder's new role, which is one step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidings.errors import InvalidRequest, ProtocolError
+from tidings.journal.disk import RealDisk
+from tidings.journal.folder import HOLDER_NAME, MEMBER
+from tidings.journal.journal import Journal
+from tidings.journal.notes import write_note
+from tidings.journal.remedies import RESTORE, advising
+from tidings.node.identity import MEMBER_NAME, Identity, write_mark
+from tidings.protocols.broker import messages, operators
+from tidings.protocols.broker.machine import Machine
+from tidings.protocols.effects import Peer
+from tidings.protocols.multipaxos.joining import Known, Meet, Member
+from tidings.protocols.ring.arcs import point_of
+from tidings.wire import codec
+from tidings.wire.codec import Frame
+from tidings.wire.replication import Mate, decode_message, encode_message
+
+MEETS_MAX = 16
+PEERS_MAX = 100_000
+
+Outgoing = list[tuple[Peer, list[Frame]]]
+
+
+def become_member(disk: RealDisk, journal: Journal, address: str) -> Identity:
+    """Makes the folder of a broker alone that of a group of one."""
+    with advising(RESTORE):
+        for _ in journal.recover().records:
+            pass
+    if HOLDER_NAME in disk.names():  # A storage server kept it; the broker that was served there has it no longer.
+        disk.remove(HOLDER_NAME)
+    mark = os.urandom(16)
+    write_mark(disk, mark)
+    founder = Member(1, address, mark)
+    identity = Identity(os.urandom(16), 1, mark, (founder,), (founder,), (), journal.end_address)
+    write_note(disk, MEMBER_NAME, identity)
+    disk.home.grow(MEMBER)
+    return identity
+
+
+def unfit_for_ring(machine: Machine) -> str:
+    """Which subscription could not be kept once the topics have several owners, and what to do; "" if there is none."""
+    for client, topics in machine.subscriptions:
+        if len({point_of(topic) for topic in topics}) > 1:
+            return (
+                f"No ring begins: {client!r} is subscribed to {', '.join(map(repr, topics))} as one, and in a ring "
+                "they may have different owners. Have it unsubscribe, and subscribe to each of them."
+            )
+    return ""
+
+
+class _Told(NamedTuple):
+    peer: Peer
+    request: int
+
+
+class Growth:
+    """What a broker alone does for those who would make it a group: it lists itself, hears who asks to join, and is
+    `wanted` to grow once one of them is to be added. It tells its clients to come again then.
+    """
+
+    def __init__(self, address: str, obstacle: str = "") -> None:
+        self._address = address
+        self._obstacle = obstacle
+        """Why it cannot grow, if it cannot."""
+        self.wanted = False
+        self.meets: dict[str, Sequence[Frame]] = {}
+        """Who asks to join, by address, and how."""
+        self._peers: dict[Peer, None] = {}
+        self._told: list[_Told] = []
+
+    def see(self, peer: Peer) -> None:
+        """Somebody asks something of this broker."""
+        if len(self._peers) < PEERS_MAX:
+            self._peers[peer] = None
+
+    def hear(self, frames: Sequence[Frame]) -> Outgoing:
+        """What another node says to this one as to a member."""
+        try:
+            message = decode_message(frames).message
+        except ProtocolError:
+            return []
+        if not isinstance(message, Meet) or (message.address not in self.meets and len(self.meets) >= MEETS_MAX):
+            return []
+        self.meets[message.address] = frames
+        return [(Mate(message.address), encode_message(Known((self._address,))))]
+
+    def answer(self, peer: Peer, message: object, applied: int) -> messages.AnyAnswer | operators.Members | None:
+        """What an operator is told; None for one who waits until there is a group."""
+        match message:
+            case operators.AskMembers(request):
+                row = operators.MemberInfo(1, self._address, "alone", True)
+                return operators.Members(request, "", 1, applied, (row,))
+            case operators.AddMember(request, address):
+                if self._obstacle:
+                    raise InvalidRequest(self._obstacle)
+                if address not in self.meets:
+                    raise InvalidRequest(nobody_joins(address, self._address))
+                self.wanted = True
+                self._told.append(_Told(peer, request))
+        return None
+
+    def redirects(self) -> Outgoing:
+        """What all who have asked something are told when the group takes over: to ask it instead."""
+        everybody = (_Told(peer, 0) for peer in self._peers)
+        return [
+            (peer, [codec.encode(messages.Elsewhere(request, "", (self._address,)))])
+            for peer, request in (*self._told, *everybody)
+        ]
+
+
+def nobody_joins(address: str, members: str) -> str:
+    """What an operator is told who wants a node added that has not asked to join."""
+    return (
+        f"Nobody at {address} asks to join: start it with `tidings serve --data DIR --bind {address} --into "
+        f"{members}`, then add it."
+    )

@@ -1,0 +1,100 @@
+"""What a group of a ring writes into its journal beside the commands of its broker: what is owned, and how that moves.
+
+All of these can be repeated without harm. The bodies of a `Load` follow the command in the same record.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.protocols.broker.commands import Adopt, Command, OwnCommand, OwnershipCommand
+from tidings.protocols.broker.messages import Position
+from tidings.protocols.ring.arcs import Arcs
+from tidings.protocols.ring.facts import Fact, Mark
+from tidings.protocols.ring.messages import Card
+
+
+class Claim(OwnershipCommand, frozen=True, array_like=True, tag="claim"):
+    """This group is part of a ring from here on: the one that founds it owns the circle, any other nothing yet."""
+
+    arcs: Arcs
+
+
+class Know(OwnershipCommand, frozen=True, array_like=True, tag="know"):
+    """Other groups of the ring, in the place of those that were known before."""
+
+    cards: tuple[Card, ...]
+
+
+class Seek(OwnershipCommand, frozen=True, array_like=True, tag="seek"):
+    """We take these arcs from that group; with a number, they are ours to take. Without arcs: we do so no more."""
+
+    giver: bytes
+    arcs: Arcs
+    number: int = 0
+
+
+class LoadedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that another group stored; `shared` are its places in all topics that it went to."""
+
+    first_offset: int
+    count: int
+    size_bytes: int
+    time_ms: int
+    shared: tuple[Position, ...] | None = None
+
+
+class LoadedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """Some batches of a topic, in their order. `first_offset` is what the giver has left of the topic."""
+
+    topic: str
+    first_offset: int
+    batches: tuple[LoadedBatch, ...]
+
+
+class Load(OwnershipCommand, frozen=True, array_like=True, tag="load"):
+    """Batches of topics that are being taken. The bodies follow, those of the first topic first."""
+
+    topics: tuple[LoadedTopic, ...]
+
+
+class Facts(OwnershipCommand, frozen=True, array_like=True, tag="facts"):
+    """The facts of a gift from one place in their list up to another. They count if they follow what is here."""
+
+    giver: bytes
+    number: int
+    start: Mark
+    end: Mark
+    facts: tuple[Fact, ...]
+
+
+class Take(OwnershipCommand, frozen=True, array_like=True, tag="take"):
+    """Everything of a gift is here, and from now on it is owned here."""
+
+    giver: bytes
+    number: int
+
+
+class Give(OwnershipCommand, frozen=True, array_like=True, tag="give"):
+    """These arcs are another group's: nothing is accepted for them from here on."""
+
+    arcs: Arcs
+    taker: Card
+
+
+class Drop(OwnershipCommand, frozen=True, array_like=True, tag="drop"):
+    """The taker owns the gift of that number: it is forgotten here."""
+
+    number: int
+
+
+TransferCommand = Know | Adopt | Seek | Load | Facts | Take | Give | Drop
+RingCommand = Claim | TransferCommand
+
+_decoder = msgspec.msgpack.Decoder(OwnCommand | RingCommand)
+
+
+def decode_command(data: bytes | memoryview) -> Command:
+    """The command in a record of a journal that may be a ring's, which our own checksum has already vouched for."""
+    command: Command = _decoder.decode(data)
+    return command
