@@ -51,6 +51,7 @@ class Exchange:
         self._offer = Offer(0, 0, ())
         self._pieces: list[FilePiece] = []
         self._asked: FetchFile | None = None
+        self._asked_at_ms = 0
         self._sizes: dict[str, int] = {}
         """What has come of each file."""
         self._damaged: dict[str, list[Span]] = {}
@@ -87,10 +88,13 @@ class Exchange:
 
     # From another.
 
-    def take_offer(self, node: int, offer: Offer) -> None:
+    def take_offer(self, now_ms: int, node: int, offer: Offer) -> None:
         """Another replica has what we miss. What it offered before and still offers need not come again."""
         if not _is_whole(offer):
             return
+        comes = self._asked is not None and 0 <= now_ms - self._asked_at_ms < self._settings.fetch_retry_ms
+        if comes and (node != self.node or offer == self._offer):
+            return  # Several may offer theirs, again and again: whoever began anew with each would never be done.
         if (node, offer.life) != (self.node, self._offer.life):
             self.drop()
             self.node = node
@@ -101,7 +105,7 @@ class Exchange:
         if node == self.node and self._asked is not None and piece.position == self._asked.position:
             self._pieces = [piece]
 
-    def go_on(self) -> tuple[tuple[int, ...], FetchFile] | None:
+    def go_on(self, now_ms: int) -> tuple[tuple[int, ...], FetchFile] | None:
         """Writes down what has come; the next question, if one is to be asked. Not while the journal is written."""
         pieces, self._pieces = self._pieces, []
         for piece in pieces:
@@ -115,7 +119,7 @@ class Exchange:
                 question = FetchFile(file.name, size, self._offer.life)
                 if question == self._asked:
                     return None
-                self._asked = question
+                self._asked, self._asked_at_ms = question, now_ms
                 return (self.node,), question
         return None
 

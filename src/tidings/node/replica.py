@@ -276,7 +276,7 @@ class ReplicaEngine:
                 self._serve_file(node, wanted)
             case Received(_, node, Offer() as offer):
                 if offer.next_slot > self.applied:
-                    self._exchange.take_offer(node, offer)
+                    self._exchange.take_offer(now_ms, node, offer)
                     self._go_on_exchanging(now_ms)
             case Received(message=Chosen(first_slot, values, _)) if first_slot in self.repairs and values:
                 self.repairs.drop(first_slot)
@@ -375,7 +375,7 @@ class ReplicaEngine:
         """Takes in the files that have come, unless the disk is busy, and asks for more."""
         if self._commit is not None:
             return
-        question = self._exchange.go_on()
+        question = self._exchange.go_on(now_ms)
         if question is not None:
             self.replica.wait_for_files(now_ms)
             self.outgoing.append(question)

@@ -351,7 +351,10 @@ class Gossip(Table):
     def _on_digest_due(self, _: DigestDue) -> list[Effect]:
         effects: list[Effect] = [SetTimer(DigestDue(), self._settings.digest_ms)]
         if self.neighbors:
-            effects += self._show((self._chance.choice(list(self.neighbors)),))
+            # By turns and not by lot, so that nobody waits longer than it takes to show it to all.
+            peer = next(iter(self.neighbors))
+            self.neighbors[peer] = self.neighbors.pop(peer)
+            effects += self._show((peer,))
         return effects
 
     def _on_digest(self, peer: NodeId, digest: Digest) -> list[Effect]:
@@ -398,11 +401,16 @@ class Gossip(Table):
         return track.missing(min(high_offset, track.next_offset + self._settings.window), count_max)
 
     def _count_missing(self, digest: Digest) -> int:
-        missing, window = 0, self._settings.window
+        """How many messages of a digest were not seen, also those that the window has no room for yet: otherwise
+        it would rise as the window moves on, and progress would be taken for none.
+        """
+        missing = 0
         for topic, _, high_offset in digest.tracks:
             track = self._tracks.get(topic)
-            if track is None or track.next_offset < high_offset:  # Otherwise all of it was seen, as nearly always.
-                missing += len(self._missing(topic, high_offset, window))
+            if track is not None and track.next_offset >= high_offset:  # All of it was seen, as nearly always.
+                continue
+            if self.memory.track(topic, begin_offset=0):
+                missing += self._tracks[topic].count_missing(high_offset)
         return missing
 
     def _on_fetch(self, peer: NodeId, message: Fetch) -> list[Effect]:

@@ -50,6 +50,11 @@ class Track:
                 found.append(offset)
         return found
 
+    def count_missing(self, high_offset: int) -> int:
+        """How many offsets below `high_offset` were not seen."""
+        seen_ahead = sum(offset < high_offset for offset in self.ahead)
+        return max(high_offset - self.next_offset - seen_ahead, 0)
+
     def _close(self) -> None:
         while self.next_offset in self.ahead:
             del self.ahead[self.next_offset]

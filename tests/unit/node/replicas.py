@@ -90,8 +90,8 @@ def told(engine: ReplicaEngine, kind: type[Kind]) -> list[Kind]:
     return [each for each in engine.notifications if isinstance(each, kind) and isinstance(each, Notification)]
 
 
-def receive(engine: ReplicaEngine, node: int, message: AnyMessage) -> None:
-    engine.handle(Received(0, node, message))
+def receive(engine: ReplicaEngine, node: int, message: AnyMessage, now_ms: int = 0) -> None:
+    engine.handle(Received(now_ms, node, message))
 
 
 def accept(

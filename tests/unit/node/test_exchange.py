@@ -330,8 +330,25 @@ def test_a_newer_offer_while_copying_fetches_only_what_is_new() -> None:
     assert (target.applied, row(target)) == (37, bodies(1, 36))
 
 
+def test_offers_that_come_meanwhile_neither_start_over_nor_ask_twice() -> None:
+    """A node that has damage asks everybody every second, and who has it only in its files offers those."""
+    _, source = make_source()
+    disk = make_disk(4)
+    target = open_engine(disk, 4, records_max=12, settings=SMALL, blank=True)
+    commit(target)
+    offer = offered(source)
+    begin(target, source, pieces=12)
+    here = is_incoming(disk)
+    assert here
+    messages(target)
+    for now_ms in range(SMALL.fetch_retry_ms):
+        receive(target, 3, offer, now_ms=now_ms)
+        receive(target, 2, offer, now_ms=now_ms)
+    assert (is_incoming(disk), messages(target)) == (here, [])
+
+
 @pytest.mark.parametrize("who", ["another node", "another life"])
-def test_the_offer_of_another_node_or_life_starts_over(who: str) -> None:
+def test_the_offer_of_another_life_starts_over_and_that_of_another_node_once_nothing_comes(who: str) -> None:
     _, source = make_source()
     disk = make_disk(4)
     target = open_engine(disk, 4, records_max=12, settings=SMALL, blank=True)
@@ -340,7 +357,7 @@ def test_the_offer_of_another_node_or_life_starts_over(who: str) -> None:
     begin(target, source, pieces=12)
     messages(target)
     if who == "another node":
-        receive(target, 3, offer)
+        receive(target, 3, offer, now_ms=SMALL.fetch_retry_ms)
     else:
         receive(target, 2, Offer(offer.next_slot, offer.life + 1, offer.files))
     assert is_incoming(disk) == []

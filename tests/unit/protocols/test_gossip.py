@@ -194,6 +194,12 @@ class TestRecovery:
         assert fire(node("a"), DigestDue()) == [SetTimer(DigestDue(), 5_000), Send(("a",), Digest(()))]
         assert fire(node(), DigestDue()) == [SetTimer(DigestDue(), 5_000)]
 
+    def test_neighbours_are_shown_by_turns(self) -> None:
+        """By lot somebody would wait for a long time now and then, and with it whoever waits for a message."""
+        layer = node("abc")
+        shown = [effect.peers for _ in range(6) for effect in fire(layer, DigestDue()) if isinstance(effect, Send)]
+        assert shown == [("a",), ("b",), ("c",), ("a",), ("b",), ("c",)]
+
     def test_a_newcomer_begins_where_its_first_neighbour_is(self) -> None:
         layer = node("a", founding=False)
         assert fire(layer, DigestDue()) == [SetTimer(DigestDue(), 5_000)]
@@ -218,6 +224,18 @@ class TestRecovery:
         assert fire(layer, FetchDue("b"))[1:] == [Send(("b",), Fetch("t", (2,)))]
         # No progress: there is no sense in asking the same again before the next digest.
         assert fire(layer, FetchDue("b")) == []
+
+    def test_more_than_the_window_holds_is_fetched_to_the_end(self) -> None:
+        """As it moves on, more comes into sight: that is progress all the same."""
+        layer = node("a")
+        last = 3 * SETTINGS.window
+        receive(layer, "a", Digest((("t", last, last),)))
+        while asked := [each.message for each in fire(layer, FetchDue("a")) if isinstance(each, Send)]:
+            for fetch in asked:
+                assert isinstance(fetch, Fetch)
+                for offset in fetch.offsets:
+                    receive(layer, "a", Recovered("t", offset, 1, b"x"))
+        assert layer.memory.digest() == (("t", last, last),)
 
     def test_what_comes_by_itself_is_not_fetched(self) -> None:
         layer = node("ab")

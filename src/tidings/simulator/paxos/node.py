@@ -285,7 +285,7 @@ class Node(DiskProcess):
 
     def check(self) -> None:
         """Reads what is sealed, as it does every now and then."""
-        if self.engine is not None and not self._postponed(self.check):
+        if self.engine is not None and self._world.now_ms >= self._paused_until_ms:
             # All of it at a time: machines are replaced within seconds here, and damage has to be found before that.
             journal, address = self.engine.journal, 0
             for _ in range(len(journal.segments) + 1):
