@@ -52,9 +52,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def log_of(broker: SocketBroker) -> list[str]:
-    """Stops the broker in good order; the lines that its door has logged."""
+    """Stops the broker in good order; the lines that its door has logged, but for strangers.
+
+    A client of another test's broker that is gone tries to reach it again, and that port may be this door's now.
+    ZeroMQ begins with a byte with which no request of these tests does.
+    """
     assert broker.stop() == 0
-    return [line.rstrip("\n") for line in broker.log if line.startswith("sockets: ")]
+    lines = [line.rstrip("\n") for line in broker.log if line.startswith("sockets: ")]
+    return [line for line in lines if r"it began with b'\xff" not in line]
 
 
 def test_answers_byte_by_byte(start: Start) -> None:
