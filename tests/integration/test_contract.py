@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,24 @@ def test_which_operation_makes_a_topic(build: Callable[..., House], policy: str)
         bus.put("news", "hello")
         bus.subscribe("sport")
         assert [topic.name for topic in bus.topics()] == ["news", "sport"]
+
+
+def test_an_inbox_counts_for_the_subscription_that_it_was_used_with(house: House, tmp_path: Path) -> None:
+    """Z10: somebody else ended the subscription and made it again, and nothing of the new one is skipped."""
+    first = house.connect("alice", inbox=tmp_path / "inbox")
+    first.subscribe("news")
+    first.put_many("news", ["a", "b"])
+    assert drain(first, "news") == ["a", "b"]
+    first.close()
+    other = house.connect("alice")
+    other.unsubscribe("news")
+    other.subscribe("news", start="earliest")
+    other.close()
+    with house.connect("alice", inbox=tmp_path / "inbox") as again:
+        assert drain(again, "news") == ["a", "b"]
+        again.put("news", "c")
+    with house.connect("alice", inbox=tmp_path / "inbox") as last:
+        assert drain(last, "news") == ["c"]
 
 
 def test_subscribers_below_a_name(house: House) -> None:

@@ -9,6 +9,9 @@ of an array. The first record is `[client]`, the name that the inbox belongs to.
 - `[]`: what the records before it announce has been handed out;
 - `[topics, topic, next offset]`: the same in one; an offset of -1 forgets the subscription.
 
+In place of a topic "" stands for the epoch in which the subscription was created: what is written down of one does not
+count for another that was made on the same topics later.
+
 The last record of a place counts.
 
 Crash rules: an announcement is synced before the message is handed out, and only then `[]` is written, as the very last
@@ -46,6 +49,8 @@ from tidings.errors import InvalidRequest, StorageDamaged, StorageError
 MAGIC = b"TIDINBX1"
 COMPACT_BYTES = 1024 * 1024
 FORGET = -1
+CREATED = ""
+"""Stands for a topic in the mark that says in which epoch the subscription was created."""
 BOOT_CHARACTERS = 8
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -86,7 +91,7 @@ class Inbox:
         forks.own(self)
 
     def positions(self, topics: tuple[str, ...]) -> dict[str, int]:
-        """How far each topic of a subscription has been handed out; topics without a mark are missing."""
+        """How far each topic of a subscription has been handed out, and what stands for `CREATED`, if that is known."""
         return dict(self._marks.get(topics, {}))
 
     def mark(self, topics: tuple[str, ...], topic: str, next_offset: int) -> None:

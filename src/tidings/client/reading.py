@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+from tidings.client.inbox import CREATED
 from tidings.client.operations import (
     Core,
     Operation,
@@ -29,7 +30,7 @@ from tidings.client.operations import (
     wait_for,
 )
 from tidings.client.stream import Stream
-from tidings.errors import Fenced, InvalidRequest, LocalError, StorageError, TidingsError, Unavailable
+from tidings.errors import Fenced, InvalidRequest, LocalError, NotSubscribed, StorageError, TidingsError, Unavailable
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Position
 
@@ -75,11 +76,15 @@ def make_ready(core: Core, streams: Iterable[Stream]) -> Operation[None]:
             yield from _resolve(core, stream)
         if not stream.opened:
             marks = {} if core.inbox is None else core.inbox.positions(stream.topics)
-            if marks:
+            if core.inbox is not None and marks:
                 positions = tuple(Position(topic, offset) for topic, offset in marks.items() if topic in stream.topics)
                 core.session.now_ms = core.now_ms()
                 try:
-                    yield from wait_for(core.session.streams.acknowledge(stream.topics, positions).future)
+                    created_epoch = marks.get(CREATED, 0)
+                    acked = core.session.streams.acknowledge(stream, positions, created_epoch)
+                    yield from wait_for(acked.future)
+                except NotSubscribed:  # What the inbox knows is of an earlier subscription.
+                    core.inbox.forget(stream.topics)
                 except InvalidRequest as error:
                     raise InvalidRequest(
                         f"The inbox was used with another broker, or this one has older data than it had ({error}): "
@@ -138,7 +143,7 @@ def get(core: Core, topics: tuple[str, ...], deadline_ms: int | None) -> Operati
             yield from hand_out(core, stream, message.topic, 1, position.offset)
             return message
         core.session.now_ms = core.now_ms()
-        yield from wait_for(streams.acknowledge(topics, (position,)).future)
+        yield from wait_for(streams.acknowledge(stream, (position,)).future)
         took(core, stream, message.topic, 1, position.offset)
         stream.acknowledged_up_to((position,))
         return message
@@ -157,7 +162,8 @@ def hand_out_all(core: Core, heads: dict[Stream, tuple[str, int, int]]) -> Opera
     if core.session.outgoing:
         yield Until(lambda: True)  # It goes out now, and not between the inbox and the caller.
     try:
-        core.inbox.mark_all([(stream.topics, topic, end) for stream, (topic, _, end) in heads.items()])
+        created = [(stream.topics, CREATED, stream.created_epoch) for stream in heads]
+        core.inbox.mark_all([*created, *((stream.topics, topic, end) for stream, (topic, _, end) in heads.items())])
     except StorageError:
         for stream, (topic, count, end) in heads.items():
             stream.marked = None
@@ -247,7 +253,7 @@ def get_all(core: Core) -> Operation[dict[str, Message]]:
             return {message.topic: message for message in found.values()}
         core.session.now_ms = core.now_ms()
         acked = [
-            core.session.streams.acknowledge(stream.topics, (Position(message.topic, message.offset + 1),))
+            core.session.streams.acknowledge(stream, (Position(message.topic, message.offset + 1),))
             for stream, message in found.items()
         ]
         for request in acked:

@@ -17,7 +17,7 @@ from tidings.client.puts import Together
 from tidings.client.request import Request
 from tidings.errors import ProtocolError, TidingsError
 from tidings.message import Batch, Message
-from tidings.protocols.broker.messages import Delivery, Position
+from tidings.protocols.broker.messages import Delivery, Flowing, Position
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Stream:
         self.acking: Request | None = None
         self.began: dict[str, int] = {}
         """Where each topic stood when this session began with it."""
+        self.created_epoch = 0
+        """Which subscription on these topics it is; 0 until the broker has said so."""
         self.record: Recorder | None = None
         """Where deliveries of this subscription are written down, if that is not where the whole bus does."""
         self.on_return: Callable[[str, range], None] | None = None
@@ -140,9 +142,10 @@ class Stream:
             self.buffered_bytes += parcel.size_bytes
         return True
 
-    def start(self, sent: Sequence[Position]) -> bool:
+    def start(self, flowing: Flowing) -> bool:
         """Nothing has been granted yet, so how far the broker has sent is the start; False if a topic is missing."""
-        for position in sent:
+        self.created_epoch = flowing.created_epoch
+        for position in flowing.sent:
             if position.topic in self.topics:
                 self.received.setdefault(position.topic, position.offset)
                 self.began.setdefault(position.topic, position.offset)
@@ -158,6 +161,7 @@ class Stream:
         self.handed.clear()
         self.noted.clear()
         self.acknowledged.clear()
+        self.created_epoch = 0
         self._parcels.clear()
         self._batches.clear()
         self._index = self.buffered_messages = self.buffered_bytes = 0

@@ -202,7 +202,7 @@ class Streams:
             elif answer.stream != number:
                 return
             elif not stream.started:
-                if stream.start(answer.sent):
+                if stream.start(answer):
                     self._send_flow(stream)
                     return
                 error = ProtocolError("The broker did not say where the stream starts: is that a tidings broker?")
@@ -293,10 +293,10 @@ class Streams:
 
     # Acknowledgements.
 
-    def acknowledge(self, topics: tuple[str, ...], positions: tuple[Position, ...]) -> Request:
+    def acknowledge(self, stream: Stream, positions: tuple[Position, ...], created_epoch: int = 0) -> Request:
         """Moves the subscription's cursor; answered once the broker has moved it."""
         name = self._session.main.name
-        acknowledgement = Acknowledgement(topics, positions)
+        acknowledgement = Acknowledgement(stream.topics, positions, created_epoch or stream.created_epoch)
         return self._session.request(
             self._session.now_ms, lambda request, epoch: Ack(request, name, epoch, acknowledgement)
         )
@@ -314,7 +314,7 @@ class Streams:
             if offset > stream.acknowledged.get(topic, 0)
         )
         if positions:
-            request = stream.acking = self.acknowledge(stream.topics, positions)
+            request = stream.acking = self.acknowledge(stream, positions)
             request.future.then(lambda p: self._on_acked(stream, request, positions, p))
 
     def _on_acked(

@@ -195,7 +195,7 @@ def unsubscribe(script: Script) -> None:
 def test_an_old_acknowledgement_cannot_move_the_cursor_of_a_new_subscription(case: str) -> None:
     """Z4: it may still be on its way over an older connection, so a new epoch fences it before anybody subscribes."""
     script = Script(timeout_ms=100)
-    request = script.session.streams.acknowledge(("news",), (m.Position("news", 7),))
+    request = script.session.streams.acknowledge(script.session.streams.of(("news",)), (m.Position("news", 7),))
     script.sent()
     if case == "sent twice":
         script.wait(100)

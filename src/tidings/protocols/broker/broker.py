@@ -222,10 +222,11 @@ class Broker:
             for part, body, contents in zip(parts, event.bodies, event.batches, strict=True)
         )
         acknowledged = tuple(
-            messages.Acknowledgement(canonical(each.topics), each.positions) for each in acknowledgements
+            messages.Acknowledgement(canonical(each.topics), each.positions, each.created_epoch)
+            for each in acknowledgements
         )
         for each in acknowledged:
-            self.machine.find_subscription(client, each.topics)
+            self.machine.find_subscription(client, each.topics).check_created(each.created_epoch)
         return [
             Persist(
                 commands.Write(client, epoch, batches, acknowledged), event.bodies, Origin(event.peer, event.message)
@@ -329,7 +330,9 @@ class Broker:
             effects += self._failed(peer, message, error)
         elif message.request:
             sent = tuple(messages.Position(name, offset) for name, offset in stream.positions.items())
-            effects.append(Send(peer, messages.Flowing(message.request, stream.number, sent)))
+            effects.append(
+                Send(peer, messages.Flowing(message.request, stream.number, sent, subscription.created_epoch))
+            )
         return effects
 
     def _attach(self, peer: Peer, message: Any, subscription: Subscription, epoch: int) -> Persist:

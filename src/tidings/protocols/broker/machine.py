@@ -266,6 +266,7 @@ class Machine:
             for name in new:
                 self.make_topic(name, time_ms)
             subscription = Subscription(command.client, command.topics, dict(starts), starts)
+            subscription.created_epoch = command.epoch
             self.remember_subscription(subscription)
         return tuple(Position(name, subscription.cursors[name]) for name in command.topics), created
 

@@ -65,10 +65,14 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription and how far each of its topics has been dealt with."""
+    """A subscription and how far each of its topics has been dealt with.
+
+    With the epoch in which the subscription was created, a later one on the same topics is left alone.
+    """
 
     topics: tuple[str, ...]
     positions: tuple[Position, ...]
+    created_epoch: int = 0
 
 
 class Put(Request, frozen=True, tag="put"):
@@ -392,6 +396,8 @@ class Flowing(Answer, frozen=True, tag="flowing"):
 
     stream: int
     sent: tuple[Position, ...]
+    created_epoch: int = 0
+    """The epoch of the session that created the subscription: it tells this one from another on the same topics."""
 
 
 class BeatDone(Answer, frozen=True, tag="beaten"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, NotSubscribed
 
 SubscriptionKey = tuple[str, tuple[str, ...]]
 """The client's name and its topics, sorted."""
@@ -27,10 +27,20 @@ class Subscription(msgspec.Struct):
     """That session has not said how far it was served (it lives, or it ended without a word)."""
     sent: dict[str, int] = {}
     """topic -> how far readers had been served when that was last written down."""
+    created_epoch: int = 0
+    """The session that created it; 0 if a release before 0.2 did."""
 
     @property
     def key(self) -> SubscriptionKey:
         return (self.client, self.topics)
+
+    def check_created(self, epoch: int) -> None:
+        """Refuses what is meant for an earlier subscription on the same topics; 0 is meant for any."""
+        if 0 < epoch != self.created_epoch > 0:
+            raise NotSubscribed(
+                f"{self.client!r} has subscribed to {', '.join(map(repr, self.topics))} again since: "
+                "acknowledge what the new one delivers."
+            )
 
 
 def canonical(topics: tuple[str, ...]) -> tuple[str, ...]:

@@ -163,6 +163,7 @@ def _plan_one(
 def check_acknowledgement(machine: State, client: Client, acknowledgement: Acknowledgement) -> None:
     """Raises what speaks against an acknowledgement that comes with a write."""
     subscription = machine.find_subscription(client.name, acknowledgement.topics)
+    subscription.check_created(acknowledgement.created_epoch)
     for position in acknowledgement.positions:
         if position.topic not in subscription.cursors:
             raise NotSubscribed(f"The subscription has no topic {position.topic!r}: acknowledge its own.")
