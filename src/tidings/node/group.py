@@ -378,7 +378,7 @@ class GroupEngine(Engine):
             self._mending.append(Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, False))
 
     def _on_mended(self) -> None:
-        """Something has come: all that waits is tried again."""
+        """Something has come: all that waits is tried again, and answers that are held read it where it lies now."""
         moves, self.replica.repairs.moves = self.replica.repairs.moves, []
         mending, self._mending = self._mending, []
         self.broker.mended()
@@ -389,6 +389,8 @@ class GroupEngine(Engine):
                 address = move.follow(address)
             return msgspec.structs.replace(place, address=address)
 
+        for token, held in self._reads.items():
+            self._reads[token] = held._replace(effects=[with_places(each, follow) for each in held.effects])
         self._run([with_places(each.effect, follow) for each in mending if not each.is_stream])
 
     def _give_up(self, now_ms: int) -> None:
@@ -424,6 +426,8 @@ class GroupEngine(Engine):
             self._due.pop(effect.timer, None)
             if isinstance(effect, SetTimer):
                 self._due[effect.timer] = now_ms + effect.delay_ms
+        if self.serving and replica.repairs.moves:  # Before an answer is let out that would look where it lay.
+            self._on_mended()
         notifications, replica.notifications = replica.notifications, []
         for notification in notifications:
             match notification:
@@ -441,8 +445,6 @@ class GroupEngine(Engine):
                     self.broker.members = self._addresses()
                     self.changes.on_settled(first_slot)
         self._check_serving()
-        if self.serving and self.replica.repairs.moves:
-            self._on_mended()
         if self.serving:
             self._run(self.broker.serve_streams(now_ms))
         outgoing, replica.outgoing = replica.outgoing, []

@@ -10,6 +10,7 @@ from tests.unit.node.members import Members, Node
 from tests.unit.node.test_group import store, values_of
 from tidings.errors import StorageDamaged
 from tidings.journal import segment as files
+from tidings.journal.checked import DamagedPlace
 from tidings.node.group import REPAIR_EVERY_MS
 from tidings.protocols.broker import bulk, messages
 from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, Trim, encode_command
@@ -70,6 +71,25 @@ def test_a_reader_gets_the_good_bytes_in_the_same_answer(offset: int) -> None:
         leader.restart(group.now_ms)
         group.pass_ms(3_000)
         assert values_of(leader) == VALUES
+
+
+def test_an_answer_that_was_held_meanwhile_reads_it_where_it_lies_now() -> None:
+    group = make_group()
+    leader = group.leader()
+    address, size_bytes = flip(leader, 7), leader.engine.broker.machine.topics["news"].sizes[7]
+    with pytest.raises(DamagedPlace) as found:
+        leader.engine.journal.read(address, size_bytes)
+    leader.disk_is_slow = True
+    assert leader.engine.replica.mend(found.value.span)
+    group.settle()
+    assert leader.engine.committing, "it has come, and is not on the disk"
+    group.cut = {leader.identity.number}  # Nobody confirms that it leads.
+    assert read(group, leader, 0, COUNT) is None
+    leader.disk_is_slow = False
+    group.settle()
+    group.cut = set()
+    group.pass_ms(200)
+    assert heard_values(leader, "peer") == VALUES
 
 
 def test_every_message_may_be_damaged_one_after_the_other() -> None:
