@@ -19,8 +19,8 @@ from pathlib import Path
 from tidings.errors import InvalidRequest, StorageError, TidingsError, Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk, lone_disk
 from tidings.journal.journal import Journal
+from tidings.node.alone import lone_engine
 from tidings.node.clock import Clock
-from tidings.node.engine import Engine
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire.codec import Frame
 
@@ -33,7 +33,7 @@ class EmbeddedNode:
     ) -> None:
         self.folder = folder
         self._disk = disk if disk is not None else lone_disk(folder)
-        self._engine = Engine(broker, Journal.open(self._disk, journal))
+        self._engine = lone_engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
         self._failed: TidingsError | None = None

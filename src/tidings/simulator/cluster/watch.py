@@ -175,7 +175,7 @@ class ClusterWatch(Watch):
         machine = engine.broker.machine
         if first:
             self._on_state(node, machine)
-        if engine.serving and engine.replica.replica.leads:
+        if engine.log.serving and engine.log.replica.replica.leads:
             for existing in self.histories[node.group].existing[slot]:
                 self.current.on_visible(existing, machine)
 
