@@ -31,9 +31,8 @@ from tidings.journal.folder import MEMBER, RING
 from tidings.journal.journal import Journal
 from tidings.node import process
 from tidings.node.embedded import EmbeddedNode
-from tidings.node.group import GroupEngine, group_engine
+from tidings.node.engines import GroupEngine, group_engine, ring_engine
 from tidings.node.identity import read_identity
-from tidings.node.ring.engine import ring_engine
 from tidings.settings import (
     BrokerSettings,
     GroupSettings,

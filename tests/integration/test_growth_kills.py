@@ -14,12 +14,12 @@ from tests.integration.test_first_release_kills import NEVER, dies
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
-from tidings.node.alone import lone_engine
 from tidings.node.engine import AnyEngine
-from tidings.node.group import Group, GroupEngine, group_engine
+from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
+from tidings.node.group import Group
 from tidings.node.growth import become_member
 from tidings.node.identity import read_identity
-from tidings.node.ring.engine import RingMember, ring_engine
+from tidings.node.ring.engine import RingMember
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
 

@@ -24,9 +24,8 @@ from tidings.journal.folder import MEMBER, RING
 from tidings.journal.journal import Journal
 from tidings.journal.notes import write_note
 from tidings.journal.recovery import survey
-from tidings.node.group import GroupEngine, group_engine
+from tidings.node.engines import GroupEngine, group_engine, ring_engine
 from tidings.node.identity import MEMBER_NAME, Identity, read_identity, write_mark
-from tidings.node.ring.engine import ring_engine
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
 

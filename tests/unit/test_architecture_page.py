@@ -24,8 +24,8 @@ import tidings
 from tests.unit.test_import_directions import ALLOWED, MODULES, NOUNS, SOURCE, SOURCES, imports
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
-from tidings.node.alone import lone_engine
 from tidings.node.clock import Clock
+from tidings.node.engines import lone_engine
 from tidings.node.loop import Loop
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router

@@ -10,7 +10,7 @@ from tidings.journal.checked import DamagedPlace
 from tidings.journal.journal import Commit, Journal
 from tidings.journal.record import COMMAND, Append
 from tidings.journal.remedies import RESTORE, advising
-from tidings.node.engine import TICK_MS, AnyEngine, Engine, say_damaged, staged_bytes_of
+from tidings.node.engine import TICK_MS, AnyEngine, say_damaged, staged_bytes_of
 from tidings.node.growth import Growth
 from tidings.protocols.broker import operators
 from tidings.protocols.broker.commands import Carry, decode_command, encode_command
@@ -18,7 +18,6 @@ from tidings.protocols.broker.retention import lowest_address
 from tidings.protocols.broker.rights import check_right
 from tidings.protocols.effects import Effect, Peer, Persist
 from tidings.protocols.events import Persisted, Received
-from tidings.settings import BrokerSettings
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK, MATE_NAME
 
@@ -192,11 +191,3 @@ class Alone:
 
     def on_damage_noted(self, damage: DamagedPlace) -> None:
         """Nobody else has it."""
-
-
-LoneEngine = Engine[Alone, None]
-
-
-def lone_engine(settings: BrokerSettings, journal: Journal) -> LoneEngine:
-    """The engine of a broker alone."""
-    return Engine(settings, journal, Alone, lambda _: None)

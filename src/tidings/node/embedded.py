@@ -19,8 +19,8 @@ from pathlib import Path
 from tidings.errors import InvalidRequest, StorageError, TidingsError, Unavailable
 from tidings.journal.disk import Disk, DiskFull, RealDisk, lone_disk
 from tidings.journal.journal import Journal
-from tidings.node.alone import lone_engine
 from tidings.node.clock import Clock
+from tidings.node.engines import lone_engine
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire.codec import Frame
 

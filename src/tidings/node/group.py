@@ -15,19 +15,15 @@ Copying old messages forward, so that segments can go, is each node's own affair
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol, cast
-
-import msgspec
+from typing import Protocol, cast
 
 from tidings.errors import InvalidRequest, ProtocolError, StorageError, Unauthorized
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import LocalDisk
-from tidings.journal.journal import Commit, Journal
-from tidings.node.damages import Mending
-from tidings.node.engine import TICK_MS, AnyEngine, Engine, places_of, say_damaged, staged_bytes_of, with_places
+from tidings.journal.journal import Commit
+from tidings.node.engine import TICK_MS, AnyEngine, staged_bytes_of
 from tidings.node.founding import founding
 from tidings.node.growth import unfit_for_ring
 from tidings.node.identity import Identity
@@ -35,12 +31,12 @@ from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
 from tidings.node.replicated import BrokerState, new_machine, pack, unpack
 from tidings.node.state import State
-from tidings.protocols.broker import bulk, messages, operators
+from tidings.node.waiting import WaitingAnswers
+from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.broker.rights import check_right
-from tidings.protocols.broker.topics import Place
-from tidings.protocols.effects import Effect, Forward, Persist, Send
+from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Persisted
 from tidings.protocols.events import Received as ClientRequest
@@ -50,7 +46,6 @@ from tidings.protocols.multipaxos.messages import (
     Fetch,
     MembershipSettled,
     Propose,
-    Read,
     ReadReady,
     ReadRefused,
     Received,
@@ -61,7 +56,7 @@ from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.commands import Claim
 from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
-from tidings.settings import BrokerSettings, ReplicaSettings
+from tidings.settings import ReplicaSettings
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
 
@@ -70,34 +65,10 @@ WINDOW = 64
 REPLICA_TICK_MS = 10
 REPAIR_EVERY_MS = 1_000
 """How often others are asked again for what is damaged here."""
-REPAIR_MS_MAX = 5_000
-"""Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 PEERS_MAX = 100_000
-QUESTIONS = (
-    messages.Hello,
-    messages.Get,
-    messages.AskGroups,
-    messages.AskSequence,
-    messages.AskSubscriptions,
-    messages.AskSubscribers,
-    messages.AskTopics,
-    messages.AskStatus,
-    bulk.Read,
-    bulk.AskOffset,
-)
-"""Requests that may be answered from the state alone; that has to be the state of the group."""
-
-
 _log = logging.getLogger("tidings.node")
-
-
-class _Held(NamedTuple):
-    """Answers that wait for the word that we still lead."""
-
-    request: ClientRequest
-    effects: list[Effect]
 
 
 class RingHooks(Protocol):
@@ -145,13 +116,11 @@ class Group:
         self._wanted: list[Persist] = []
         self._proposed: dict[int, tuple[Command, list[Persist]]] = {}
         self._sequence = self._random.getrandbits(48) << 14
-        self._reads: dict[int, _Held] = {}
-        self._last_token = 0
+        self.waiting = WaitingAnswers(engine, self.replica)
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
         self._house_at_ms = self._membership_at_ms = self._repair_at_ms = 0
-        self._mending: list[Mending] = []
         self.changes = MembershipChanges(self, engine.reply)
         self.begins_ring = False
         """Whether the group is to become the first of a ring as soon as this node leads it."""
@@ -242,11 +211,7 @@ class Group:
             case _:
                 if len(self._peers) < PEERS_MAX:
                     self._peers[peer] = None
-                effects = engine.broker.handle(received)
-                if isinstance(message, QUESTIONS) or any(map(_is_refusal, effects)):
-                    self.confirm(received, effects)
-                else:
-                    engine.run(effects)
+                self.waiting.let_out(received, engine.broker.handle(received))
 
     def _on_change_wanted(self, peer: ClientPeer, message: operators.AddMember | operators.RemoveMember) -> None:
         try:
@@ -256,15 +221,6 @@ class Group:
                 self.changes.want_removed(peer, message)
         except InvalidRequest as error:
             self._engine.refuse(peer, message.request, error)
-
-    def confirm(self, received: ClientRequest, effects: list[Effect]) -> None:
-        """Lets answers out once it is certain that we led when they were made."""
-        commanded = [effect for effect in effects if not isinstance(effect, Persist)]
-        self._engine.run([effect for effect in effects if isinstance(effect, Persist)])
-        if commanded:
-            self._last_token += 1
-            self._reads[self._last_token] = _Held(received, commanded)
-            self.replica.handle(Requested(received.now_ms, Read(self._last_token)))
 
     def _elsewhere(self, request: int) -> messages.Elsewhere:
         leader = self.members.get(self.replica.replica.leader or 0)
@@ -362,7 +318,7 @@ class Group:
         if now_ms >= self._repair_at_ms:
             self._repair_at_ms = now_ms + REPAIR_EVERY_MS
             self.replica.ask_again()
-            self._give_up(now_ms)
+            self.waiting.give_up(now_ms)
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self.changes.tend(now_ms)
@@ -376,40 +332,7 @@ class Group:
         self.replica.mend(damage.span)
 
     def on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
-        """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
-        now_ms = self._engine.now_ms
-        if not self.replica.mend(damage.span):
-            self._engine.withhold(effect, damage, say_damaged(damage))
-        elif not places_of(effect):
-            pass  # A message between nodes that gets lost: whoever waits for it asks again.
-        elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
-            self._engine.withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
-            self._mending.append(Mending(now_ms + REPAIR_MS_MAX, effect, damage, True))
-        else:
-            self._mending.append(Mending(now_ms + REPAIR_MS_MAX, effect, damage, False))
-
-    def _on_mended(self) -> None:
-        """Something has come: all that waits is tried again, and answers that are held read it where it lies now."""
-        moves, self.replica.repairs.moves = self.replica.repairs.moves, []
-        mending, self._mending = self._mending, []
-        self._engine.broker.mended()
-
-        def follow(place: Place) -> Place:
-            address = place.address
-            for move in moves:
-                address = move.follow(address)
-            return msgspec.structs.replace(place, address=address)
-
-        for token, held in self._reads.items():
-            self._reads[token] = held._replace(effects=[with_places(each, follow) for each in held.effects])
-        self._engine.run([with_places(each.effect, follow) for each in mending if not each.is_stream])
-
-    def _give_up(self, now_ms: int) -> None:
-        """Tells those who have waited long enough."""
-        late = [each for each in self._mending if now_ms >= each.until_ms]
-        self._mending = [each for each in self._mending if now_ms < each.until_ms]
-        for each in late:
-            self._engine.withhold(each.effect, each.damage, say_damaged(each.damage))
+        self.waiting.on_damage(effect, damage)
 
     # Between members.
 
@@ -443,20 +366,16 @@ class Group:
             if isinstance(effect, SetTimer):
                 self._due[effect.timer] = now_ms + effect.delay_ms
         if self.serving and replica.repairs.moves:  # Before an answer is let out that would look where it lay.
-            self._on_mended()
+            self.waiting.on_mended()
         notifications, replica.notifications = replica.notifications, []
         for notification in notifications:
             match notification:
                 case TurnedAway(Command() as command, _):
                     self._turn_away(command)
                 case ReadReady(token, _):
-                    held = self._reads.pop(token, None)
-                    if held is not None:
-                        engine.run(held.effects)
+                    self.waiting.on_confirmed(token)
                 case ReadRefused(token, _):
-                    held = self._reads.pop(token, None)
-                    if held is not None:
-                        self._engine.reply(held.request.peer, self._elsewhere(held.request.message.request))
+                    self.waiting.on_refused(token, self._elsewhere)
                 case MembershipSettled(first_slot, _):
                     engine.broker.members = self.addresses()
                     self.changes.on_settled(first_slot)
@@ -501,15 +420,12 @@ class Group:
         self.serving = False
         wanted, self._wanted = self._wanted, []
         self._turn_away_all(wanted)
-        for held in self._reads.values():
-            self._engine.reply(held.request.peer, self._elsewhere(held.request.message.request))
-        self._reads.clear()
+        self.waiting.turn_away(self._elsewhere)
         self.changes.give_up(self._elsewhere)
         for peer in self._peers:
             self._engine.reply(peer, self._elsewhere(0))
         self._peers.clear()
         self._engine.forget_postponed()
-        self._mending.clear()
         self._engine.broker = Broker(self._engine.settings, self.state.machine)
         if self._ring is not None:
             self._ring.on_stopped_serving()
@@ -545,25 +461,3 @@ class Group:
         if not unfit:
             self.begins_ring = False
             self.stage(Persist(Claim((WHOLE,))))
-
-
-def _is_refusal(effect: Effect) -> bool:
-    return isinstance(effect, Send) and isinstance(effect.message, messages.Failed)
-
-
-GroupEngine = Engine[Group, Any]
-
-
-def group_engine(
-    settings: BrokerSettings,
-    replica_settings: ReplicaSettings,
-    identity: Identity,
-    journal: Journal,
-    disk: LocalDisk,
-    random: Random | None = None,
-) -> Engine[Group, None]:
-    """The engine of a member of a replica group."""
-    chance = random if random is not None else Random(os.urandom(16))
-    return Engine(
-        settings, journal, lambda engine: Group(engine, replica_settings, identity, disk, chance), lambda _: None
-    )

@@ -19,15 +19,14 @@ from tidings.journal.disk import Disk, RealDisk, lone_disk
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
 from tidings.journal.remedies import REJOIN, advising
-from tidings.node.alone import lone_engine
 from tidings.node.clock import Clock
 from tidings.node.engine import AnyEngine
-from tidings.node.group import Group, GroupEngine, group_engine
+from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
+from tidings.node.group import Group
 from tidings.node.growth import Growth, become_member, unfit_for_ring
 from tidings.node.identity import Identity, Newcomer, check_original, look_up_identity, read_identity
 from tidings.node.loop import GARBAGE_MIN, Door, Loop, stop_on_signals
 from tidings.node.member import check_told, founders_of, meet
-from tidings.node.ring.engine import ring_engine
 from tidings.settings import (
     BrokerSettings,
     GroupSettings,

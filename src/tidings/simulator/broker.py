@@ -9,7 +9,7 @@ import msgspec
 from tidings.errors import StorageDamaged, TidingsError
 from tidings.journal.disk import DiskFull, SyncFailed
 from tidings.journal.journal import Commit, Journal
-from tidings.node.alone import LoneEngine, lone_engine
+from tidings.node.engines import LoneEngine, lone_engine
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings, JournalSettings

@@ -8,7 +8,7 @@ from typing import Any
 from tidings.journal.disk import DiskFull, RealDisk
 from tidings.journal.journal import Journal
 from tidings.message import Columns
-from tidings.node.alone import lone_engine
+from tidings.node.engines import lone_engine
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import SimulatedDisk

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidings.journal.journal import Journal
 from tidings.message import Columns
-from tidings.node.group import GroupEngine, group_engine
+from tidings.node.engines import GroupEngine, group_engine
 from tidings.node.identity import Identity
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member

@@ -9,8 +9,8 @@ from typing import Any
 
 from tidings.journal.journal import Journal
 from tidings.message import Columns
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
-from tidings.node.ring.engine import RingEngine, ring_engine
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import point_of

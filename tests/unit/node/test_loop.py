@@ -12,8 +12,8 @@ import pytest
 import tidings
 from tidings.journal.disk import Buffer, RealDisk
 from tidings.journal.journal import Journal
-from tidings.node.alone import lone_engine
 from tidings.node.clock import Clock
+from tidings.node.engines import lone_engine
 from tidings.node.loop import INLINE_NS_MAX, Loop
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router

@@ -14,18 +14,14 @@ come again, and streams are opened again where the topics are then.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from random import Random
 
 import msgspec
 
 from tidings.errors import InvalidRequest, ProtocolError, TidingsError, Unauthorized
-from tidings.journal.disk import LocalDisk
-from tidings.journal.journal import Journal
 from tidings.node.engine import Engine
 from tidings.node.group import Group
-from tidings.node.identity import Identity
 from tidings.node.ring.contents import Contents, Show
 from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
@@ -62,7 +58,7 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
-from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
+from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK as MATE_MARK
@@ -364,7 +360,7 @@ class RingMember:
                     self.engine.reply(received.peer, messages.ByeDone(request))
                     return
                 case messages.AskSubscriptions(request):
-                    self.group.confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
+                    self.group.waiting.confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
                     return
         if isinstance(message, messages.AskSubscriptions) and client not in self._adopting and known is not None:
             # What is owned now is asked for, and not what is owned once something has been written down.
@@ -504,26 +500,3 @@ class RingMember:
         if self.leading is not None:
             self.engine.run(self.leading.tick(now_ms))
             self.after_ring(now_ms)
-
-
-RingEngine = Engine[Group, RingMember]
-
-
-def ring_engine(
-    settings: BrokerSettings,
-    replica_settings: ReplicaSettings,
-    ring_settings: RingSettings,
-    address: str,
-    identity: Identity,
-    journal: Journal,
-    disk: LocalDisk,
-    random: Random | None = None,
-) -> RingEngine:
-    """The engine of a node of a ring."""
-    chance = random if random is not None else Random(os.urandom(16))
-    return Engine(
-        settings,
-        journal,
-        lambda engine: Group(engine, replica_settings, identity, disk, chance),
-        lambda engine: RingMember(engine, ring_settings, address, chance),
-    )

@@ -11,6 +11,7 @@ from tidings.client.streams import Streams
 from tidings.node import group as group_module
 from tidings.node.engine import AnyEngine, Engine
 from tidings.node.group import Group
+from tidings.node.waiting import WaitingAnswers
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.effects import Effect, Persist
@@ -32,10 +33,10 @@ _mutant = partial(mutant, world="cluster")
 
 @_mutant("answer-unconfirmed", "a node answers without making sure that it still leads", CURRENT)
 def _answer_unconfirmed() -> Iterator[None]:
-    def planted(self: Group, received: Received, effects: list[Effect]) -> None:
+    def planted(self: WaitingAnswers, received: Received, effects: list[Effect]) -> None:
         self._engine.run(effects)
 
-    with patched(Group, "confirm", lambda _: planted):
+    with patched(WaitingAnswers, "confirm", lambda _: planted):
         yield
 
 

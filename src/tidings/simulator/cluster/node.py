@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.errors import ProtocolError, StorageDamaged, TidingsError
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine
 from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity, write_mark
 from tidings.node.replicated import BrokerState
 from tidings.node.state import State

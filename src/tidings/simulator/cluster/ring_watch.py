@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from tidings.node.engine import AnyEngine
-from tidings.node.group import Group, GroupEngine
+from tidings.node.engines import GroupEngine
+from tidings.node.group import Group
 from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey

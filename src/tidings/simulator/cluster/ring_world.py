@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.journal.journal import Journal
-from tidings.node.ring.engine import RingEngine, ring_engine
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings, RingSettings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine
 from tidings.node.replicated import Part, unpack
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from tidings.journal.journal import Journal
+from tidings.node.engines import GroupEngine, group_engine
 from tidings.node.founding import FIRST_SLOT
-from tidings.node.group import GroupEngine, group_engine
 from tidings.node.identity import Identity
 from tidings.protocols.multipaxos.joining import Member
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings

@@ -20,9 +20,9 @@ from tidings.client.operations import Operation
 from tidings.client.serving import Service
 from tidings.errors import Unavailable
 from tidings.message import Message
+from tidings.node.engines import RingEngine
 from tidings.node.identity import Identity
 from tidings.node.replicated import BrokerState
-from tidings.node.ring.engine import RingEngine
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings

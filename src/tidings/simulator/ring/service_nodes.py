@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidings.journal.journal import Journal
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
-from tidings.node.ring.engine import RingEngine, ring_engine
 from tidings.protocols.ring.handover_messages import HandoverMessage
 from tidings.protocols.ring.messages import (
     AskWord,
