@@ -31,9 +31,8 @@ from tidings.journal.folder import MEMBER, RING
 from tidings.journal.journal import Journal
 from tidings.node import process
 from tidings.node.embedded import EmbeddedNode
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine, group_engine, ring_engine
 from tidings.node.identity import read_identity
-from tidings.node.ring.engine import RingEngine
 from tidings.settings import (
     BrokerSettings,
     GroupSettings,
@@ -165,11 +164,11 @@ def look_member(folder: Path, role: str) -> object:
         journal = Journal.open(disk, SETTINGS[1])
         if role == RING:
             ring = RingSettings()
-            engine: GroupEngine = RingEngine(
+            engine: GroupEngine = ring_engine(
                 SETTINGS[0], ReplicaSettings(), ring, NODES[0], identity, journal, disk, Random(1)
             )
         else:
-            engine = GroupEngine(SETTINGS[0], ReplicaSettings(), identity, journal, disk, Random(1))
+            engine = group_engine(SETTINGS[0], ReplicaSettings(), identity, journal, disk, Random(1))
         engine.recover(1_000)
         assert not disk.home.is_copy
         facts = facts_of(identity, engine)

@@ -14,11 +14,12 @@ from tests.integration.test_first_release_kills import NEVER, dies
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
-from tidings.node.engine import Engine
-from tidings.node.group import GroupEngine
+from tidings.node.engine import AnyEngine
+from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
+from tidings.node.group import Group
 from tidings.node.growth import become_member
 from tidings.node.identity import read_identity
-from tidings.node.ring.engine import RingEngine
+from tidings.node.ring.engine import RingMember
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
 
@@ -43,13 +44,13 @@ def fill(folder: Path) -> None:
             bus.get("news")
 
 
-def open_as(folder: Path, role: str) -> tuple[RealDisk, Engine]:
+def open_as(folder: Path, role: str) -> tuple[RealDisk, AnyEngine]:
     """The steps of `node.process`, in the role that a folder has or grows into."""
     disk = RealDisk(Folder(folder, role, grows=True), reserve_bytes=0)
     try:
         journal = Journal.open(disk, JOURNAL)
         if role == BROKER:
-            engine = Engine(BrokerSettings(), journal)
+            engine = lone_engine(BrokerSettings(), journal)
             engine.recover()
             return disk, engine
         if disk.home.note.role == BROKER:
@@ -62,10 +63,10 @@ def open_as(folder: Path, role: str) -> tuple[RealDisk, Engine]:
             disk.home.grow(role)
         group: GroupEngine
         if role == MEMBER:
-            group = GroupEngine(BrokerSettings(), ReplicaSettings(), identity, journal, disk, Random(1))
+            group = group_engine(BrokerSettings(), ReplicaSettings(), identity, journal, disk, Random(1))
         else:
             settings = (BrokerSettings(), ReplicaSettings(), RingSettings())
-            group = RingEngine(*settings, ADDRESS, identity, journal, disk, Random(1))
+            group = ring_engine(*settings, ADDRESS, identity, journal, disk, Random(1))
         group.recover(1_000)
         return disk, group
     except BaseException:
@@ -75,7 +76,7 @@ def open_as(folder: Path, role: str) -> tuple[RealDisk, Engine]:
 
 def lead(engine: GroupEngine, begins_ring: bool) -> None:
     """Lets it run as its process would, until it serves and has nothing to write."""
-    engine.begins_ring = begins_ring
+    engine.log.begins_ring = begins_ring
     for now_ms in range(1_000, 4_000, 10):
         engine.tick(now_ms)
         engine.gather(now_ms)
@@ -84,12 +85,12 @@ def lead(engine: GroupEngine, begins_ring: bool) -> None:
             engine.journal.write(commit)
             engine.finish_commit(now_ms)
         engine.outgoing = []
-    assert engine.serving
+    assert engine.log.serving
 
 
 def become_group(folder: Path) -> None:
     disk, engine = open_as(folder, MEMBER)
-    assert isinstance(engine, GroupEngine)
+    assert isinstance(engine.log, Group)
     lead(engine, begins_ring=False)
     disk.close()
 
@@ -97,13 +98,13 @@ def become_group(folder: Path) -> None:
 def become_ring(folder: Path) -> None:
     if role_of(folder) == MEMBER:
         disk, engine = open_as(folder, MEMBER)
-        assert isinstance(engine, GroupEngine)
+        assert isinstance(engine.log, Group)
         lead(engine, begins_ring=True)
         assert engine.outgrown
         disk.home.grow(RING)
         disk.close()
     disk, engine = open_as(folder, RING)
-    assert isinstance(engine, RingEngine)
+    assert isinstance(engine.ring, RingMember)
     lead(engine, begins_ring=False)
     disk.close()
 
@@ -123,7 +124,7 @@ def look(folder: Path) -> object:
     """All that is stored, in whatever role."""
     disk, engine = open_as(folder, role_of(folder) or "")
     try:
-        if isinstance(engine, GroupEngine):
+        if isinstance(engine.log, Group):
             lead(engine, begins_ring=False)
         return facts(engine.broker.machine, engine.journal)
     finally:

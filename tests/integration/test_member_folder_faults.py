@@ -24,9 +24,8 @@ from tidings.journal.folder import MEMBER, RING
 from tidings.journal.journal import Journal
 from tidings.journal.notes import write_note
 from tidings.journal.recovery import survey
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine, group_engine, ring_engine
 from tidings.node.identity import MEMBER_NAME, Identity, read_identity, write_mark
-from tidings.node.ring.engine import RingEngine
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
 
@@ -89,9 +88,9 @@ def open_member(folder: Path, role: str) -> Opened:
         broker, replica = BrokerSettings(), ReplicaSettings()
         if role == RING:
             address = FOUNDERS[NUMBER - 1].address
-            engine: GroupEngine = RingEngine(broker, replica, RingSettings(), address, identity, journal, disk)
+            engine: GroupEngine = ring_engine(broker, replica, RingSettings(), address, identity, journal, disk)
         else:
-            engine = GroupEngine(broker, replica, identity, journal, disk, Random(1))
+            engine = group_engine(broker, replica, identity, journal, disk, Random(1))
         engine.recover(1_000)
     except BaseException:
         disk.close()
@@ -109,12 +108,12 @@ def look(folder: Path, role: str) -> Facts:
 
 def facts_of(identity: Identity, engine: GroupEngine) -> Facts:
     """What a member that has recovered knows."""
-    replica = engine.replica.replica
+    replica = engine.log.replica.replica
     known = replica.log.known
     accepted = {slot: entry for slot, entry in replica.log.entries.items() if slot >= known}
     topics = engine.broker.machine.topics.values()
     bodies = [_body(engine.journal, each) for topic in topics for each in _places(topic)]
-    return Facts(identity, replica.acceptor.promised, known, accepted, engine.replica.applied, bodies)
+    return Facts(identity, replica.acceptor.promised, known, accepted, engine.log.replica.applied, bodies)
 
 
 def _places(topic: Topic) -> list[Place]:

@@ -25,7 +25,7 @@ from tests.unit.test_import_directions import ALLOWED, MODULES, NOUNS, SOURCE, S
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
-from tidings.node.engine import Engine
+from tidings.node.engines import lone_engine
 from tidings.node.loop import Loop
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router
@@ -249,7 +249,7 @@ def watched(folder: Path, use: Callable[[tidings.Bus], None]) -> Watch:
     """What is called while a client uses a broker over a socket."""
     with Watch() as watch:
         disk = RealDisk(folder)
-        engine = Engine(BrokerSettings(), Journal.open(disk, JournalSettings()))
+        engine = lone_engine(BrokerSettings(), Journal.open(disk, JournalSettings()))
         engine.recover()
         router = Router(NodeSettings(bind="tcp://127.0.0.1:*"), BrokerSettings().batch_bytes_max)
         loop = Loop(engine, router, NodeSettings(), Clock())

@@ -21,7 +21,9 @@ NOUNS = ("errors", "message", "settings")
 
 REPLICA = ("node.replica", "node.bodies", "node.founding", "node.exchange", "node.head")
 """A replica and what it is made of."""
-MEMBER = ("node.group", "node.identity", "node.replicated", "node.state")
+ENGINE = ("node.alone", "node.engine", "node.engines", "node.stored")
+"""The engine, and what a broker alone is made of."""
+MEMBER = ("node.group", "node.identity", "node.replicated", "node.state", "node.waiting")
 """A member of a group and what it is made of, beside the replica."""
 RING = ("node.ring.engine", "node.ring.leading")
 """A node of a ring, beside the member that it is."""
@@ -47,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
     "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
-    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", "node.engine", *REPLICA, *MEMBER, *RING),
+    "simulator": (*NOUNS, "journal", "wire", "protocols", "client", *ENGINE, *REPLICA, *MEMBER, *RING),
     # It does without the bus, so that a Spark task can use it alone.
     "spelling": ("errors",),
     "gateways": (*NOUNS, "client", "spelling"),

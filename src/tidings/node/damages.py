@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from tidings.journal.checked import DamagedPlace
-from tidings.protocols.effects import Effect
 
 PLACES_MAX = 1_000
 
@@ -32,12 +30,3 @@ class Damages:
     def places(self) -> tuple[str, ...]:
         """Each as file and position."""
         return tuple(self._places.values())
-
-
-class Mending(NamedTuple):
-    """An effect that waits for what is damaged here; a stream's stands at it instead, and goes on by itself."""
-
-    until_ms: int
-    effect: Effect
-    damage: DamagedPlace
-    is_stream: bool

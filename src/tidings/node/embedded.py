@@ -20,7 +20,7 @@ from tidings.errors import InvalidRequest, StorageError, TidingsError, Unavailab
 from tidings.journal.disk import Disk, DiskFull, RealDisk, lone_disk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
-from tidings.node.engine import Engine
+from tidings.node.engines import lone_engine
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire.codec import Frame
 
@@ -33,7 +33,7 @@ class EmbeddedNode:
     ) -> None:
         self.folder = folder
         self._disk = disk if disk is not None else lone_disk(folder)
-        self._engine = Engine(broker, Journal.open(self._disk, journal))
+        self._engine = lone_engine(broker, Journal.open(self._disk, journal))
         self._clock = Clock()
         self._tick_at_ms = 0
         self._failed: TidingsError | None = None

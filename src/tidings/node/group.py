@@ -1,9 +1,9 @@
-"""The engine of a broker whose journal several nodes agree on.
+"""The log of a broker that several nodes agree on.
 
     requests -> broker -> commands wanted -> gather: a value -> the replica has it agreed on
              -> decided and on this disk -> broker applies -> answers
 
-It is an `Engine` to whoever drives it. The differences: what is to be durable is proposed, not just written; only the
+What is to be durable is proposed, not just written; only the
 node that leads serves clients, and the others tell them where to go (`Elsewhere`). Streams, lanes and leases live on
 the leader alone: a new one begins as a broker does after a restart, which clients know how to live with. What it
 answers without having anything agreed on (a question, a refusal) waits until a majority has confirmed that it still
@@ -15,19 +15,15 @@ Copying old messages forward, so that segments can go, is each node's own affair
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from random import Random
-from typing import Any, NamedTuple, cast
-
-import msgspec
+from typing import Protocol, cast
 
 from tidings.errors import InvalidRequest, ProtocolError, StorageError, Unauthorized
 from tidings.journal.checked import DamagedPlace
 from tidings.journal.disk import LocalDisk
-from tidings.journal.journal import Commit, Journal
-from tidings.node.damages import Mending
-from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
+from tidings.journal.journal import Commit
+from tidings.node.engine import TICK_MS, AnyEngine, staged_bytes_of
 from tidings.node.founding import founding
 from tidings.node.growth import unfit_for_ring
 from tidings.node.identity import Identity
@@ -35,12 +31,12 @@ from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
 from tidings.node.replicated import BrokerState, new_machine, pack, unpack
 from tidings.node.state import State
-from tidings.protocols.broker import bulk, messages, operators
+from tidings.node.waiting import WaitingAnswers
+from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.broker.commands import Carry, encode_command
 from tidings.protocols.broker.rights import check_right
-from tidings.protocols.broker.topics import Place
-from tidings.protocols.effects import Effect, Forward, Persist, Send
+from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Persisted
 from tidings.protocols.events import Received as ClientRequest
@@ -50,7 +46,6 @@ from tidings.protocols.multipaxos.messages import (
     Fetch,
     MembershipSettled,
     Propose,
-    Read,
     ReadReady,
     ReadRefused,
     Received,
@@ -61,8 +56,7 @@ from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.commands import Claim
 from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
-from tidings.settings import BrokerSettings, ReplicaSettings
-from tidings.wire import codec
+from tidings.settings import ReplicaSettings
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
 
@@ -71,77 +65,77 @@ WINDOW = 64
 REPLICA_TICK_MS = 10
 REPAIR_EVERY_MS = 1_000
 """How often others are asked again for what is damaged here."""
-REPAIR_MS_MAX = 5_000
-"""Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 PEERS_MAX = 100_000
-QUESTIONS = (
-    messages.Hello,
-    messages.Get,
-    messages.AskGroups,
-    messages.AskSequence,
-    messages.AskSubscriptions,
-    messages.AskSubscribers,
-    messages.AskTopics,
-    messages.AskStatus,
-    bulk.Read,
-    bulk.AskOffset,
-)
-"""Requests that may be answered from the state alone; that has to be the state of the group."""
-
-
 _log = logging.getLogger("tidings.node")
 
 
-class _Held(NamedTuple):
-    """Answers that wait for the word that we still lead."""
+class RingHooks(Protocol):
+    """What a node of a ring does for what its group is asked, and wants to be told of it."""
 
-    request: ClientRequest
-    effects: list[Effect]
+    def on_applied(self, persist: Persist) -> None:
+        """A command that this node proposed is about to be applied."""
+
+    def on_turned_away(self, wanted: list[Persist]) -> None:
+        """Commands that this node wanted are for the next leader."""
+
+    def on_stopped_serving(self) -> None:
+        """This node serves no longer, or begins anew."""
+
+    def take(self, received: ClientRequest) -> bool:
+        """Answers what operators ask of a ring; False if it is something else."""
+
+    def after(self, now_ms: int) -> None:
+        """Something has happened in the group."""
 
 
-class GroupEngine(Engine):
-    """One broker of a group, leading or following."""
+class Group:
+    """One member of a group, leading or following."""
 
     tick_ms = REPLICA_TICK_MS
 
     def __init__(
         self,
-        settings: BrokerSettings,
+        engine: AnyEngine,
         replica_settings: ReplicaSettings,
         identity: Identity,
-        journal: Journal,
         disk: LocalDisk,
-        random: Random | None = None,
+        random: Random,
     ) -> None:
-        super().__init__(settings, journal)
-        self._identity = identity
+        self._engine = engine
+        self.identity = identity
+        """Who this node is."""
         self._contacts = {member.number: member for member in identity.contacts}
         """Whom we were told of at first. Files of others may be older than that, and numbers are given only once."""
-        self._random = random if random is not None else Random(os.urandom(16))
-        self.replica = ReplicaEngine(identity.number, replica_settings, self._make_state, journal, disk, self._random)
+        self._random = random
+        self.replica = ReplicaEngine(identity.number, replica_settings, self._make_state, engine.journal, disk, random)
         self.serving = False
         """Whether clients are served here: this node leads and has applied all that came before its time."""
+        self.staged_bytes = 0
         self._wanted: list[Persist] = []
         self._proposed: dict[int, tuple[Command, list[Persist]]] = {}
         self._sequence = self._random.getrandbits(48) << 14
-        self._reads: dict[int, _Held] = {}
-        self._last_token = 0
+        self.waiting = WaitingAnswers(engine, self.replica)
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
-        self._broker_tick_at_ms = self._membership_at_ms = self._repair_at_ms = 0
-        self._mending: list[Mending] = []
-        self.changes = MembershipChanges(self, self._reply)
+        self._house_at_ms = self._membership_at_ms = self._repair_at_ms = 0
+        self.changes = MembershipChanges(self, engine.reply)
         self.begins_ring = False
         """Whether the group is to become the first of a ring as soon as this node leads it."""
         self._unfit = ""
 
+    @property
+    def _ring(self) -> RingHooks | None:
+        ring: RingHooks | None = self._engine.ring
+        return ring
+
     def _make_state(self) -> State:
         """A new and empty state; whoever had the old one starts anew."""
-        self.broker = Broker(self.broker.settings, new_machine(self.broker.settings))
-        return BrokerState(self.broker.machine, self._identity.founders, self._answer)
+        engine = self._engine
+        engine.broker = Broker(engine.settings, new_machine(engine.settings))
+        return BrokerState(engine.broker.machine, self.identity.founders, self._answer)
 
     @property
     def state(self) -> BrokerState:
@@ -156,14 +150,9 @@ class GroupEngine(Engine):
         return {number: member for number, member in known.items() if number in nodes or not nodes}
 
     @property
-    def identity(self) -> Identity:
-        """Who this node is."""
-        return self._identity
-
-    @property
     def number(self) -> int:
         """Which member this is."""
-        return self._identity.number
+        return self.identity.number
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -173,45 +162,48 @@ class GroupEngine(Engine):
     @property
     def outgrown(self) -> bool:
         """Whether the group is in a ring now, which takes another engine."""
-        return ring_of(self.state.machine) is not None
+        return self._ring is None and ring_of(self.state.machine) is not None
 
     def retire(self) -> None:
         if self.serving:
             self._stop_serving()
 
-    def recover(self, now_ms: int = 0) -> int:
-        founders = self._identity.founders
+    def recover(self, now_ms: int) -> int:
+        founders = self.identity.founders
         founded = founding(tuple(each.number for each in founders), WINDOW) if founders else None
-        count = self.replica.recover(now_ms, founded, self._identity.alone_until)
+        count = self.replica.recover(now_ms, founded, self.identity.alone_until)
         self._after(now_ms)
         return count
 
     # Requests of clients.
 
-    def receive(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None = None) -> None:
-        self._now_ms = now_ms
-        if frames and frames[0] == MARK:
-            if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
-                self._receive_mate(now_ms, frames)
-            return
-        super().receive(now_ms, peer, frames, user)
+    def hear(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None) -> bool:
+        if not frames or frames[0] != MARK:
+            return False
+        if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
+            self._receive_mate(now_ms, frames)
+        return True
+
+    def take(self, received: ClientRequest) -> None:
+        if self._ring is None or not self._ring.take(received):
+            self._take(received)
 
     def _take(self, received: ClientRequest) -> None:
-        message, peer = received.message, received.peer
+        engine, message, peer = self._engine, received.message, received.peer
         try:
-            check_right(self.broker.settings.admins, received.user, message)
+            check_right(engine.settings.admins, received.user, message)
         except Unauthorized as error:
-            self._refuse(peer, message.request, error)
+            engine.refuse(peer, message.request, error)
             return
         match message:
             case operators.AskMembers(request):
-                self._reply(peer, self.changes.describe(request))
+                engine.reply(peer, self.changes.describe(request))
                 return
             case messages.Shutdown():
-                self._run(self.broker.handle(received))
+                engine.run(engine.broker.handle(received))
                 return
         if not self.serving:
-            self._reply(peer, self._elsewhere(message.request))
+            engine.reply(peer, self._elsewhere(message.request))
             return
         match message:
             case operators.AddMember() | operators.RemoveMember():
@@ -219,11 +211,7 @@ class GroupEngine(Engine):
             case _:
                 if len(self._peers) < PEERS_MAX:
                     self._peers[peer] = None
-                effects = self.broker.handle(received)
-                if isinstance(message, QUESTIONS) or any(map(_is_refusal, effects)):
-                    self._confirm(received, effects)
-                else:
-                    self._run(effects)
+                self.waiting.let_out(received, engine.broker.handle(received))
 
     def _on_change_wanted(self, peer: ClientPeer, message: operators.AddMember | operators.RemoveMember) -> None:
         try:
@@ -232,45 +220,33 @@ class GroupEngine(Engine):
             else:
                 self.changes.want_removed(peer, message)
         except InvalidRequest as error:
-            self._refuse(peer, message.request, error)
-
-    def _confirm(self, received: ClientRequest, effects: list[Effect]) -> None:
-        """Lets answers out once it is certain that we led when they were made."""
-        commanded = [effect for effect in effects if not isinstance(effect, Persist)]
-        self._run([effect for effect in effects if isinstance(effect, Persist)])
-        if commanded:
-            self._last_token += 1
-            self._reads[self._last_token] = _Held(received, commanded)
-            self.replica.handle(Requested(received.now_ms, Read(self._last_token)))
-
-    def _reply(self, peer: ClientPeer, answer: Any) -> None:
-        self.outgoing.append((peer, [codec.encode(answer)]))
+            self._engine.refuse(peer, message.request, error)
 
     def _elsewhere(self, request: int) -> messages.Elsewhere:
         leader = self.members.get(self.replica.replica.leader or 0)
-        known = leader is not None and leader.number != self._identity.number
-        return messages.Elsewhere(request, leader.address if leader is not None and known else "", self._addresses())
+        known = leader is not None and leader.number != self.number
+        return messages.Elsewhere(request, leader.address if leader is not None and known else "", self.addresses())
 
-    def _addresses(self) -> tuple[str, ...]:
+    def addresses(self) -> tuple[str, ...]:
         return tuple(member.address for member in self.members.values())
 
     # What is to be agreed on.
 
-    def _stage(self, effect: Persist) -> None:
-        if not self._refuses(effect):
+    def stage(self, effect: Persist) -> None:
+        if not self._engine.refuses(effect):
             self._wanted.append(effect)
             self.staged_bytes += staged_bytes_of(effect)
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
         self.replica.roll()
 
-    def _stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
+    def stage_carry(self, command: Carry, bodies: tuple[Frame, ...]) -> None:
         self.replica.stage_local(encode_command(command), bodies)
 
     def gather(self, now_ms: int) -> bool:
         """Proposes what is wanted, as much as may be under way at once."""
         replica = self.replica.replica
-        bytes_max = self.journal.commit_bytes_max
+        bytes_max = self._engine.journal.commit_bytes_max
         while self._wanted and self.serving and replica.has_room:
             count = size = 0
             while count < len(self._wanted) and size < bytes_max:
@@ -282,7 +258,7 @@ class GroupEngine(Engine):
             self._proposed[self._sequence] = (command, taken)
             self.replica.handle(Requested(now_ms, Propose(command)))
         self._after(now_ms)
-        return bool(self.outgoing)
+        return bool(self._engine.outgoing)
 
     def _answer(self, command: Command, address: int) -> bool:
         """Applies what this node has proposed, and answers for it."""
@@ -292,15 +268,16 @@ class GroupEngine(Engine):
         if proposed[0] is not command or not self.serving:
             self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
+        engine = self._engine
         time_ms, parts = unpack(command.body)
         for persist, part in zip(proposed[1], parts, strict=True):
             self.staged_bytes -= staged_bytes_of(persist)
-            self._apply_own(persist, time_ms, address + part.bodies_at)
+            if self._ring is not None:
+                self._ring.on_applied(persist)
+            body_address = address + part.bodies_at
+            persisted = Persisted(engine.now_ms, persist.command, time_ms, body_address, persist.origin)
+            engine.run(engine.broker.handle(persisted))
         return True
-
-    def _apply_own(self, persist: Persist, time_ms: int, address: int) -> None:
-        """Applies one command that this node has proposed."""
-        self._run(self.broker.handle(Persisted(self._now_ms, persist.command, time_ms, address, persist.origin)))
 
     # The group commit.
 
@@ -316,10 +293,8 @@ class GroupEngine(Engine):
         return self.replica.begin_commit(now_ms)
 
     def finish_commit(self, now_ms: int) -> None:
-        self._now_ms = now_ms
         self.replica.finish_commit(now_ms)
-        if self.journal.short_of_room != self._short_of_room:
-            self._look_for_room()
+        self._engine.notice_room()
         self._after(now_ms)
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
@@ -332,26 +307,18 @@ class GroupEngine(Engine):
     # Time.
 
     def tick(self, now_ms: int) -> None:
-        self._now_ms = now_ms
         for timer, due_ms in list(self._due.items()):
             if now_ms >= due_ms and self._due.get(timer) == due_ms:
                 del self._due[timer]
                 self.replica.handle(TimerFired(now_ms, timer))
         self._after(now_ms)
-        if now_ms >= self._broker_tick_at_ms:
-            self._broker_tick_at_ms = now_ms + TICK_MS
-            if self.serving:
-                super().tick(now_ms)
-            else:
-                self.scrub(now_ms)
-                if now_ms - self._retention_at_ms >= RETENTION_EVERY_MS:
-                    self._retention_at_ms = now_ms
-                    self._carry(self._segments())
-                self._look_for_room()
+        if now_ms >= self._house_at_ms:
+            self._house_at_ms = now_ms + TICK_MS
+            self._engine.keep_house(now_ms, self.serving)
         if now_ms >= self._repair_at_ms:
             self._repair_at_ms = now_ms + REPAIR_EVERY_MS
             self.replica.ask_again()
-            self._give_up(now_ms)
+            self.waiting.give_up(now_ms)
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self.changes.tend(now_ms)
@@ -361,44 +328,11 @@ class GroupEngine(Engine):
 
     # What is damaged.
 
-    def _note_damage(self, damage: DamagedPlace) -> None:
-        super()._note_damage(damage)
+    def on_damage_noted(self, damage: DamagedPlace) -> None:
         self.replica.mend(damage.span)
 
-    def _on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
-        """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
-        if not self.replica.mend(damage.span):
-            super()._on_damage(effect, damage)
-        elif not places_of(effect):
-            pass  # A message between nodes that gets lost: whoever waits for it asks again.
-        elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
-            self._withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
-            self._mending.append(Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, True))
-        else:
-            self._mending.append(Mending(self._now_ms + REPAIR_MS_MAX, effect, damage, False))
-
-    def _on_mended(self) -> None:
-        """Something has come: all that waits is tried again, and answers that are held read it where it lies now."""
-        moves, self.replica.repairs.moves = self.replica.repairs.moves, []
-        mending, self._mending = self._mending, []
-        self.broker.mended()
-
-        def follow(place: Place) -> Place:
-            address = place.address
-            for move in moves:
-                address = move.follow(address)
-            return msgspec.structs.replace(place, address=address)
-
-        for token, held in self._reads.items():
-            self._reads[token] = held._replace(effects=[with_places(each, follow) for each in held.effects])
-        self._run([with_places(each.effect, follow) for each in mending if not each.is_stream])
-
-    def _give_up(self, now_ms: int) -> None:
-        """Tells those who have waited long enough."""
-        late = [each for each in self._mending if now_ms >= each.until_ms]
-        self._mending = [each for each in self._mending if now_ms < each.until_ms]
-        for each in late:
-            super()._on_damage(each.effect, each.damage)
+    def on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
+        self.waiting.on_damage(effect, damage)
 
     # Between members.
 
@@ -407,10 +341,10 @@ class GroupEngine(Engine):
             header = decode_message(frames)
         except ProtocolError:
             return  # Nobody who speaks so waits for an answer that could be understood.
-        identity = self._identity
+        identity = self.identity
         if isinstance(header.message, Meet):
             answer = self.changes.on_meet(now_ms, header.message)
-            self.outgoing.append((Mate(header.message.address), encode_message(answer)))
+            self._engine.send(Mate(header.message.address), encode_message(answer))
             return
         meant = header.group == identity.group and header.receiver == identity.number
         if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
@@ -420,33 +354,34 @@ class GroupEngine(Engine):
 
     def _after(self, now_ms: int) -> None:
         """Does what the replica wants done, and what has become possible by it."""
-        replica = self.replica
+        self._do_wanted(now_ms)
+        if self._ring is not None:
+            self._ring.after(now_ms)
+
+    def _do_wanted(self, now_ms: int) -> None:
+        engine, replica = self._engine, self.replica
         timers, replica.timers = replica.timers, []
         for effect in timers:
             self._due.pop(effect.timer, None)
             if isinstance(effect, SetTimer):
                 self._due[effect.timer] = now_ms + effect.delay_ms
         if self.serving and replica.repairs.moves:  # Before an answer is let out that would look where it lay.
-            self._on_mended()
+            self.waiting.on_mended()
         notifications, replica.notifications = replica.notifications, []
         for notification in notifications:
             match notification:
                 case TurnedAway(Command() as command, _):
                     self._turn_away(command)
                 case ReadReady(token, _):
-                    held = self._reads.pop(token, None)
-                    if held is not None:
-                        self._run(held.effects)
+                    self.waiting.on_confirmed(token)
                 case ReadRefused(token, _):
-                    held = self._reads.pop(token, None)
-                    if held is not None:
-                        self._reply(held.request.peer, self._elsewhere(held.request.message.request))
+                    self.waiting.on_refused(token, self._elsewhere)
                 case MembershipSettled(first_slot, _):
-                    self.broker.members = self._addresses()
+                    engine.broker.members = self.addresses()
                     self.changes.on_settled(first_slot)
         self._check_serving()
         if self.serving:
-            self._run(self.broker.serve_streams(now_ms))
+            engine.run(engine.broker.serve_streams(now_ms))
         outgoing, replica.outgoing = replica.outgoing, []
         for nodes, message in outgoing:
             for node in nodes:
@@ -457,14 +392,14 @@ class GroupEngine(Engine):
         if member is None and isinstance(message, Fetch):
             member = self._anybody()
         if member is not None:
-            group, number = self._identity.group, self._identity.number
+            group, number = self.identity.group, self.number
             frames = encode_message(message, group, number, member.number, self.replica.witness.claim(member.number))
-            self.outgoing.append((Mate(member.address), frames))
+            self._engine.send(Mate(member.address), frames)
 
     def _anybody(self) -> Member | None:
         """Somebody who may have what only a leader has told us of that came to the group later than we know it."""
         others = {**self._contacts, **self.state.members}
-        others.pop(self._identity.number, None)
+        others.pop(self.number, None)
         return self._random.choice(list(others.values())) if others else None
 
     def _check_serving(self) -> None:
@@ -472,10 +407,11 @@ class GroupEngine(Engine):
         ready = replica.replica.is_up_to_date and (self.serving or replica.applied == replica.replica.log.decided)
         if ready and not self.serving:
             self.serving = True
-            self.broker = Broker(self.broker.settings, self.state.machine)
-            self.broker.members = self._addresses()
-            self.broker.damaged = self.damages.places
-            self.broker.recovered()
+            engine = self._engine
+            engine.broker = Broker(engine.settings, self.state.machine)
+            engine.broker.members = self.addresses()
+            engine.broker.damaged = engine.damages.places
+            engine.broker.recovered()
         elif self.serving and not replica.replica.leads:
             self._stop_serving()
 
@@ -484,16 +420,20 @@ class GroupEngine(Engine):
         self.serving = False
         wanted, self._wanted = self._wanted, []
         self._turn_away_all(wanted)
-        for held in self._reads.values():
-            self._reply(held.request.peer, self._elsewhere(held.request.message.request))
-        self._reads.clear()
+        self.waiting.turn_away(self._elsewhere)
         self.changes.give_up(self._elsewhere)
         for peer in self._peers:
-            self._reply(peer, self._elsewhere(0))
+            self._engine.reply(peer, self._elsewhere(0))
         self._peers.clear()
-        self._postponed.clear()
-        self._mending.clear()
-        self.broker = Broker(self.broker.settings, self.state.machine)
+        self._engine.forget_postponed()
+        self._engine.broker = Broker(self._engine.settings, self.state.machine)
+        if self._ring is not None:
+            self._ring.on_stopped_serving()
+
+    def begin_anew(self) -> None:
+        """Every client is told to come again, as after a restart: what is owned here has changed."""
+        self._stop_serving()
+        self._check_serving()
 
     def _turn_away(self, command: Command) -> None:
         proposed = self._proposed.pop(command.sequence, None)
@@ -502,11 +442,13 @@ class GroupEngine(Engine):
 
     def _turn_away_all(self, wanted: list[Persist]) -> None:
         """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
+        if self._ring is not None:
+            self._ring.on_turned_away(wanted)
         for persist in wanted:
             self.staged_bytes -= staged_bytes_of(persist)
             message = getattr(persist.origin, "message", None)
             if message is not None and message.request:
-                self._reply(persist.origin.peer, self._elsewhere(message.request))
+                self._engine.reply(persist.origin.peer, self._elsewhere(message.request))
 
     # Members.
 
@@ -518,8 +460,4 @@ class GroupEngine(Engine):
         self._unfit = unfit
         if not unfit:
             self.begins_ring = False
-            self._stage(Persist(Claim((WHOLE,))))
-
-
-def _is_refusal(effect: Effect) -> bool:
-    return isinstance(effect, Send) and isinstance(effect.message, messages.Failed)
+            self.stage(Persist(Claim((WHOLE,))))

@@ -26,7 +26,7 @@ from typing import NoReturn, Protocol
 from tidings.errors import Unavailable
 from tidings.journal.disk import DiskFull
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.settings import NodeSettings
 from tidings.transport.router import Router
 from tidings.transport.zeromq import DealerLink
@@ -141,12 +141,12 @@ class Loop:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         router: Router,
         settings: NodeSettings,
         clock: Callable[[], int],
         doors: Sequence[Door] = (),
-        grow: Callable[[Engine, int], Engine] | None = None,
+        grow: Callable[[AnyEngine, int], AnyEngine] | None = None,
     ) -> None:
         self._doors = doors
         self._grow = grow

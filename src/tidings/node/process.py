@@ -20,13 +20,13 @@ from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
 from tidings.journal.remedies import REJOIN, advising
 from tidings.node.clock import Clock
-from tidings.node.engine import Engine
-from tidings.node.group import GroupEngine
+from tidings.node.engine import AnyEngine
+from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
+from tidings.node.group import Group
 from tidings.node.growth import Growth, become_member, unfit_for_ring
 from tidings.node.identity import Identity, Newcomer, check_original, look_up_identity, read_identity
 from tidings.node.loop import GARBAGE_MIN, Door, Loop, stop_on_signals
 from tidings.node.member import check_told, founders_of, meet
-from tidings.node.ring.engine import RingEngine
 from tidings.settings import (
     BrokerSettings,
     GroupSettings,
@@ -93,25 +93,25 @@ def _serve_alone(
     disk = _disk(data, settings, node)
     try:
         journal = Journal.open(disk, configuration.journal)
-        engine = Engine(settings, journal)
+        engine = lone_engine(settings, journal)
         engine.recover()
         router = _router(node, settings)
         address = configuration.group.advertise or router.address
-        engine.growth = Growth(address, obstacle(data, address, doors, isinstance(router, MateRouter)))
+        engine.log.growth = Growth(address, obstacle(data, address, doors, isinstance(router, MateRouter)))
 
-        def grow(outgrown: Engine, now_ms: int) -> Engine:
-            if isinstance(outgrown, GroupEngine):
+        def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
+            if isinstance(outgrown.log, Group):
                 return to_ring(outgrown, now_ms)
-            assert isinstance(disk, RealDisk) and outgrown.growth is not None
-            engine = GroupEngine(settings, configuration.replica, become_member(disk, journal, address), journal, disk)
+            assert isinstance(disk, RealDisk) and outgrown.log.growth is not None
+            engine = group_engine(settings, configuration.replica, become_member(disk, journal, address), journal, disk)
             engine.recover(now_ms)
-            for frames in outgrown.growth.meets.values():
+            for frames in outgrown.log.growth.meets.values():
                 engine.receive(now_ms, b"", frames, MATE_NAME if node.keys is not None else None)
             return engine
 
-        def to_ring(outgrown: GroupEngine, now_ms: int) -> Engine:
+        def to_ring(outgrown: GroupEngine, now_ms: int) -> GroupEngine:
             assert isinstance(disk, RealDisk)
-            return _to_ring(configuration, address, outgrown.identity, journal, disk, now_ms)
+            return _to_ring(configuration, address, outgrown.log.identity, journal, disk, now_ms)
 
         _run(Loop(engine, router, node, Clock(), doors, grow), router, on_ready)
         for door in doors:
@@ -189,10 +189,10 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
             identity = _identity(disk, router, clock, address, founders, configuration)
         engine = _engine(role, configuration, address, identity, journal, disk)
         engine.recover(clock())
-        check_original(disk.home, engine.number, engine.voters, data, configuration.trusts_copy)
-        engine.begins_ring = begins
+        check_original(disk.home, engine.log.number, engine.log.voters, data, configuration.trusts_copy)
+        engine.log.begins_ring = begins
 
-        def grow(outgrown: Engine, now_ms: int) -> Engine:
+        def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
             return _to_ring(configuration, address, identity, journal, disk, now_ms)
 
         _run(Loop(engine, router, node, clock, (), grow), router, on_ready)
@@ -226,10 +226,10 @@ def _engine(
 ) -> GroupEngine:
     settings, replica = configuration.broker, configuration.replica
     if role == MEMBER:
-        return GroupEngine(settings, replica, identity, journal, disk)
+        return group_engine(settings, replica, identity, journal, disk)
     ring = configuration.ring
     ring = msgspec.structs.replace(ring, contacts=ring.contacts or identity.ring)
-    return RingEngine(settings, replica, ring, address, identity, journal, disk)
+    return ring_engine(settings, replica, ring, address, identity, journal, disk)
 
 
 def _to_ring(
@@ -248,7 +248,7 @@ def _to_ring(
 
 
 def _check_alone_fits_ring(settings: BrokerSettings, journal: Journal) -> None:
-    engine = Engine(settings, journal)
+    engine = lone_engine(settings, journal)
     engine.recover()
     if unfit := unfit_for_ring(engine.broker.machine):
         raise InvalidRequest(unfit)

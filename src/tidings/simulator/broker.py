@@ -9,7 +9,7 @@ import msgspec
 from tidings.errors import StorageDamaged, TidingsError
 from tidings.journal.disk import DiskFull, SyncFailed
 from tidings.journal.journal import Commit, Journal
-from tidings.node.engine import Engine
+from tidings.node.engines import LoneEngine, lone_engine
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings, JournalSettings
@@ -42,7 +42,7 @@ class BrokerProcess(DiskProcess):
         self._settings = settings
         self._journal_settings = journal_settings
         self._pace = pace
-        self.engine: Engine | None = None
+        self.engine: LoneEngine | None = None
         """None while there is no process."""
         self._commit: Commit | None = None
         self._clock_offset_ms = START_MS
@@ -82,10 +82,10 @@ class BrokerProcess(DiskProcess):
         life = self.life
         world.after(0, lambda: self._tick(life))
 
-    def open_on(self, disk: SimulatedDisk) -> Engine:
-        return Engine(self._settings, Journal.open(disk, self._journal_settings))
+    def open_on(self, disk: SimulatedDisk) -> LoneEngine:
+        return lone_engine(self._settings, Journal.open(disk, self._journal_settings))
 
-    def _watch_machine(self, engine: Engine) -> None:
+    def _watch_machine(self, engine: LoneEngine) -> None:
         machine, watch = engine.broker.machine, self._world.watch
         apply = machine.apply
 
@@ -157,7 +157,7 @@ class BrokerProcess(DiskProcess):
             self._go_on(engine)
             self._world.after(self._pace.tick_ms, lambda: self._tick(life))
 
-    def _go_on(self, engine: Engine) -> None:
+    def _go_on(self, engine: LoneEngine) -> None:
         """Sends what is ready and starts the next commit."""
         outgoing, engine.outgoing = engine.outgoing, []
         for peer, frames in outgoing:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidings.journal import journal
-from tidings.node import engine
+from tidings.node.alone import Alone
 from tidings.protocols.broker import commands, machine, messages, subscriptions, writing
 from tidings.protocols.broker.clients import Track
 from tidings.protocols.broker.delivery import Dispatcher, Served
@@ -27,7 +27,6 @@ from tidings.simulator.planting import (
     mutant,
     patched,
 )
-from tidings.wire.codec import encode
 
 # The state machine.
 
@@ -35,26 +34,26 @@ from tidings.wire.codec import encode
 @mutant("apply-before-commit", "commands are applied, answered and delivered before they are durable", RECOVERY)
 def _apply_before_commit() -> Iterator[None]:
     def begin(begin_commit: Any) -> Any:
-        def planted(self: engine.Engine, now_ms: int) -> journal.Commit:
+        def planted(self: Alone, now_ms: int) -> journal.Commit:
             commit: journal.Commit = begin_commit(self, now_ms)
-            self.journal._remember(commit)
+            self._engine.journal._remember(commit)
             for persist, each in zip(self._committing, commit.records, strict=True):
                 event = Persisted(now_ms, persist.command, each.time_ms, each.body_address, persist.origin)
-                self._run(self.broker.handle(event))
+                self._engine.run(self._engine.broker.handle(event))
             return commit
 
         return planted
 
-    with patched(engine.Engine, "begin_commit", begin):
+    with patched(Alone, "begin_commit", begin):
         yield
 
 
 @mutant("answer-early", "a put is answered before it is durable", LOST)
 def _answer_early() -> Iterator[None]:
     def begin(begin_commit: Any) -> Any:
-        def planted(self: engine.Engine, now_ms: int) -> journal.Commit:
+        def planted(self: Alone, now_ms: int) -> journal.Commit:
             commit: journal.Commit = begin_commit(self, now_ms)
-            topics = self.broker.machine.topics
+            topics = self._engine.broker.machine.topics
             nexts = {name: topic.next_offset for name, topic in topics.items()}
             for persist in self._committing:
                 message = persist.origin.message if persist.origin is not None else None
@@ -65,12 +64,12 @@ def _answer_early() -> Iterator[None]:
                         nexts[target.topic] = first + message.part.count
                         stored.append(messages.Stored(first))
                     answer = messages.PutDone(message.request, tuple(stored))
-                    self.outgoing.append((persist.origin.peer, [encode(answer)]))
+                    self._engine.reply(persist.origin.peer, answer)
             return commit
 
         return planted
 
-    with patched(engine.Engine, "begin_commit", begin):
+    with patched(Alone, "begin_commit", begin):
         yield
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tidings.message import Message, Receipt, Receipts
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
@@ -73,7 +73,7 @@ class Checker:
     def on_confirmed(self, process: ClientProcess, message: Message) -> None:
         """An application was told that its settlement of a message counts."""
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         """The run is over; this is the broker after a last restart."""
 
 
@@ -109,7 +109,7 @@ class NothingLost(Checker):
         if stored.index(name) >= self.ledger.reference.topics[topic].first_offset:
             self.broken(f"{process.label} was told that {name} is gone from {topic}, and it is still there")
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         for topic in engine.broker.machine.topics.values():
             names = []
             for entry in range(len(topic.offsets)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidings.message import Message
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
 from tidings.simulator.checkers import Checker
@@ -170,7 +170,7 @@ class EachOnceInOrder(Checker):
             return list(wanted)
         return [name for name in wanted if name not in reading.lives and name not in excused]
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         for key, reading in self._readings.items():
             cursors = self.ledger.reference.subscriptions[key].cursors
             missing = self._not_handed(reading, cursors if reading.mode == "transaction" else reading.asked)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidings.message import Message
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.members import LaneSettings
 from tidings.settings import BrokerSettings
@@ -50,7 +50,7 @@ class AllSettled(GroupChecker):
 
     RULE = "every message of a group is settled in the end"
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         group = engine.broker.machine.groups.get((GROUP, TOPIC))
         stored = self.ledger.topics.get(TOPIC, [])
         if group is None:
@@ -328,7 +328,7 @@ class GroupWatch(Watch):
         super().on_answer(process, answer)
         self.hands.on_answer(process, answer)
 
-    def on_recovered(self, engine: Engine) -> None:
+    def on_recovered(self, engine: AnyEngine) -> None:
         super().on_recovered(engine)
         self.hands.on_recovered()
         self.owners.on_recovered()

@@ -14,7 +14,7 @@ from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
 from tidings.journal.journal import Commit
 from tidings.journal.record import Record
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import Subscription
@@ -48,7 +48,7 @@ class RecoveryEqualsPrefix(Checker):
                 f"{command} led to {error or result}, and to {expected.error or expected.result} by the journal"
             )
 
-    def survivors(self, engine: Engine) -> list[tuple[Record, Sequence[Buffer]]]:
+    def survivors(self, engine: AnyEngine) -> list[tuple[Record, Sequence[Buffer]]]:
         """The records of the unfinished commit that turned out to be on disk."""
         unfinished, self.unfinished = self.unfinished, None
         self._expected.clear()
@@ -65,7 +65,7 @@ class RecoveryEqualsPrefix(Checker):
                 self.broken(f"slot {record.slot} was torn and is accepted")
         return survivors
 
-    def compare(self, engine: Engine, *but: str) -> None:
+    def compare(self, engine: AnyEngine, *but: str) -> None:
         """The recovered state against the reference, but for fields that may differ."""
         found, wanted = picture(engine.broker.machine), picture(self.ledger.reference)
         for part in wanted:

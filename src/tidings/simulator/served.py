@@ -24,7 +24,7 @@ from tidings.errors import StorageDamaged
 from tidings.journal.record import HEADER_SIZE, scan
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX, SEGMENT_HEADER_SIZE, slots_of
 from tidings.message import Message
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.settings import ClientSettings
 from tidings.simulator.checkers import Violation
 from tidings.simulator.disk import SimulatedDisk
@@ -44,7 +44,7 @@ Path = Callable[["Visitor", str, int], Iterator[tuple[int, Row]]]
 class Visitor:
     """A client that has a broker to itself: the real session and operations, answered at once in a time of its own."""
 
-    def __init__(self, engine: Engine, now_ms: int, name: str) -> None:
+    def __init__(self, engine: AnyEngine, now_ms: int, name: str) -> None:
         self.now_ms = now_ms
         self._engine = engine
         self._session = Session(name, name.encode().ljust(16, b"-"), False, ClientSettings(), "the broker")
@@ -171,7 +171,7 @@ class Read:
                 start = int(told[2]) + 1
 
 
-def read_all(engine: Engine, now_ms: int, *paths: str) -> dict[tuple[str, str], Read]:
+def read_all(engine: AnyEngine, now_ms: int, *paths: str) -> dict[tuple[str, str], Read]:
     """Every topic by these ways."""
     found: dict[tuple[str, str], Read] = {}
     for path in paths:
@@ -183,7 +183,7 @@ def read_all(engine: Engine, now_ms: int, *paths: str) -> dict[tuple[str, str], 
     return found
 
 
-def check_served(kind: str, disk: SimulatedDisk, random: Random, now_ms: int, open_on: Callable[..., Engine]) -> str:
+def check_served(kind: str, disk: SimulatedDisk, random: Random, now_ms: int, open_on: Callable[..., AnyEngine]) -> str:
     """Has a broker on a copy of a disk serve everything while a bit flips; what was done, and what came of it."""
     pristine = open_on(disk.copied())
     pristine.recover()
@@ -216,7 +216,9 @@ def check_served(kind: str, disk: SimulatedDisk, random: Random, now_ms: int, op
     return f"{done}: {' '.join(withheld) or 'everything is there'}"
 
 
-def _compare(engine: Engine, wanted: dict[int, Row], hit: dict[int, None], topic: str, path: str, read: Read) -> None:
+def _compare(
+    engine: AnyEngine, wanted: dict[int, Row], hit: dict[int, None], topic: str, path: str, read: Read
+) -> None:
     for offset, row in read.rows.items():
         if row != wanted.get(offset):
             raise Violation(RULE, f"{path} brings {row} at {offset} of {topic}, and {wanted.get(offset)} was stored")
@@ -229,7 +231,7 @@ def _compare(engine: Engine, wanted: dict[int, Row], hit: dict[int, None], topic
         raise Violation(RULE, f"{path} does not bring {missing} of {topic}, and says nothing of that")
 
 
-def _hit(disk: SimulatedDisk, name: str, position: int, engine: Engine) -> dict[str, dict[int, None]]:
+def _hit(disk: SimulatedDisk, name: str, position: int, engine: AnyEngine) -> dict[str, dict[int, None]]:
     """The messages, by topic and offset, whose record has a byte."""
     slot = slots_of([name], JOURNAL_SUFFIX)[0]
     journal = engine.journal

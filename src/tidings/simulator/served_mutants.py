@@ -10,7 +10,7 @@ import msgspec
 
 from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import Buffer
-from tidings.node.engine import Engine
+from tidings.node.stored import StoredBatches
 from tidings.protocols.broker import damage
 from tidings.protocols.broker.bulk import ReadDone
 from tidings.protocols.broker.delivery import Dispatcher
@@ -34,17 +34,17 @@ def _checked_for_ever() -> Iterator[None]:
 @_mutant("send-what-is-damaged", "a batch that cannot be read is sent as it is", RULE)
 def _send_what_is_damaged() -> Iterator[None]:
     def make(stored: Any) -> Any:
-        def planted(self: Engine, place: Place) -> Buffer:
+        def planted(self: StoredBatches, place: Place) -> Buffer:
             try:
                 body: Buffer = stored(self, place)
             except DamagedPlace as damaged:
                 base_address = damaged.span.start - damaged.position
-                return self.journal._disk.read_at(damaged.name, place.address - base_address, place.size_bytes)
+                return self._journal._disk.read_at(damaged.name, place.address - base_address, place.size_bytes)
             return body
 
         return planted
 
-    with patched(Engine, "_stored", make):
+    with patched(StoredBatches, "stored", make):
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidings.message import Batch
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker.bulk import PublishDone
 from tidings.protocols.broker.commands import Publish
 from tidings.settings import BrokerSettings
@@ -53,7 +53,7 @@ class EachBatchOnce(Checker):
         if (query.publisher, batch) not in self._visible:
             self.broken(f"{process.label} was told {done} of batch {batch}, and it is not durable")
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         for query in self.queries.values():
             missing = [number for number in range(query.noted) if (query.publisher, number) not in self._visible]
             if missing:

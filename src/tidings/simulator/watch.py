@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tidings.errors import TidingsError
 from tidings.journal.journal import Commit
 from tidings.message import Message, Receipt, Receipts
-from tidings.node.engine import Engine
+from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings
@@ -69,7 +69,7 @@ class Watch:
         for checker in self.checkers:
             checker.on_existing(existing)
 
-    def on_recovered(self, engine: Engine) -> None:
+    def on_recovered(self, engine: AnyEngine) -> None:
         for record, bodies in self.recovery.survivors(engine):
             self._on_existing(self.ledger.take(record, bodies))
         self.recovery.compare(engine)
@@ -137,6 +137,6 @@ class Watch:
 
     # The end.
 
-    def on_end(self, engine: Engine) -> None:
+    def on_end(self, engine: AnyEngine) -> None:
         for checker in self.checkers:
             checker.on_end(engine)

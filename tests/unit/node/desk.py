@@ -8,7 +8,7 @@ from typing import Any
 from tidings.journal.disk import DiskFull, RealDisk
 from tidings.journal.journal import Journal
 from tidings.message import Columns
-from tidings.node.engine import Engine
+from tidings.node.engines import lone_engine
 from tidings.protocols.broker import messages
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import SimulatedDisk
@@ -33,7 +33,7 @@ class Desk:
 
     def restart(self) -> int:
         """The process ends and a new one recovers; how many records it replayed."""
-        self.engine = Engine(self.settings, Journal.open(self.disk, self.journal_settings))
+        self.engine = lone_engine(self.settings, Journal.open(self.disk, self.journal_settings))
         return self.engine.recover()
 
     def commit(self) -> None:

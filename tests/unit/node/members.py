@@ -9,7 +9,7 @@ from typing import Any
 
 from tidings.journal.journal import Journal
 from tidings.message import Columns
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine, group_engine
 from tidings.node.identity import Identity
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member
@@ -60,14 +60,14 @@ class Node:
         broker, journal_settings, replica = self._settings
         journal = Journal.open(self.disk, journal_settings)
         random = Random(f"{self.identity.number} {self._life}")
-        engine = GroupEngine(broker, replica, self.identity, journal, self.disk, random)
+        engine = group_engine(broker, replica, self.identity, journal, self.disk, random)
         engine.recover(now_ms)
         return engine
 
     def restart(self, now_ms: int, power_cut: bool = False) -> None:
         """The process ends; what was being written may or may not have been."""
-        if self.engine.replica.commit is not None and self._chance.random() < 0.5:
-            self.engine.journal.write(self.engine.replica.commit)
+        if self.engine.log.replica.commit is not None and self._chance.random() < 0.5:
+            self.engine.journal.write(self.engine.log.replica.commit)
         if power_cut:
             self.disk.crash()
         else:
@@ -77,7 +77,7 @@ class Node:
     def commit(self, now_ms: int) -> None:
         engine = self.engine
         while True:
-            under_way = engine.replica.commit
+            under_way = engine.log.replica.commit
             if under_way is None and engine.has_staged:
                 under_way = engine.begin_commit(now_ms)
             if under_way is None or self.disk_is_slow:
@@ -172,7 +172,7 @@ class Members:
     # Who leads.
 
     def serving(self) -> list[int]:
-        return [number for number, node in self.nodes.items() if node.engine.serving]
+        return [number for number, node in self.nodes.items() if node.engine.log.serving]
 
     def leader(self) -> Node:
         """The one that serves, once there is one whom others can reach."""

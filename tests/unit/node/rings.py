@@ -9,8 +9,8 @@ from typing import Any
 
 from tidings.journal.journal import Journal
 from tidings.message import Columns
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
-from tidings.node.ring.engine import RingEngine
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import point_of
@@ -42,7 +42,7 @@ class RingNode:
 
     def _open(self, now_ms: int) -> RingEngine:
         self._life += 1
-        engine = RingEngine(
+        engine = ring_engine(
             self._settings,
             ReplicaSettings(),
             self._ring,
@@ -66,7 +66,7 @@ class RingNode:
     def commit(self, now_ms: int) -> None:
         engine = self.engine
         while engine.has_staged or engine.committing:
-            commit = engine.replica.commit or engine.begin_commit(now_ms)
+            commit = engine.log.replica.commit or engine.begin_commit(now_ms)
             engine.journal.write(commit)
             engine.finish_commit(now_ms)
 
@@ -113,10 +113,12 @@ class Rings:
     def owns(self, group: list[RingNode]) -> bool:
         """Whether a group has a leader, and owns something."""
         leader = self.leader_of(group)
-        return leader is not None and leader.engine.ring is not None and bool(leader.engine.ring.arcs)
+        return (
+            leader is not None and leader.engine.ring.ownership is not None and bool(leader.engine.ring.ownership.arcs)
+        )
 
     def leader_of(self, group: list[RingNode]) -> RingNode | None:
-        return next((node for node in group if node.runs and node.engine.serving), None)
+        return next((node for node in group if node.runs and node.engine.log.serving), None)
 
     def owner_of(self, topic: str) -> RingNode:
         """The leader of the group that owns a topic; waits until there is exactly one."""
@@ -126,7 +128,10 @@ class Rings:
             found[:] = [
                 node
                 for node in self.nodes.values()
-                if node.runs and node.engine.serving and node.engine.ring and node.engine.ring.owns_topic(topic)
+                if node.runs
+                and node.engine.log.serving
+                and node.engine.ring.ownership
+                and node.engine.ring.ownership.owns_topic(topic)
             ]
             return len(found) == 1
 
@@ -239,7 +244,7 @@ class Rings:
 
 def topic_in(node: RingNode, name: str = "topic") -> str:
     """A topic that the group of a node owns."""
-    ring = node.engine.ring
+    ring = node.engine.ring.ownership
     assert ring is not None
     return next(topic for number in range(10_000) if ring.owns_topic(topic := f"{name}-{number}"))
 

@@ -94,7 +94,7 @@ def test_a_dead_letter_waits() -> None:
     shop.publish(("", "bad"))
     [(parcel, _, _)] = shop.got["ann"]
     absence.begin()
-    shop.engine._unpacked = Unpacked()
+    shop.engine.batches._unpacked = Unpacked()
     settlement = messages.Settlement(parcel, ((0, 1),))
     release = messages.Release(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlement)
     shop.ask(release, peer="ann")

@@ -74,8 +74,8 @@ def test_a_new_leader_serves_only_when_it_has_applied_what_came_before() -> None
     group.lost = (Accepted,)
     group.ask(old, *put("ann", epoch, 2, b"two"), peer="ann")  # All have it, and nobody knows that.
     group.cut = {old.identity.number}
-    group.wait(lambda: any(node.engine.replica.replica.leads for node in others), "another leads")
-    assert not any(node.engine.serving for node in others), "it may lead, and does not know yet what was chosen"
+    group.wait(lambda: any(node.engine.log.replica.replica.leads for node in others), "another leads")
+    assert not any(node.engine.log.serving for node in others), "it may lead, and does not know yet what was chosen"
     group.lost = ()
     assert values_of(group.leader()) == [b"one", b"two"]
 
@@ -108,11 +108,11 @@ def test_several_requests_are_agreed_on_in_one_value() -> None:
     group = Members()
     leader = group.leader()
     epoch = group.hello(leader, "ann")
-    applied = leader.engine.replica.applied
+    applied = leader.engine.log.replica.applied
     for sequence in range(1, 21):
         group.say(leader, *put("ann", epoch, sequence, b"%d" % sequence, request=sequence))
     group.settle()
-    assert leader.engine.replica.applied == applied + 1
+    assert leader.engine.log.replica.applied == applied + 1
     assert sum(isinstance(each, messages.PutDone) for _, each, _ in leader.heard) == 20
 
 
@@ -152,7 +152,7 @@ def test_when_the_leader_is_cut_off_another_serves_what_it_stored() -> None:
     epoch = group.hello(new, "ann")
     assert isinstance(group.ask(new, *put("ann", epoch, 2, b"two"), peer="ann"), messages.PutDone)
     assert values_of(new) == [b"one", b"two"]
-    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
 
 
 def test_an_unanswered_put_is_answered_elsewhere_and_stored_once_when_it_is_sent_again() -> None:
@@ -163,7 +163,7 @@ def test_an_unanswered_put_is_answered_elsewhere_and_stored_once_when_it_is_sent
     group.cut = {old.identity.number}
     request = put("ann", epoch, 2, b"two", request=9)
     assert group.ask(old, *request, peer="ann") is None
-    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
     told = [each for peer, each, _ in old.heard if peer == "ann"]
     assert told == [messages.Elsewhere(9, "", ADDRESSES), messages.Elsewhere(0, "", ADDRESSES)]
     assert old.engine.staged_bytes == 0
@@ -202,9 +202,9 @@ def test_what_is_decided_when_the_leader_steps_down_is_counted_down_too() -> Non
     epoch = group.hello(old, "ann")
     old.disk_is_slow = True
     group.ask(old, *put("ann", epoch, 1, b"one", request=9), peer="ann")
-    assert old.engine.replica.replica.log.decided > old.engine.replica.applied
+    assert old.engine.log.replica.replica.log.decided > old.engine.log.replica.applied
     group.cut = {old.identity.number}
-    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
     old.disk_is_slow = False
     group.settle()
     assert values_of(old) == [b"one"]
@@ -219,7 +219,7 @@ def test_whoever_asked_something_is_told_unasked_that_another_leads() -> None:
         group.hello(old, name)
     old.heard.clear()
     group.cut = {old.identity.number}
-    group.wait(lambda: not old.engine.serving, "the old leader steps down")
+    group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
     assert old.heard == [(name, messages.Elsewhere(0, "", ADDRESSES), []) for name in ("ann", "bob")]
 
 
@@ -266,10 +266,10 @@ def test_a_deposed_leader_answers_no_question() -> None:
     group = Members()
     store(group, b"one")
     old, _ = group.change_leader()
-    assert old.engine.serving, "it does not know yet"
+    assert old.engine.log.serving, "it does not know yet"
     assert group.ask(old, messages.AskTopics(7)) is None
     group.cut = set()
-    group.wait(lambda: not old.engine.serving, "it hears of the other")
+    group.wait(lambda: not old.engine.log.serving, "it hears of the other")
     group.settle()
     answers = [each for _, each, _ in old.heard if each.request == 7]
     assert [type(each) for each in answers] == [messages.Elsewhere]
@@ -320,13 +320,13 @@ def test_copying_forward_is_each_nodes_own_affair() -> None:
     for number in range(60):
         group.hello(leader, "ann", b"%d" % number)
     group.pass_ms(300)
-    said, applied = commands(group), leader.engine.replica.applied
+    said, applied = commands(group), leader.engine.log.replica.applied
     places = {number: place_of(node) for number, node in group.nodes.items()}
     group.wait(
         lambda: all(place_of(node) > places[number] for number, node in group.nodes.items()), "all have copied it"
     )
     group.pass_ms(300)
-    assert (commands(group), leader.engine.replica.applied) == (said, applied)
+    assert (commands(group), leader.engine.log.replica.applied) == (said, applied)
     for node in group.nodes.values():
         node.restart(group.now_ms)
         assert place_of(node) > places[node.identity.number]
@@ -361,9 +361,9 @@ def test_what_is_not_said_to_it_by_another_member_is_not_heard(
     engine = group.nodes[1].engine
     heartbeat = Accept(Ballot(9, 2), 1, (), 1, 0)
     engine.receive(group.now_ms, b"mate", encode_message(heartbeat, group_name, sender, receiver), user)
-    assert engine.replica.replica.leader is None
+    assert engine.log.replica.replica.leader is None
     engine.receive(group.now_ms, b"mate", encode_message(heartbeat, GROUP, 2, 1), MATE_NAME)
-    assert engine.replica.replica.leader == 2
+    assert engine.log.replica.replica.leader == 2
 
 
 @pytest.mark.parametrize("message", [Known(()), Found(GROUP, 2, ())])
@@ -512,7 +512,7 @@ def test_a_leader_that_is_removed_says_so_and_another_serves() -> None:
     group.wait(lambda: operator_heard(leader), "the operator is answered")
     assert isinstance(operator_heard(leader)[0], messages.Elsewhere)
     group.wait(lambda: set(group.serving()) - {leader.identity.number}, "another serves")
-    assert not leader.engine.serving
+    assert not leader.engine.log.serving
 
 
 def test_who_is_no_member_cannot_be_removed() -> None:
@@ -565,7 +565,7 @@ def test_a_member_that_has_lost_its_disk_is_replaced_by_its_new_one() -> None:
     leader = group.leader()
     lost = group.followers()[0].identity.number
     replace_disk(group, lost, 4)
-    newest = leader.engine.replica.history
+    newest = leader.engine.log.replica.history
     group.wait(lambda: 4 in newest.newest.membership.voters, "it votes")
     group.pass_ms(2 * CANDIDATE_SILENCE_MS_MAX)
     assert changes(group) == [Remove(lost, disk_of(4)), Add(4, address_of(lost), disk_of(4)), Promote(4)]
@@ -600,7 +600,7 @@ def test_a_node_that_joined_by_its_files_is_the_same_broker() -> None:
     group.nodes[4].restart(group.now_ms)
     group.pass_ms(1_000)
     assert values_of(group.nodes[4]) == expected
-    assert group.nodes[4].engine.members == group.leader().engine.members
+    assert group.nodes[4].engine.log.members == group.leader().engine.log.members
 
 
 def replace_disk(group: Members, at: int, number: int) -> None:
@@ -613,7 +613,7 @@ def replace_disk(group: Members, at: int, number: int) -> None:
 
 def wait_for_voters(group: Members, *voters: int) -> None:
     """Until every member knows that these decide, and nobody else any more."""
-    logs = [node.engine.replica.replica.log for node in group.nodes.values()]
+    logs = [node.engine.log.replica.replica.log for node in group.nodes.values()]
     group.wait(
         lambda: all(sorted(each.voters) == list(voters) for log in logs for each in log.open_memberships()),
         f"{voters} vote",

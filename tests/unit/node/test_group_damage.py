@@ -80,7 +80,7 @@ def test_an_answer_that_was_held_meanwhile_reads_it_where_it_lies_now() -> None:
     with pytest.raises(DamagedPlace) as found:
         leader.engine.journal.read(address, size_bytes)
     leader.disk_is_slow = True
-    assert leader.engine.replica.mend(found.value.span)
+    assert leader.engine.log.replica.mend(found.value.span)
     group.settle()
     assert leader.engine.committing, "it has come, and is not on the disk"
     group.cut = {leader.identity.number}  # Nobody confirms that it leads.
@@ -169,10 +169,10 @@ def copy_forward(group: Members, node: Node, offset: int) -> None:
     address = machine.topics["news"].addresses[offset]
     [carry] = carries_within(machine, address, address + 1)
     body = bytes(node.engine.journal.read(address, machine.topics["news"].sizes[offset]))
-    node.engine._stage_carry(carry, (body,))
+    node.engine.log.stage_carry(carry, (body,))
     group.settle()
     assert machine.topics["news"].addresses[offset] > address
-    node.engine.replica.roll()
+    node.engine.log.replica.roll()
     group.hello(group.leader(), "somebody")
     assert machine.topics["news"].addresses[offset] < node.engine.journal.segment_address
 
@@ -185,7 +185,7 @@ def test_a_copy_that_was_carried_forward_comes_from_another_too() -> None:
     for node in (leader, other):
         copy_forward(group, node, 3)
     address = flip(leader, 3)
-    assert not leader.engine.replica.places.within(address - 200, address + 1)
+    assert not leader.engine.log.replica.places.within(address - 200, address + 1)
     assert isinstance(read(group, leader, 0, COUNT), bulk.ReadDone)
     assert heard_values(leader, "peer") == VALUES
     assert values_of(leader) == VALUES
@@ -201,9 +201,9 @@ def test_what_the_others_have_carried_forward_comes_from_their_copies() -> None:
     for node in group.nodes.values():
         if node is not leader:
             copy_forward(group, node, 3)
-            node.engine.replica.places.begin_at(node.engine.replica.applied)
+            node.engine.log.replica.places.begin_at(node.engine.log.replica.applied)
     address = flip(leader, 3)
-    assert leader.engine.replica.places.within(0, address)
+    assert leader.engine.log.replica.places.within(0, address)
     assert read(group, leader, 0, COUNT) is None, "they do not have its slot"
     group.pass_ms(2 * REPAIR_EVERY_MS)
     assert heard_values(leader, "peer") == VALUES
@@ -224,7 +224,7 @@ def test_a_copy_that_nobody_has_whole_is_not_made_up() -> None:
 
 def test_what_another_member_asks_for_is_looked_at_before_it_is_believed() -> None:
     leader = make_group().leader()
-    state = leader.engine.replica.state
+    state = leader.engine.log.replica.state
     carried = Carried("news", 3, leader.engine.broker.machine.topics["news"].sizes[3])
     assert state.place_of(encode_command(Carry((carried,)))) is not None
     wrong = [

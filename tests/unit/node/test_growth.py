@@ -69,9 +69,9 @@ def take_in(group: Members, number: int) -> Node:
     group.say(leader, operators.AddMember(7, member.address), peer="operator")
     leader.engine.receive(group.now_ms, b"mate", encode_message(Meet(member.address, member.disk, ())))
     group.say(leader, operators.AddMember(7, member.address), peer="operator")
-    group.wait(lambda: number in leader.engine.replica.history.newest.membership.nodes, "it is taken in")
+    group.wait(lambda: number in leader.engine.log.replica.history.newest.membership.nodes, "it is taken in")
     group.start(Identity(GROUP, number, member.disk, (), (FIRST, member)), member.address)
-    group.wait(lambda: number in leader.engine.voters, "it votes")
+    group.wait(lambda: number in leader.engine.log.voters, "it votes")
     group.pass_ms(500)
     return group.nodes[number]
 
@@ -156,7 +156,7 @@ def test_damage_to_what_has_not_been_sealed_stops_the_start() -> None:
 
 def growing(obstacle: str = "") -> Desk:
     desk = Desk(BrokerSettings(admins=("root",)))
-    desk.engine.growth = Growth(FIRST.address, obstacle)
+    desk.engine.log.growth = Growth(FIRST.address, obstacle)
     return desk
 
 
@@ -230,7 +230,7 @@ def test_those_who_ask_to_join_are_bounded_and_nonsense_is_dropped() -> None:
     desk = growing()
     for number in range(2, MEETS_MAX + 10):
         desk.say(meet(number), peer="mate")
-    assert desk.engine.growth is not None and len(desk.engine.growth.meets) == MEETS_MAX
+    assert desk.engine.log.growth is not None and len(desk.engine.log.growth.meets) == MEETS_MAX
     for frames in (meet(2)[:1], [meet(2)[0], b"nonsense"], list(encode_message(Known(())))):
         desk.engine.outgoing.clear()
         desk.say(frames, peer="mate")
@@ -250,4 +250,4 @@ def test_an_unheard_of_request_is_refused_as_ever() -> None:
     desk = growing()
     assert "stands alone" in desk.ask(operators.RemoveMember(1, "1")).text
     with pytest.raises(InvalidRequest):
-        desk.engine.growth.answer("peer", operators.AddMember(1, "tcp://nowhere:1"), 0)  # type: ignore[union-attr]
+        desk.engine.log.growth.answer("peer", operators.AddMember(1, "tcp://nowhere:1"), 0)  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ import tidings
 from tidings.journal.disk import Buffer, RealDisk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
-from tidings.node.engine import Engine
+from tidings.node.engines import lone_engine
 from tidings.node.loop import INLINE_NS_MAX, Loop
 from tidings.settings import BrokerSettings, JournalSettings, NodeSettings
 from tidings.transport.router import Router
@@ -39,7 +39,7 @@ class WatchedDisk(RealDisk):
 def test_a_slow_disk_is_written_beside_the_loop(slow: bool, tmp_path: Path) -> None:
     """Decision 3: the loop does not wait for a disk that would hold it up."""
     disk = WatchedDisk(tmp_path, 4 * INLINE_NS_MAX if slow else 0)
-    engine = Engine(BrokerSettings(), Journal.open(disk, JournalSettings()))
+    engine = lone_engine(BrokerSettings(), Journal.open(disk, JournalSettings()))
     engine.recover()
     router = Router(NodeSettings(bind="tcp://127.0.0.1:*"), BrokerSettings().batch_bytes_max)
     loop = Loop(engine, router, NodeSettings(), Clock())

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.node.rings import RingNode, Rings, topic_in
 from tidings.errors import Fenced
 from tidings.message import Columns
-from tidings.node.ring.engine import RingEngine
+from tidings.node.ring.engine import RingMember
 from tidings.node.ring.leading import FAREWELL_MS
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.multipaxos.messages import Accept, Prepare
@@ -115,19 +115,19 @@ def test_a_card_names_the_ballot_by_which_the_leader_leads() -> None:
     ring = Rings(1, 3)
     node, leader = follower_of(ring), ring.leader_of(ring.groups[0])
     assert leader is not None
-    number, replica = leader.identity.number, node.engine.replica.replica
+    number, replica = leader.identity.number, node.engine.log.replica.replica
     led = replica.leader_ballot
     for each in ring.nodes.values():
-        card = each.engine.card()
+        card = each.engine.ring.card()
         assert (card.leader, card.term, card.leader_number) == (leader.address, led.number, led.node)
         assert led.node == number
     next_ballot = Ballot(led.number + 1, number)
     from_leader(ring, node, Prepare(next_ballot, replica.log.decided))
     assert replica.acceptor.promised == next_ballot
-    card = node.engine.card()
+    card = node.engine.ring.card()
     assert (card.leader, card.term, card.leader_number) == ("", 0, 0)
     from_leader(ring, node, Accept(next_ballot, replica.log.decided, (), replica.log.decided, 1))
-    known = node.engine.directory.card(node.identity.group)
+    known = node.engine.ring.directory.card(node.identity.group)
     assert known is not None
     assert (known.leader, known.term, known.leader_number) == (leader.address, next_ballot.number, number)
 
@@ -163,7 +163,7 @@ def test_a_name_that_another_session_has_taken_is_fenced_at_its_home() -> None:
 
 def test_a_second_group_takes_its_part_of_the_circle() -> None:
     ring = Rings(3, 1)
-    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    arcs = [node.engine.ring.ownership.arcs for node in ring.nodes.values() if node.engine.ring.ownership is not None]
     assert joined(arc for each in arcs for arc in each) == (WHOLE,)
     assert not common(arcs[0], arcs[1])
 
@@ -223,14 +223,17 @@ def test_a_group_that_is_to_leave_before_it_has_come_comes_first() -> None:
     """P12: something may be on its way to it, which nobody else would ever get."""
     ring = Rings(1, 1)
     (late,) = ring.add_group(1)
-    ring.wait(lambda: late.engine.leading is not None and late.engine.ring is not None, "it leads, and owns nothing")
+    ring.wait(
+        lambda: late.engine.ring.leading is not None and late.engine.ring.ownership is not None,
+        "it leads, and owns nothing",
+    )
     assert not ring.owns([late])
     ring.say(late, b"operator", operators.LeaveRing(1))
     ring.wait(lambda: ring.answer(late, b"operator", 1) is not None, "an answer")
     assert ring.answer(late, b"operator", 1) == operators.RingLeft(1)
     (first,) = ring.groups[0]
-    assert first.engine.ring is not None and first.engine.ring.arcs == (WHOLE,)
-    assert late.engine.ring is not None and late.engine.ring.has_left
+    assert first.engine.ring.ownership is not None and first.engine.ring.ownership.arcs == (WHOLE,)
+    assert late.engine.ring.ownership is not None and late.engine.ring.ownership.has_left
 
 
 def test_an_operator_who_asks_again_is_answered_once() -> None:
@@ -246,7 +249,7 @@ def test_an_operator_who_asks_again_is_answered_once() -> None:
 @pytest.mark.parametrize(
     ("where", "what", "planted"),
     [
-        (RingEngine, "_on_farewell", lambda *_: None),
+        (RingMember, "_on_farewell", lambda *_: None),
         (Ownership, "settled", property(lambda _: 0)),
     ],
     ids=["nobody has heard that it left", "its giver may wait for it"],
@@ -260,7 +263,10 @@ def test_a_group_is_needed_until_others_know_that_it_has_left(
     with monkeypatch.context() as patched:
         patched.setattr(where, what, planted)
         ring.say(leaver, b"operator", operators.LeaveRing(1))
-        ring.wait(lambda: leaver.engine.ring is not None and leaver.engine.ring.has_left, "everything is given away")
+        ring.wait(
+            lambda: leaver.engine.ring.ownership is not None and leaver.engine.ring.ownership.has_left,
+            "everything is given away",
+        )
         ring.pass_ms(2 * FAREWELL_MS)
         assert ring.answer(leaver, b"operator", 1) is None
     ring.wait(lambda: ring.answer(leaver, b"operator", 1) is not None, "the operator is told")
@@ -271,9 +277,9 @@ def test_a_group_that_nobody_can_reach_does_not_keep_another_from_leaving() -> N
     """P12: it may be down for long. One that has heard tells the others."""
     ring = Rings(3, 1)
     (first,), (second,), (third,) = ring.groups
-    given = third.engine.ring.taken if third.engine.ring is not None else {}
+    given = third.engine.ring.ownership.taken if third.engine.ring.ownership is not None else {}
     for node in (first, second):
-        if node.engine.card().group not in given:
+        if node.engine.ring.card().group not in given:
             node.kill()
             break
     assert isinstance(ring.ask(third, operators.LeaveRing(1)), operators.RingLeft)
@@ -286,7 +292,7 @@ def test_a_taker_learns_from_a_giver_that_owns_nothing_who_does() -> None:
     other, owner = Card(b"other", ("tcp://127.0.0.1:1",), slot=9), Card(b"owner", ("tcp://127.0.0.1:2",))
     word = Word(other, (), (Gone(WHOLE, owner),))
     node.engine.receive(ring.now_ms, b"node", encode_message("tcp://127.0.0.1:1", Nothing(1, word)))
-    assert node.engine.directory.card(b"owner") == owner
+    assert node.engine.ring.directory.card(b"owner") == owner
 
 
 def test_a_question_to_every_group_leaves_nothing_out() -> None:
@@ -294,7 +300,7 @@ def test_a_question_to_every_group_leaves_nothing_out() -> None:
     ring = Rings(2, 1)
     one, two = ring.nodes.values()
     asked = messages.AskTopics(7)
-    for arcs, answer in ((one.engine.ring.arcs, Back), ((WHOLE,), Turned)):  # type: ignore[union-attr]
+    for arcs, answer in ((one.engine.ring.ownership.arcs, Back), ((WHOLE,), Turned)):  # type: ignore[union-attr]
         ring.settle()
         relay = encode_message(two.address, Relay(5, one.identity.group, None, arcs), [codec.encode(asked)])
         one.engine.receive(ring.now_ms, b"node", relay)
@@ -317,7 +323,7 @@ def outgoing_of(ring: Rings, node: RingNode) -> list[tuple[str, list[Any]]]:
 def test_many_groups_that_join_at_once_all_get_their_part() -> None:
     """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
     ring = Rings(8, 1)
-    arcs = [node.engine.ring.arcs for node in ring.nodes.values() if node.engine.ring is not None]
+    arcs = [node.engine.ring.ownership.arcs for node in ring.nodes.values() if node.engine.ring.ownership is not None]
     assert joined(arc for each in arcs for arc in each) == (WHOLE,)
     assert sum(len(each) for each in arcs) == 8
 
@@ -335,7 +341,7 @@ def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> No
     """Before it has said anything there: its hello is told to all groups."""
     ring = Rings(3, 1)
     one, two, three = ring.nodes.values()
-    topic, elsewhere = topic_in(two), one.engine.ring
+    topic, elsewhere = topic_in(two), one.engine.ring.ownership
     assert elsewhere is not None
     name = next(name for number in range(100) if elsewhere.owns_home(name := f"ann{number}"))
     old = ring.hello(one, name, b"one")

@@ -203,14 +203,14 @@ def test_a_seat_subscribes_to_what_the_nodes_of_its_group_read(way: Disseminatio
     scene = Scene(2, 3, way)
     group = scene.ring.groups[1]
     leader = scene.ring.leader_of(group)
-    assert leader is not None and leader.engine.leading is not None
+    assert leader is not None and leader.engine.ring.leading is not None
     follower = next(node for node in group if node is not leader)
     (reader,) = scene.read(follower)
-    leading, seat = leader.engine.leading, leader.engine.leading.seat
+    leading, seat = leader.engine.ring.leading, leader.engine.ring.leading.seat
     assert list(seat.topics) == [scene.topic] and leading.interests.fronts(scene.topic) == (follower.address,)
-    assert scene.owner.engine.leading is not None and not scene.owner.engine.leading.seat.topics
-    for visitor in follower.engine.front.visitors:
-        follower.engine.front.give_up(visitor)
+    assert scene.owner.engine.ring.leading is not None and not scene.owner.engine.ring.leading.seat.topics
+    for visitor in follower.engine.ring.front.visitors:
+        follower.engine.ring.front.give_up(visitor)
     scene.ring.pass_ms(SILENCE_MS_MAX + 3_000)
     assert not seat.topics and not leading.interests.topics
     reader.look()
@@ -225,7 +225,7 @@ def test_names_that_no_topic_can_have_interest_nobody() -> None:
     epoch = scene.ring.hello(node, "joker")
     scene.ring.say(node, b"joker", messages.Flow(5, "joker", epoch, ("new\nline",), 1, (), 10, 1_000))
     scene.ring.pass_ms(1_500)
-    assert node.engine.leading is not None and not node.engine.leading.interests.topics
+    assert node.engine.ring.leading is not None and not node.engine.ring.leading.interests.topics
 
 
 def storm(seed: int, way: Dissemination, groups: int, size: int) -> Iterator[list[Reader]]:
@@ -277,7 +277,7 @@ def test_the_storms_are_storms() -> None:
     for seed in range(4):
         readers = weather(storm(seed, "scribe", 1, 3))
         nodes = {reader.node.address: reader.node for reader in readers}.values()
-        fetched += sum(node.engine.front.larder.fetched for node in nodes)
+        fetched += sum(node.engine.ring.front.larder.fetched for node in nodes)
         sent_away += sum(reader.sent_away for reader in readers)
         ring = readers[0].ring
         assert isinstance(ring, Traffic)

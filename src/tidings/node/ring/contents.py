@@ -30,7 +30,7 @@ from tidings.wire.codec import Frame
 from tidings.wire.ring import Cast, Guest, decode_cast, encode_cast
 
 if TYPE_CHECKING:
-    from tidings.node.ring.engine import RingEngine
+    from tidings.node.ring.engine import RingMember
 
 CAST_BYTES_MAX = 48 * 1024
 """A larger body goes to each reader by itself; smaller ones share a cast up to this. Gossip takes 64 KiB at most."""
@@ -157,15 +157,15 @@ class Caster:
 class Contents:
     """What one node does about bodies: as an owner, as the seat of its group, and as a front."""
 
-    def __init__(self, engine: RingEngine) -> None:
-        self._engine = engine
-        self._caster = Caster(engine.address, engine._read, self._hand, self._publish)
+    def __init__(self, node: RingMember) -> None:
+        self._node = node
+        self._caster = Caster(node.address, node.engine.batches.body, self._hand, self._publish)
 
     def plan(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
         """Casts what several nodes need, and says what is left to be done."""
         if len(effects) < 2:
             return effects
-        return self._caster.plan(now_ms, self._engine.broker.machine, self._engine._addresses, effects)
+        return self._caster.plan(now_ms, self._node.engine.broker.machine, self._node.group.addresses, effects)
 
     def receive(
         self,
@@ -175,58 +175,58 @@ class Contents:
         frames: Sequence[Frame],
     ) -> None:
         """What another node says of bodies."""
-        engine = self._engine
+        node = self._node
         match message:
             case Shown():
-                engine.front.on_shown(now_ms, sender, message, frames)
+                node.front.on_shown(now_ms, sender, message, frames)
             case Bodies():
-                engine.front.larder.on_bodies(now_ms, message, frames)
+                node.front.larder.on_bodies(now_ms, message, frames)
             case FetchBodies(refs):
-                engine._send_node(sender, *self._caster.fetch(now_ms, engine.broker.machine, sender, refs))
+                node.send_node(sender, *self._caster.fetch(now_ms, node.engine.broker.machine, sender, refs))
             case Interest(topics):
                 self.learn_interest(now_ms, sender, topics)
 
     def fetch(self, owner: str, refs: tuple[Ref, ...]) -> None:
-        self._engine._send_node(owner, FetchBodies(refs))
+        self._node.send_node(owner, FetchBodies(refs))
 
     def on_cast(self, now_ms: int, topic: str, payload: bytes) -> None:
         """Bodies have come to our seat, for the nodes of our group that want them. Our own went there straight."""
-        engine = self._engine
+        node = self._node
         try:
             cast = decode_cast(payload)
         except ProtocolError:
             return
-        if engine.leading is not None and cast.owner != engine.address:
-            for front in engine.leading.interests.fronts(topic):
+        if node.leading is not None and cast.owner != node.address:
+            for front in node.leading.interests.fronts(topic):
                 self._hand(now_ms, front, Bodies(cast.owner, cast.refs), cast.bodies)
 
     def _hand(self, now_ms: int, address: str, bodies: Bodies, frames: Sequence[Frame]) -> None:
-        if address == self._engine.address:
-            self._engine.front.larder.on_bodies(now_ms, bodies, frames)
+        if address == self._node.address:
+            self._node.front.larder.on_bodies(now_ms, bodies, frames)
         else:
-            self._engine._send_node(address, bodies, frames)
+            self._node.send_node(address, bodies, frames)
 
     def _publish(self, now_ms: int, topic: str, payload: bytes) -> bool:
-        leading = self._engine.leading
+        leading = self._node.leading
         if leading is None or not leading.publish(topic, payload):
             return False
-        self._engine._after_ring(now_ms)
+        self._node.after_ring(now_ms)
         return True
 
     # Who reads what.
 
     def tell_interest(self, now_ms: int, leader: str, topics: tuple[str, ...]) -> None:
-        if leader == self._engine.address:
+        if leader == self._node.address:
             self.learn_interest(now_ms, leader, topics)
         else:
-            self._engine._send_node(leader, Interest(topics))
+            self._node.send_node(leader, Interest(topics))
 
     def learn_interest(self, now_ms: int, front: str, topics: tuple[str, ...]) -> None:
         """Clients of a node read these topics; that matters to whoever leads its group."""
-        engine = self._engine
-        if engine.leading is not None and front in engine._addresses():
-            engine.leading.learn_interest(now_ms, front, topics)
-            engine._after_ring(now_ms)
+        node = self._node
+        if node.leading is not None and front in node.group.addresses():
+            node.leading.learn_interest(now_ms, front, topics)
+            node.after_ring(now_ms)
 
 
 def _refs(machine: Machine, delivery: Delivery, places: tuple[Place, ...]) -> tuple[Ref | None, ...]:

@@ -1,8 +1,8 @@
-"""The engine of a ring's node: a member of a replica group, a door for every client, and a seat if it leads.
+"""What a member of a replica group does as a node of a ring: a door for every client, and a seat if it leads.
 
-It is a `GroupEngine` to whoever drives it. The differences: what clients ask goes through the `front`, which finds the
-owner of each request; a leader takes the requests that fronts relay to it, its own among them, and answers through the
-front that they came by. What is agreed on, and how, is the group's affair and the same as without a ring.
+What clients ask goes through the `front`, which finds the owner of each request; a leader takes the requests that
+fronts relay to it, its own among them, and answers through the front that they came by. What is agreed on, and how, is
+the group's affair (`node.group`) and the same as without a ring.
 
 **Who may do what.** The client's home gives it an epoch. Any other owner takes the epoch that a request names, once it
 is in its own journal (`Adopt`); a request of an older epoch is fenced from then on. So a session that has been replaced
@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any
 
 import msgspec
 
 from tidings.errors import InvalidRequest, ProtocolError, TidingsError, Unauthorized
-from tidings.journal.disk import LocalDisk
-from tidings.journal.journal import Journal
-from tidings.node.group import GroupEngine
-from tidings.node.identity import Identity
+from tidings.node.engine import Engine
+from tidings.node.group import Group
 from tidings.node.ring.contents import Contents, Show
 from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
-from tidings.node.ring.outgoing import Outgoing
 from tidings.node.ring.places import is_everywhere, points_of
 from tidings.node.ring.seeking import Seeking
 from tidings.protocols.broker import messages, operators
@@ -62,7 +58,7 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
-from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
+from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK as MATE_MARK
@@ -78,38 +74,31 @@ OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"o
 """Requests that are for this node and its group, by the tag that they begin with."""
 
 
-class RingEngine(GroupEngine):
-    """One node of a ring."""
+class RingMember:
+    """One node of a ring, beside its engine and its group."""
 
     def __init__(
-        self,
-        settings: BrokerSettings,
-        replica_settings: ReplicaSettings,
-        ring_settings: RingSettings,
-        address: str,
-        identity: Identity,
-        journal: Journal,
-        disk: LocalDisk,
-        random: Random | None = None,
+        self, engine: Engine[Group, RingMember], ring_settings: RingSettings, address: str, random: Random
     ) -> None:
+        self.engine = engine
+        self.group = engine.log
         self.address = address
         """Where the other nodes reach this one."""
-        self._out = Outgoing(self._answer_guest)
-        super().__init__(settings, replica_settings, identity, journal, disk, random)
-        self.ring_settings = ring_settings
+        self._random = random
+        self.settings = ring_settings
         self.directory = Directory()
         self.contents = Contents(self)
         self.front = Front(
             self.directory,
             self._random.getrandbits(48) << 14,
             self._relay,
-            lambda peer, frames: self._out.append((peer, frames)),
+            engine.send,
             lambda now_ms, point: self._seeking.want(now_ms, point),
             lambda group: self._seeking.doubt(group),
             self.contents.fetch,
             self.contents.tell_interest,
         )
-        self._seeking = Seeking(self.directory, self._send_node, self._find, self._nearest)
+        self._seeking = Seeking(self.directory, self.send_node, self._find, self._nearest)
         self.leading: Leading | None = None
         """What a node does for its group and the ring while it leads."""
         self._adopting: dict[str, int] = {}
@@ -120,35 +109,22 @@ class RingEngine(GroupEngine):
         self._contacts_told: tuple[Card, ...] = ()
 
     @property
-    def outgoing(self) -> Outgoing:
-        """Frames to send; answers to clients at other doors go out as messages to these nodes."""
-        return self._out
-
-    @outgoing.setter
-    def outgoing(self, _taken: list[Any]) -> None:
-        self._out = Outgoing(self._answer_guest)
-
-    @property
-    def ring(self) -> Ownership | None:
+    def ownership(self) -> Ownership | None:
         """What this node's group owns, as far as is applied here."""
-        return ring_of(self.state.machine)
-
-    @property
-    def outgrown(self) -> bool:
-        return False
+        return ring_of(self.group.state.machine)
 
     # What comes in.
 
-    def receive(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None = None) -> None:
-        self._now_ms = now_ms
+    def hear(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None) -> bool:
         mark = frames[0] if frames else b""
         if mark == MARK:
             if user in (None, MATE_NAME):  # With keys, only who has the key of the nodes speaks as one.
                 self._receive_node(now_ms, frames)
         elif mark == MATE_MARK or tag_of(mark) in OPERATORS:
-            super().receive(now_ms, peer, frames, user)
+            return False
         else:
             self.front.receive(now_ms, peer, frames, user)
+        return True
 
     def _receive_node(self, now_ms: int, frames: Sequence[Frame]) -> None:
         try:
@@ -166,8 +142,8 @@ class RingEngine(GroupEngine):
             case Word():
                 self._learn(now_ms, sender, message)
             case AskWord(group):
-                if group == self._identity.group:
-                    self._send_node(sender, self.word())
+                if group == self.group.identity.group:
+                    self.send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
             case Farewell(word, left):
@@ -188,25 +164,25 @@ class RingEngine(GroupEngine):
         """What is said to our group goes to whoever leads it; others say who that is."""
         leading = self.leading
         if leading is None:
-            self._send_node(sender, self.word())
+            self.send_node(sender, self.word())
         elif not isinstance(message, Between):
             if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
                 self._learn(now_ms, sender, message.word)
             elif isinstance(message, Given):  # It waits for us: that has to be known, should we leave.
                 self.directory.learn_card(message.giver)
-            self._run(leading.handover.receive(now_ms, message, tuple(bodies)))
-        elif message.receiver == self._identity.group:
+            self.engine.run(leading.handover.receive(now_ms, message, tuple(bodies)))
+        elif message.receiver == self.group.identity.group:
             leading.receive(now_ms, message)
-            self._after_ring(now_ms)
+            self.after_ring(now_ms)
 
     def _on_farewell(self, now_ms: int, sender: str, word: Word) -> None:
         """It is answered once it is in our journal, since whoever leads next has to know it too."""
         self._learn(now_ms, sender, word)
-        ring = self.ring
+        ring = self.ownership
         if self.leading is None:
-            self._send_node(sender, self.word())
+            self.send_node(sender, self.word())
         elif ring is not None and ring.knows_left(word.card.group):
-            self._send_node(sender, Heard(self._identity.group, self._left()))
+            self.send_node(sender, Heard(self.group.identity.group, self._left()))
         else:
             self.leading.remember_soon()
 
@@ -216,11 +192,11 @@ class RingEngine(GroupEngine):
 
     def _learn_left(self, cards: Iterable[Card]) -> None:
         for card in cards:
-            if card.left and card.group != self._identity.group:
+            if card.left and card.group != self.group.identity.group:
                 self.directory.learn_card(card)
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:
-        if word.card.group == self._identity.group and self.leading is not None:
+        if word.card.group == self.group.identity.group and self.leading is not None:
             return  # Nobody knows that better than we do.
         changed = self.directory.learn(word)
         self._seeking.on_word(now_ms, sender, word)
@@ -231,31 +207,31 @@ class RingEngine(GroupEngine):
 
     def card(self) -> Card:
         """Where our group is reached, as far as is known here."""
-        replica, ring = self.replica.replica, self.ring
+        replica, ring = self.group.replica.replica, self.ownership
         ballot = replica.leader_ballot
-        leader = self.members.get(ballot.node) if ballot == replica.acceptor.promised else None
+        leader = self.group.members.get(ballot.node) if ballot == replica.acceptor.promised else None
         return Card(
-            self._identity.group,
-            self._addresses(),
+            self.group.identity.group,
+            self.group.addresses(),
             leader.address if leader is not None else "",
             ballot.number if leader is not None else 0,
-            self.replica.applied,
+            self.group.replica.applied,
             ring is not None and ring.has_left,
             leader.number if leader is not None else 0,
         )
 
     def word(self) -> Word:
         """What our group owns, as far as is known here."""
-        ring = self.ring
+        ring = self.ownership
         return Word(self.card(), ()) if ring is None else Word(self.card(), ring.arcs, ring.gone, ring.settled)
 
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
-        replica, ring = self.replica.replica, self.ring
+        replica, ring = self.group.replica.replica, self.ownership
         seen = (
             replica.leader_ballot,
             replica.acceptor.promised,
-            self.replica.history.newest,
+            self.group.replica.history.newest,
             None if ring is None else (ring.arcs, ring.giving, ring.taking, ring.contacts),
         )
         if seen == self._seen:
@@ -280,23 +256,23 @@ class RingEngine(GroupEngine):
         if address == self.address:
             self._on_relay(now_ms, address, relay, frames)
         else:
-            self._out.append((Node(address), encode_message(self.address, relay, frames)))
+            self.engine.outgoing.append((Node(address), encode_message(self.address, relay, frames)))
 
     def _answer_guest(self, guest: Guest, frames: list[Frame]) -> None:
         back = Back(guest.visitor)
         if guest.front == self.address:
             self.front.on_back(back, frames)
         else:
-            self._out.append((Node(guest.front), encode_message(self.address, back, frames)))
+            self.engine.outgoing.append((Node(guest.front), encode_message(self.address, back, frames)))
 
-    def _send_node(self, address: str, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
+    def send_node(self, address: str, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
         if address and address != self.address:
-            self._out.append((Node(address), encode_message(self.address, message, bodies)))
+            self.engine.outgoing.append((Node(address), encode_message(self.address, message, bodies)))
 
     def _send_group(self, card: Card, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
         """To whoever leads a group by its card; to all its members if that names nobody."""
         for address in (card.leader,) if card.leader else card.members:
-            self._send_node(address, message, bodies)
+            self.send_node(address, message, bodies)
 
     def seek(self, now_ms: int, point: Key) -> None:
         """The owner of a point is wanted."""
@@ -323,9 +299,9 @@ class RingEngine(GroupEngine):
         others = [
             card.leader or card.members[0]
             for card in reversed(self.directory.cards())
-            if card.members and card.group != self._identity.group and not card.left
+            if card.members and card.group != self.group.identity.group and not card.left
         ]
-        contacts = self.ring_settings.contacts  # Others each time: those that were named first may be gone for good.
+        contacts = self.settings.contacts  # Others each time: those that were named first may be gone for good.
         some = self._random.sample(contacts, min(NEAREST_MAX, len(contacts)))
         return tuple(dict.fromkeys((*others[:NEAREST_MAX], *some)))
 
@@ -335,8 +311,8 @@ class RingEngine(GroupEngine):
         """A client's request, for our group as the owner of what it is about."""
         guest = Guest(sender, relay.visitor)
         header = frames[0] if frames else b""
-        ring = self.ring
-        if relay.group != self._identity.group or not self.serving or ring is None:
+        ring = self.ownership
+        if relay.group != self.group.identity.group or not self.group.serving or ring is None:
             self._turn(guest, codec.guess_request(header))
             return
         try:
@@ -346,9 +322,9 @@ class RingEngine(GroupEngine):
             else:
                 here = is_word_of_door(request) or all(owns(ring.arcs, point) for point in points_of(request))
             bodies = tuple(frames[1:])
-            batches = self._read_bodies(bodies) if bodies else ()
+            batches = self.engine.read_bodies(bodies) if bodies else ()
         except TidingsError as error:
-            self._refuse(guest, codec.guess_request(header), error)
+            self.engine.refuse(guest, codec.guess_request(header), error)
             return
         if here:
             self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
@@ -360,38 +336,39 @@ class RingEngine(GroupEngine):
         if guest.front == self.address:
             self.front.on_turned(turned)
         else:
-            self._send_node(guest.front, turned)
+            self.send_node(guest.front, turned)
 
     def _admit(self, received: ClientRequest) -> None:
         """Takes a request, once the epoch that it names is known here."""
         message = received.message
         client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
-        ring, machine = self.ring, self.state.machine
+        ring, machine = self.ownership, self.group.state.machine
         assert ring is not None
         if client is None or epoch is None or ring.owns_home(client):
-            self._take(received)
+            self.group.take(received)
             return
         known = machine.clients.get(client)
         if known is not None and known.epoch >= epoch and client not in self._adopting:
-            self._take(received)
+            self.group.take(received)
             return
         if known is None and client not in self._adopting:
             match message:  # Nothing has to be written down to say that there is nothing.
                 case messages.Beat(request, _, _, streams):
-                    self._reply(received.peer, messages.BeatDone(request, streams))
+                    self.engine.reply(received.peer, messages.BeatDone(request, streams))
                     return
                 case messages.Bye(request):
-                    self._reply(received.peer, messages.ByeDone(request))
+                    self.engine.reply(received.peer, messages.ByeDone(request))
                     return
                 case messages.AskSubscriptions(request):
-                    self._confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
+                    self.group.waiting.confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
                     return
         if isinstance(message, messages.AskSubscriptions) and client not in self._adopting and known is not None:
             # What is owned now is asked for, and not what is owned once something has been written down.
-            self._take(msgspec.structs.replace(received, message=msgspec.structs.replace(message, epoch=known.epoch)))
+            message = msgspec.structs.replace(message, epoch=known.epoch)
+            self.group.take(msgspec.structs.replace(received, message=message))
             return
         self._adopting[client] = self._adopting.get(client, 0) + 1
-        self._run([Persist(Adopt(client, epoch), (), Adopting(received))])
+        self.engine.run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
     def _adopted(self, persist: Persist) -> None:
         """One request less waits for its epoch: it has been taken, or turned away."""
@@ -403,49 +380,55 @@ class RingEngine(GroupEngine):
             else:
                 self._adopting.pop(client, None)
 
-    def _apply_own(self, persist: Persist, time_ms: int, address: int) -> None:
+    def on_applied(self, persist: Persist) -> None:
         self._adopted(persist)
-        super()._apply_own(persist, time_ms, address)
 
-    def _turn_away_all(self, wanted: list[Persist]) -> None:
+    def on_turned_away(self, wanted: list[Persist]) -> None:
         for persist in wanted:
             self._adopted(persist)
-        super()._turn_away_all(wanted)
 
-    def _stop_serving(self) -> None:
-        super()._stop_serving()
+    def on_stopped_serving(self) -> None:
         self._adopting.clear()
 
-    def _plan(self, effects: list[Effect]) -> list[Effect]:
-        return self.contents.plan(self._now_ms, effects)
+    # What goes out.
 
-    def _run_other(self, effect: Effect) -> None:
+    def answer(self, peer: ClientPeer, frames: list[Frame]) -> bool:
+        if isinstance(peer, Guest):
+            self._answer_guest(peer, frames)
+            return True
+        return False
+
+    def plan(self, effects: list[Effect]) -> list[Effect]:
+        return self.contents.plan(self.engine.now_ms, effects)
+
+    def perform(self, effect: Effect) -> None:
         match effect:
             case ToGroup(card, message, bodies):
                 self._send_group(self.directory.card(card.group) or card, message, bodies)
             case Show(guest, message, refs, places):
-                frames = [codec.encode(message), *map(self._read, places)]
-                self._send_node(guest.front, Shown(guest.visitor, refs), frames)
+                frames = [codec.encode(message), *map(self.engine.batches.body, places)]
+                self.send_node(guest.front, Shown(guest.visitor, refs), frames)
             case _:
-                super()._run_other(effect)
+                raise AssertionError(f"Nobody knows what to do for {effect}.")
 
     # Operators.
 
-    def _take(self, received: ClientRequest) -> None:
+    def take(self, received: ClientRequest) -> bool:
         message, peer = received.message, received.peer
         match message:
             case operators.AskRing(request):
-                self._reply(peer, self._describe_ring(request))
+                self.engine.reply(peer, self._describe_ring(request))
             case operators.AskOwner(request, topic):
-                self._reply(peer, self._describe_owner(request, topic))
+                self.engine.reply(peer, self._describe_owner(request, topic))
             case operators.LeaveRing(request) if self.leading is not None:
                 try:
-                    check_right(self.broker.settings.admins, received.user, message)
+                    check_right(self.engine.settings.admins, received.user, message)
                     self.leading.leave(peer, request)
                 except (InvalidRequest, Unauthorized) as error:
-                    self._refuse(peer, request, error)
+                    self.engine.refuse(peer, request, error)
             case _:
-                super()._take(received)
+                return False
+        return True
 
     def _describe_ring(self, request: int) -> operators.Ring:
         groups = [
@@ -459,33 +442,33 @@ class RingEngine(GroupEngine):
             for card in self.directory.cards()
         ]
         groups.sort(key=lambda group: group.group)
-        ring = self.ring
-        topics = sum(map(ring.owns_topic, self.state.machine.topics)) if ring is not None else 0
-        return operators.Ring(request, self.address, self._identity.group.hex(), topics, tuple(groups))
+        ring = self.ownership
+        topics = sum(map(ring.owns_topic, self.group.state.machine.topics)) if ring is not None else 0
+        return operators.Ring(request, self.address, self.group.identity.group.hex(), topics, tuple(groups))
 
     def _describe_owner(self, request: int, topic: str) -> operators.Owner:
         """Where a topic is, and what is known of how it was found; nobody, if it has to be looked for first."""
         point = point_of(topic)
         card = self.directory.find(point)
         if card is None:
-            self._seeking.want(self._now_ms, point)
+            self._seeking.want(self.engine.now_ms, point)
             return operators.Owner(request, topic, point.hex(), "", "", ())
         return operators.Owner(request, topic, point.hex(), card.group.hex(), card.leader, card.members)
 
     # Time.
 
-    def _after(self, now_ms: int) -> None:
-        super()._after(now_ms)
-        if self.leading is not None and (not self.serving or self.leading.machine is not self.state.machine):
+    def after(self, now_ms: int) -> None:
+        if self.leading is not None and (
+            not self.group.serving or self.leading.machine is not self.group.state.machine
+        ):
             self.leading = None
-        if self.serving and self.leading is None:
+        if self.group.serving and self.leading is None:
             self.leading = Leading(self, now_ms)
         if self.leading is not None and self.leading.ownership_moved():
-            self._stop_serving()  # To begin anew at once, as whoever leads after a restart.
-            self._check_serving()
+            self.group.begin_anew()
         self._learn_ourselves(now_ms)
 
-    def _after_ring(self, now_ms: int) -> None:
+    def after_ring(self, now_ms: int) -> None:
         """Sends what the seat wants sent, and goes after what it has found."""
         leading = self.leading
         if leading is None:
@@ -500,11 +483,10 @@ class RingEngine(GroupEngine):
         found, seat.found = seat.found, []
         for _, group in found:
             root = self.directory.card(group)
-            if root is not None and group != self._identity.group:
+            if root is not None and group != self.group.identity.group:
                 self._seeking.ask_group(root)
 
     def tick(self, now_ms: int) -> None:
-        super().tick(now_ms)
         self.front.larder.tick(now_ms)
         if now_ms < self._ring_tick_at_ms:
             return
@@ -512,9 +494,9 @@ class RingEngine(GroupEngine):
         in_use = self.front.groups_in_use()
         if self.leading is not None:  # One that has left, and is switched off, never says so: it has to be asked.
             in_use.update(dict.fromkeys(self.leading.partners()))
-        self._seeking.tick(now_ms, in_use, self._identity.group)
+        self._seeking.tick(now_ms, in_use, self.group.identity.group)
         self.front.tick(now_ms)
         self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)
         if self.leading is not None:
-            self._run(self.leading.tick(now_ms))
-            self._after_ring(now_ms)
+            self.engine.run(self.leading.tick(now_ms))
+            self.after_ring(now_ms)

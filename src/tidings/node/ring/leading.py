@@ -22,7 +22,7 @@ from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.ring.seat import Seat
 
 if TYPE_CHECKING:
-    from tidings.node.ring.engine import RingEngine
+    from tidings.node.ring.engine import RingMember
 
 CLAIM_AGAIN_MS = 2_000
 ASK_MS = 200
@@ -59,17 +59,17 @@ def wanted_of(arc: Arc, owner: Key, point: Key) -> Arc:
 class Leading:
     """One time of leading; whoever leads next begins with what is in the journal."""
 
-    def __init__(self, engine: RingEngine, now_ms: int) -> None:
-        self._engine = engine
-        self.machine = engine.broker.machine
-        settings = engine.ring_settings
-        self.handover = Handover(self.machine, self._read, engine.directory.card)
+    def __init__(self, node: RingMember, now_ms: int) -> None:
+        self._node = node
+        self.machine = node.engine.broker.machine
+        settings = node.settings
+        self.handover = Handover(self.machine, self._read, node.directory.card)
         self.seat = Seat(
-            engine.card().group,
-            engine.directory,
+            node.card().group,
+            node.directory,
             settings.chord,
             settings.scribe,
-            Random(engine.address + str(now_ms)),
+            Random(node.address + str(now_ms)),
             settings.dissemination,
         )
         self.interests = Interests()
@@ -95,7 +95,7 @@ class Leading:
         return ring_of(self.machine)
 
     def _read(self, place: Place) -> Buffer:
-        return self._engine._read(place)
+        return self._node.engine.batches.body(place)
 
     def ownership_moved(self) -> bool:
         """Whether other arcs are owned than when this was last asked; the very first claim is no move."""
@@ -140,7 +140,7 @@ class Leading:
         if self._is_seated:
             self.seat.receive(now_ms, between)
         else:
-            self._engine.directory.learn_card(between.sender)
+            self._node.directory.learn_card(between.sender)
 
     def leave(self, peer: Any, request: int) -> None:
         """The group is to give away all that it owns; whoever asked hears when that is done."""
@@ -152,8 +152,8 @@ class Leading:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """What is due, as effects for the engine; the seat's messages lie in its `outgoing`."""
-        engine, ring = self._engine, self.ring
-        card = engine.card()
+        node, ring = self._node, self.ring
+        card = node.card()
         if ring is None:
             return list(self._claim(now_ms))
         if ring.arcs and not self._is_seated:
@@ -173,41 +173,41 @@ class Leading:
         """The first group of a ring owns all of it; every other one begins with nothing."""
         if now_ms - self._claimed_at_ms >= CLAIM_AGAIN_MS:
             self._claimed_at_ms = now_ms
-            yield Persist(Claim(() if self._engine.ring_settings.contacts else (WHOLE,)))
+            yield Persist(Claim(() if self._node.settings.contacts else (WHOLE,)))
 
     def _come(self, now_ms: int, card: Card) -> None:
         """A group that owns nothing wants the points up to its own, from whoever has them."""
-        engine = self._engine
-        owner = engine.directory.find(card.point)
+        node = self._node
+        owner = node.directory.find(card.point)
         if owner is None or not owner.leader:
-            engine.seek(now_ms, card.point)
+            node.seek(now_ms, card.point)
         elif self.handover.idle and owner.group != card.group and now_ms >= self._wish_at_ms:
             # What is known may be old, and whoever has given the point away has nothing to give: so ask first.
             if not self._has_asked:
                 self._has_asked, self._wish_at_ms = True, now_ms + ASK_MS
-                engine.doubt(owner.group)
+                node.doubt(owner.group)
                 return
             self._has_asked, self._wish_at_ms = False, now_ms + WISH_AGAIN_MS
-            for arc in engine.directory.arcs_of(owner.group):
+            for arc in node.directory.arcs_of(owner.group):
                 if card.point in arc:
                     self.handover.wish((wanted_of(arc, owner.point, card.point),), owner)
 
     def _go(self, now_ms: int) -> None:
         """A group that leaves gives everything to whoever owns the points behind its own."""
-        engine, ring = self._engine, self.ring
+        node, ring = self._node, self.ring
         assert ring is not None
         if ring.arcs:
             point = after(ring.arcs[-1].end)
-            taker = engine.directory.find(point)
+            taker = node.directory.find(point)
             if taker is None or not taker.leader:
-                engine.seek(now_ms, point)
+                node.seek(now_ms, point)
             else:
                 self.heir = taker.group
                 self.handover.leave(taker)
         elif ring.has_left and self._is_let_go(now_ms):
             leavers, self._leavers = self._leavers, {}
             for peer, request in leavers.items():
-                engine._reply(peer, operators.RingLeft(request))
+                node.engine.reply(peer, operators.RingLeft(request))
 
     def _is_let_go(self, now_ms: int) -> bool:
         """Whether nobody needs this group any more: once the operator knows that it has left, it is switched off.
@@ -217,12 +217,12 @@ class Leading:
         """
         if self._left_at_ms is None:
             self._left_at_ms = now_ms
-        directory, own = self._engine.directory, self._engine.card().group
+        directory, own = self._node.directory, self._node.card().group
         others = [card for card in directory.cards() if card.group != own and not card.left][-FAREWELLS_MAX:]
         deaf = [card for card in others if card.group not in self._heard]
         if deaf and now_ms >= self._farewell_at_ms:
             self._farewell_at_ms = now_ms + FAREWELL_EVERY_MS
-            self._engine.send_farewells(deaf)
+            self._node.send_farewells(deaf)
         is_known = not deaf or (self._heard and now_ms - self._left_at_ms >= FAREWELL_MS)
         return bool(is_known) and not any(self._waiting())
 
@@ -230,7 +230,7 @@ class Leading:
         """The groups that gave us something, and may not know that we have it."""
         ring = self.ring
         assert ring is not None
-        waits = self._engine.directory.waits_for_taker
+        waits = self._node.directory.waits_for_taker
         return (giver for giver, number in ring.taken.items() if waits(giver, number))
 
     def on_heard(self, group: bytes) -> None:
@@ -251,7 +251,7 @@ class Leading:
         if now_ms - self._known_at_ms < KNOW_EVERY_MS:
             return
         self._known_at_ms = now_ms
-        cards = newest(each for each in self._engine.directory.cards() if each.group != card.group)
+        cards = newest(each for each in self._node.directory.cards() if each.group != card.group)
         if _gist(cards) != _gist(ring.contacts):
             yield Persist(Know(cards))
 

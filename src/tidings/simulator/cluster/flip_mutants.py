@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from tidings.journal.checked import Checked, DamagedPlace
-from tidings.node.engine import Engine
-from tidings.node.group import GroupEngine
+from tidings.node.engine import say_damaged
+from tidings.node.group import Group
 from tidings.node.replicated import BrokerState
 from tidings.protocols.effects import Effect
 from tidings.simulator.cluster.flips import RULE
@@ -31,10 +31,10 @@ def _member_checks_once() -> Iterator[None]:
 
 @_mutant("member-does-not-ask", "a member tells its readers of damage, and does not ask the others", RULE)
 def _member_does_not_ask() -> Iterator[None]:
-    def planted(self: GroupEngine, effect: Effect, damage: DamagedPlace) -> None:
-        Engine._on_damage(self, effect, damage)
+    def planted(self: Group, effect: Effect, damage: DamagedPlace) -> None:
+        self._engine.withhold(effect, damage, say_damaged(damage))
 
-    with patched(GroupEngine, "_on_damage", lambda _: planted):
+    with patched(Group, "on_damage", lambda _: planted):
         yield
 
 

@@ -127,7 +127,7 @@ def _has_whole(node: NodeProcess, topic: str, first_offset: int) -> bool:
 def is_readable(node: NodeProcess) -> bool:
     """Whether no message of a member lies where its disk is known to be damaged, and what has come is on the disk."""
     assert node.engine is not None
-    replica = node.engine.replica
+    replica = node.engine.log.replica
     if replica.has_staged or replica.committing:
         return False
     return not any(isinstance(each, FetchCopy) for each in replica.repairs.left(replica.state))

@@ -9,7 +9,9 @@ from typing import Any
 from tidings.client.route import Route
 from tidings.client.streams import Streams
 from tidings.node import group as group_module
-from tidings.node.group import GroupEngine
+from tidings.node.engine import AnyEngine, Engine
+from tidings.node.group import Group
+from tidings.node.waiting import WaitingAnswers
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.broker import Broker
 from tidings.protocols.effects import Effect, Persist
@@ -31,10 +33,10 @@ _mutant = partial(mutant, world="cluster")
 
 @_mutant("answer-unconfirmed", "a node answers without making sure that it still leads", CURRENT)
 def _answer_unconfirmed() -> Iterator[None]:
-    def planted(self: GroupEngine, received: Received, effects: list[Effect]) -> None:
-        self._run(effects)
+    def planted(self: WaitingAnswers, received: Received, effects: list[Effect]) -> None:
+        self._engine.run(effects)
 
-    with patched(GroupEngine, "_confirm", lambda _: planted):
+    with patched(WaitingAnswers, "confirm", lambda _: planted):
         yield
 
 
@@ -43,63 +45,64 @@ def _answer_unconfirmed() -> Iterator[None]:
 )
 def _serve_too_early() -> Iterator[None]:
     def make(check_serving: Any) -> Any:
-        def planted(self: GroupEngine) -> None:
+        def planted(self: Group) -> None:
             if self.replica.replica.leads and not self.serving:
                 self.serving = True
-                self.broker = Broker(self.broker.settings, self.state.machine)
-                self.broker.members = self._addresses()
-                self.broker.recovered()
+                engine = self._engine
+                engine.broker = Broker(engine.settings, self.state.machine)
+                engine.broker.members = self.addresses()
+                engine.broker.recovered()
             check_serving(self)
 
         return planted
 
-    with patched(GroupEngine, "_check_serving", make):
+    with patched(Group, "_check_serving", make):
         yield
 
 
 @_mutant("turned-away-is-done", "whoever asked for what was turned away is told that it is done", LOST)
 def _turned_away_is_done() -> Iterator[None]:
     def make(turn_away_all: Any) -> Any:
-        def planted(self: GroupEngine, wanted: list[Persist]) -> None:
+        def planted(self: Group, wanted: list[Persist]) -> None:
             for persist in wanted:
                 request = getattr(persist.origin, "message", None)
                 if isinstance(request, messages.Put):
                     places = tuple(messages.Stored(0) for _ in request.part.targets)
-                    self._reply(persist.origin.peer, messages.PutDone(request.request, places))
+                    self._engine.reply(persist.origin.peer, messages.PutDone(request.request, places))
             turn_away_all(self, wanted)
 
         return planted
 
-    with patched(GroupEngine, "_turn_away_all", make):
+    with patched(Group, "_turn_away_all", make):
         yield
 
 
 @_mutant("silent-follower", "a node that does not lead says nothing to clients", PROGRESS)
 def _silent_follower() -> Iterator[None]:
     def make(reply: Any) -> Any:
-        def planted(self: GroupEngine, peer: object, answer: object) -> None:
+        def planted(self: AnyEngine, peer: object, answer: object) -> None:
             if not isinstance(answer, messages.Elsewhere):
                 reply(self, peer, answer)
 
         return planted
 
-    with patched(GroupEngine, "_reply", make):
+    with patched(Engine, "reply", make):
         yield
 
 
 @_mutant("own-clock", "a leader applies a command by its own clock, and the others by the time of the value", SAME)
 def _own_clock() -> Iterator[None]:
     def make(answer: Any) -> Any:
-        def planted(self: GroupEngine, command: Command, address: int) -> Any:
+        def planted(self: Group, command: Command, address: int) -> Any:
             def make_unpack(unpack: Any) -> Any:
-                return lambda body: (self._now_ms, unpack(body)[1])
+                return lambda body: (self._engine.now_ms, unpack(body)[1])
 
             with patched(group_module, "unpack", make_unpack):
                 return answer(self, command, address)
 
         return planted
 
-    with patched(GroupEngine, "_answer", make):
+    with patched(Group, "_answer", make):
         yield
 
 
@@ -147,11 +150,11 @@ def _streams_stay() -> Iterator[None]:
 @_mutant("forget-contacts", "a node asks only whom its files know, which may be older than whoever leads", PROGRESS)
 def _forget_contacts() -> Iterator[None]:
     def make(send_mate: Any) -> Any:
-        def planted(self: GroupEngine, node: int, message: AnyMessage) -> None:
+        def planted(self: Group, node: int, message: AnyMessage) -> None:
             if node in (self.state.members or self._contacts):
                 send_mate(self, node, message)
 
         return planted
 
-    with patched(GroupEngine, "_send_mate", make):
+    with patched(Group, "_send_mate", make):
         yield

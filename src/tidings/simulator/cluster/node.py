@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.errors import ProtocolError, StorageDamaged, TidingsError
 from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine
 from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer, read_identity, write_mark
 from tidings.node.replicated import BrokerState
 from tidings.node.state import State
@@ -94,13 +94,13 @@ class NodeProcess(DiskProcess):
         except StorageDamaged as error:
             world.watch.violate("recovery equals the acknowledged prefix", f"{self.name} refuses its own disk: {error}")
         self.engine = engine
-        world.note(self.name, f"life {self.life}: {count} records, {engine.replica.applied} slots applied")
+        world.note(self.name, f"life {self.life}: {count} records, {engine.log.replica.applied} slots applied")
         self._plan_round()
         self._tick_after(0, self.life)
 
     def _watch(self, engine: GroupEngine) -> None:
         """Lets the checkers see every slot that is applied, and to what effect; also those of a recovery."""
-        replica, watch = engine.replica, self._world.watch
+        replica, watch = engine.log.replica, self._world.watch
         make_state, apply_slot = replica._make_state, replica._apply
         watch.on_node(self)
 
@@ -142,8 +142,8 @@ class NodeProcess(DiskProcess):
 
     def end(self, how: End) -> None:
         engine = self.engine
-        if engine is not None and engine.replica.commit is not None:
-            self.cut_write(engine.journal, engine.replica.commit)
+        if engine is not None and engine.log.replica.commit is not None:
+            self.cut_write(engine.journal, engine.log.replica.commit)
         if self.is_up:
             self.die(how, f"({how})")
 
@@ -240,7 +240,7 @@ class NodeProcess(DiskProcess):
             for _ in range(len(engine.journal.segments) + 1):
                 address, damaged = engine.journal.scrub(address, engine.journal.size_bytes)
                 for each in damaged:
-                    engine._note_damage(each)
+                    engine.note_damage(each)
 
         self._do(scrub)
 
@@ -316,7 +316,7 @@ class NodeProcess(DiskProcess):
         self._flush(engine)
 
     def _end_commit(self, engine: GroupEngine) -> None:
-        commit = engine.replica.commit
+        commit = engine.log.replica.commit
         assert commit is not None
         engine.journal.write(commit)
         engine.finish_commit(self.clock())

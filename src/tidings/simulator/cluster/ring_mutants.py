@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tidings.node.ring import engine as engine_module
-from tidings.node.ring.engine import RingEngine
+from tidings.node.ring.engine import RingMember
 from tidings.node.ring.leading import Leading
 from tidings.protocols.broker.broker import Adopting
 from tidings.protocols.broker.commands import Adopt
@@ -110,20 +110,20 @@ def _adopt_older() -> Iterator[None]:
         return planted
 
     def make_admit(admit: Any) -> Any:
-        def planted(self: RingEngine, received: Received) -> None:
+        def planted(self: RingMember, received: Received) -> None:
             message: Any = received.message
             client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
-            known = self.state.machine.clients.get(client) if isinstance(client, str) else None
-            if known is None or epoch is None or self.ring is None or self.ring.owns_home(known.name):
+            known = self.group.state.machine.clients.get(client) if isinstance(client, str) else None
+            if known is None or epoch is None or self.ownership is None or self.ownership.owns_home(known.name):
                 admit(self, received)
             elif known.epoch == epoch:
-                self._take(received)
+                self.group.take(received)
             else:
-                self._run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
+                self.engine.run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
 
         return planted
 
-    with patched(transfer, "_adopt", make_adopt), patched(RingEngine, "_admit", make_admit):
+    with patched(transfer, "_adopt", make_adopt), patched(RingMember, "_admit", make_admit):
         yield
 
 

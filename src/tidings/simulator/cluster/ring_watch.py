@@ -8,8 +8,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tidings.node.engine import Engine
-from tidings.node.group import GroupEngine
+from tidings.node.engine import AnyEngine
+from tidings.node.engines import GroupEngine
+from tidings.node.group import Group
 from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey
@@ -194,9 +195,9 @@ class FencedAtOwners(Checker):
 class NothingLostAnywhere(NothingLost):
     """The same for topics that move: the group that has a topic must have all of it."""
 
-    def on_end(self, engine: Engine) -> None:
-        assert isinstance(self.ledger, RingLedger) and isinstance(engine, GroupEngine)
-        group = self.ledger.names[engine._identity.group]
+    def on_end(self, engine: AnyEngine) -> None:
+        assert isinstance(self.ledger, RingLedger) and isinstance(engine.log, Group)
+        group = self.ledger.names[engine.log.identity.group]
         machine = engine.broker.machine
         for name, wanted in self.ledger.topics.items():
             if self.ledger.holder_of(name) != group:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.journal.journal import Journal
-from tidings.node.ring.engine import RingEngine
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings, RingSettings
@@ -142,7 +142,7 @@ class RingWorld(ClusterWorld):
         return False
 
     def _make_node(self, node: NodeProcess, journal: Journal) -> RingEngine:
-        return RingEngine(
+        return ring_engine(
             self.broker_settings,
             self.replica_settings,
             RingSettings(contacts=self._contacts[node.group]),
@@ -194,7 +194,7 @@ class RingWorld(ClusterWorld):
         return self.now_ms - self._waited_ms > SETTLING_MS
 
     def _somebody_waits(self) -> bool:
-        fronts = (node.engine.front for node in self.nodes if isinstance(node.engine, RingEngine))
+        fronts = (node.engine.ring.front for node in self.nodes if node.engine is not None)
         return any(visitor.held for front in fronts for visitor in front.visitors)
 
     def unsettled(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
-from tidings.node.group import GroupEngine
+from tidings.node.engines import GroupEngine
 from tidings.node.replicated import Part, unpack
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
@@ -175,7 +175,7 @@ class ClusterWatch(Watch):
         machine = engine.broker.machine
         if first:
             self._on_state(node, machine)
-        if engine.serving and engine.replica.replica.leads:
+        if engine.log.serving and engine.log.replica.replica.leads:
             for existing in self.histories[node.group].existing[slot]:
                 self.current.on_visible(existing, machine)
 

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from tidings.journal.journal import Journal
+from tidings.node.engines import GroupEngine, group_engine
 from tidings.node.founding import FIRST_SLOT
-from tidings.node.group import GroupEngine
 from tidings.node.identity import Identity
 from tidings.protocols.multipaxos.joining import Member
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings, ReplicaSettings
@@ -103,7 +103,7 @@ class ClusterWorld(PopulatedWorld):
         return nodes
 
     def _make_member(self, node: NodeProcess, journal: Journal) -> GroupEngine:
-        return GroupEngine(self.broker_settings, self.replica_settings, node.identity, journal, node.disk, self.random)
+        return group_engine(self.broker_settings, self.replica_settings, node.identity, journal, node.disk, self.random)
 
     def carry(self, node: NodeProcess, peer: Any, frames: Frames) -> None:
         """Takes what a node sends to a peer: a node of some kind, or the connection of a client."""
@@ -118,7 +118,7 @@ class ClusterWorld(PopulatedWorld):
     @property
     def serving(self) -> list[NodeProcess]:
         """The nodes that take themselves for leaders."""
-        return [node for node in self.nodes if node.engine is not None and node.engine.serving]
+        return [node for node in self.nodes if node.engine is not None and node.engine.log.serving]
 
     def pick(self, choice: int) -> NodeProcess:
         """The node that a number chooses, or one that leads."""
@@ -205,7 +205,7 @@ class ClusterWorld(PopulatedWorld):
 
     def _all_the_same(self) -> bool:
         return all(
-            node.engine is not None and node.engine.replica.applied == self.watch.histories[node.group].next_slot
+            node.engine is not None and node.engine.log.replica.applied == self.watch.histories[node.group].next_slot
             for node in self.nodes
         )
 
@@ -262,7 +262,7 @@ class ClusterWorld(PopulatedWorld):
         numbers = sorted(node.identity.number for node in nodes)
         if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
-        leaders = [node.engine for node in nodes if node.engine is not None and node.engine.serving]
+        leaders = [node.engine.log for node in nodes if node.engine is not None and node.engine.log.serving]
         return any(leader.changes.is_settled and sorted(leader.voters) == numbers for leader in leaders)
 
     def _on_calm(self) -> None:

@@ -20,9 +20,9 @@ from tidings.client.operations import Operation
 from tidings.client.serving import Service
 from tidings.errors import Unavailable
 from tidings.message import Message
+from tidings.node.engines import RingEngine
 from tidings.node.identity import Identity
 from tidings.node.replicated import BrokerState
-from tidings.node.ring.engine import RingEngine
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
@@ -143,16 +143,17 @@ class ServiceWorld(PopulatedWorld):
         return nodes
 
     def leader_of(self, group: Sequence[ServiceNode]) -> ServiceNode | None:
-        return next((node for node in group if node.engine is not None and node.engine.serving), None)
+        return next((node for node in group if node.engine is not None and node.engine.log.serving), None)
 
     def is_whole(self) -> bool:
         """Whether every group has a leader and owns something, and nothing is without an owner."""
         arcs: list[Arc] = []
         for group in self.groups:
             leader = self.leader_of(group)
-            if leader is None or leader.engine is None or leader.engine.ring is None or not leader.engine.ring.arcs:
+            owned = leader.engine.ring.ownership if leader is not None and leader.engine is not None else None
+            if owned is None or not owned.arcs:
                 return False
-            arcs += leader.engine.ring.arcs
+            arcs += owned.arcs
         return joined(arcs) == (WHOLE,)
 
     def send_to_node(self, sender: ServiceNode, address: str, frames: list[bytes]) -> None:
@@ -329,18 +330,20 @@ def states(world: ServiceWorld) -> list[GroupState]:
 
 def _state(group: Sequence[ServiceNode], load: ServiceLoad) -> GroupState:
     engines = [node.engine for node in group if node.engine is not None]
-    best = max(engines, key=lambda engine: engine.replica.applied)
+    best = max(engines, key=lambda engine: engine.log.replica.applied)
     same = [engine for engine in engines if _held(engine) == _held(best)]
-    owned = sum(best.ring is not None and best.ring.owns_topic(topic) for topic in load.topics)
-    return GroupState(group[0].identity.group.hex(), len(group), len(same), best.replica.applied, owned)
+    ownership = best.ring.ownership
+    owned = sum(ownership is not None and ownership.owns_topic(topic) for topic in load.topics)
+    return GroupState(group[0].identity.group.hex(), len(group), len(same), best.log.replica.applied, owned)
 
 
 def _held(engine: RingEngine) -> object:
     """What replicas have to have in common."""
-    state = engine.replica.state
+    state = engine.log.replica.state
     assert isinstance(state, BrokerState)
     ends = {topic: (known.first_offset, known.next_offset) for topic, known in state.machine.topics.items()}
-    return engine.replica.applied, engine.ring.arcs if engine.ring is not None else None, ends
+    owned = engine.ring.ownership
+    return engine.log.replica.applied, owned.arcs if owned is not None else None, ends
 
 
 def _require(condition: bool, otherwise: str) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidings.journal.journal import Journal
+from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
-from tidings.node.ring.engine import RingEngine
 from tidings.protocols.ring.handover_messages import HandoverMessage
 from tidings.protocols.ring.messages import (
     AskWord,
@@ -72,7 +72,7 @@ class ServiceNode:
     def start(self) -> None:
         self.life += 1
         self._round_planned = False
-        self.engine = RingEngine(
+        self.engine = ring_engine(
             BrokerSettings(),
             ReplicaSettings(),
             self._ring,
@@ -130,7 +130,7 @@ class ServiceNode:
         self._flush(engine)
 
     def _end_commit(self, engine: RingEngine) -> None:
-        commit = engine.replica.commit
+        commit = engine.log.replica.commit
         assert commit is not None
         engine.journal.write(commit)
         engine.finish_commit(self.clock())
