@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import tidings
 from tests.integration.conftest import EmbeddedHouse, House, ServedHouse
+from tests.integration.folder_faults import contents
 from tidings.cli import main
 from tidings.exchange.exporting import export
 
@@ -199,3 +202,65 @@ def _broker(doctor: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, 
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"broker"' in line]
     found: dict[str, str] = row
     return found
+
+
+# Beneath a broker that runs.
+
+
+def segments(house: House) -> list[Path]:
+    return sorted(house.data.glob("*.journal"))
+
+
+def test_a_segment_that_is_cut_beneath_a_broker_is_damage_and_all_else_goes_on(build: Callable[..., House]) -> None:
+    house = filled(build)
+    bus = house.connect("ann")
+    with segments(house)[2].open("r+b") as file:
+        file.truncate(5_000)
+    got: list[bytes] = []
+    at, errors = 0, 0
+    while at < COUNT:
+        try:
+            for found in read(bus, at):
+                got.append(found)
+                at += 1
+        except tidings.StorageDamaged as error:
+            assert segments(house)[2].name in str(error)
+            errors += 1
+            at += 1
+    assert errors > 0
+    assert got == [value(number) for number in range(COUNT) if value(number) in got]
+    assert len(got) + errors == COUNT
+    assert bus.put("news", b"more").offset == COUNT
+    if isinstance(house, ServedHouse):
+        assert house.broker.stop() == 0
+
+
+def test_a_segment_that_is_removed_beneath_a_broker_does_not_stop_it(build: Callable[..., House]) -> None:
+    house = filled(build)
+    bus = house.connect("ann")
+    removed = segments(house)[2]
+    removed.unlink()
+    got: list[bytes] = []
+    with contextlib.suppress(tidings.StorageDamaged):
+        got.extend(read(bus, 0))
+    assert got == [value(number) for number in range(len(got))]
+    assert bus.put("news", b"more").offset == COUNT
+
+
+def test_a_folder_that_is_moved_beneath_a_broker_stays_its_own(build: Callable[..., House]) -> None:
+    """F1: what comes to stand at its path is another folder, and is not written to."""
+    house = filled(build)
+    bus = house.connect("ann")
+    moved = house.data.with_name("moved")
+    house.data.rename(moved)
+    shutil.copytree(moved, house.data, ignore=shutil.ignore_patterns("topics"))
+    copied = contents(house.data)
+    for number in range(COUNT):
+        bus.put("news", b"later %03d " % number * 100)
+    assert len(list(moved.glob("*.journal"))) > len(segments(house)) + 1
+    house.close()
+    after = contents(house.data)
+    assert {name: after[name] for name in copied} == copied
+    assert set(after) - set(copied) <= {"positions", "topics"}
+    with tidings.open(moved) as again:
+        assert len(list(read(again, 0))) == 2 * COUNT

@@ -10,6 +10,7 @@ Segments that were sealed without sums are walked through when they are first re
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from zlib_ng.zlib_ng import crc32
@@ -69,15 +70,13 @@ class Checked:
         if start <= position and position + size <= start + len(piece):
             return piece[position - start : position - start + size]
         start, blocks = first * BLOCK_BYTES, self._blocks
-        data = self._fetch(start, min((last + 1) * BLOCK_BYTES, blocks.size))
+        data, mapped = self._fetch(start, min((last + 1) * BLOCK_BYTES, blocks.size))
         # Only what stays in memory need not be checked again; and a block that grows has another sum each time.
-        lasting = 0 if self._view is None else block_count(blocks.size) if self.sealed else len(blocks.sums)
+        lasting = 0 if not mapped else block_count(blocks.size) if self.sealed else len(blocks.sums)
         if len(self._good) < lasting:
             self._good.extend(bytes(lasting - len(self._good)))
         bad: dict[int, int] = {}
         for number in range(first, last + 1):
-            if number < lasting and self._good[number]:
-                continue
             found = crc32(data[number * BLOCK_BYTES - start : (number + 1) * BLOCK_BYTES - start])
             if found != self._sum(number):
                 bad[number] = found
@@ -86,11 +85,10 @@ class Checked:
         if self._disk.remote and not bad:
             self._piece = (start, data)
         data = data[position - start : position - start + size]
-        return self._read_around(position, data, bad) if bad else data
+        return self._read_around(position, size, data, bad) if bad else data
 
-    def _read_around(self, position: int, data: memoryview, bad: dict[int, int]) -> memoryview:
+    def _read_around(self, position: int, size: int, data: memoryview, bad: dict[int, int]) -> memoryview:
         """Bytes of blocks that are not as they were written, unless they belong to what is damaged in them."""
-        size = len(data)
         if any(self._seen.get(number) != found for number, found in bad.items()):
             data = self._walk()[position : position + size]
         address = self._base_address + position
@@ -101,12 +99,18 @@ class Checked:
 
     def _walk(self) -> memoryview:
         """Looks at every record, and takes note of what is damaged."""
-        view = self._disk.map(self._name)[: self._blocks.size]
+        size = self._blocks.size
+        try:
+            view = self._disk.map(self._name)[:size]
+        except StorageDamaged:  # It is gone.
+            view = memoryview(b"")
         if not self._disk.remote:
             self._view, self._good = view, bytearray()
         self._spans = list(check(view, self._base_address))
+        if len(view) < size:
+            self._spans.append(Span(self._base_address + len(view), self._base_address + size))
         self._seen = {}
-        for number in range(block_count(len(view))):
+        for number in range(block_count(size)):
             found = crc32(view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES])
             if found != self._sum(number):
                 self._seen[number] = found
@@ -143,13 +147,22 @@ class Checked:
         """Lets go of the file: whoever holds a slice of it keeps it alive."""
         self._view, self._good = None, bytearray()
 
-    def _fetch(self, start: int, end: int) -> memoryview:
-        if self._disk.remote:
-            return self._disk.read_at(self._name, start, end - start)
+    def _fetch(self, start: int, end: int) -> tuple[memoryview, bool]:
+        """What is to be checked, and whether it lies in mapped memory, so that it stays as it is found to be.
+
+        It is read in any case: to touch in memory what somebody has cut off, or what the disk cannot read, would end
+        the process.
+        """
+        data = self._disk.read_at(self._name, start, end - start)
+        if self._disk.remote or len(data) < end - start:
+            return data, False
+        if self._view is None or len(self._view) < end:
+            with contextlib.suppress(StorageDamaged):
+                self._view = self._disk.map(self._name)
+                if self.sealed:  # One that grows is mapped again and again; the disk sees to it that it is the same.
+                    self._good = bytearray()
         view = self._view
-        if view is None or len(view) < end:
-            view = self._view = self._disk.map(self._name)
-        return view[start:end]
+        return (data, False) if view is None or len(view) < end else (view[start:end], True)
 
     def _sum(self, number: int) -> int:
         sums = self._blocks.sums

@@ -22,18 +22,17 @@ one thread which may be another; `remove` by either, for files that the other on
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tidings.descriptors import insist, open_file
-from tidings.errors import StorageError
+from tidings.errors import StorageDamaged, StorageError
+from tidings.journal.directory import Directory, OpenFiles
 from tidings.journal.folder import (
     BROKER,
     FOLDER_NAME,
@@ -51,7 +50,6 @@ Buffer = bytes | memoryview
 
 HOUSEKEEPING = frozenset({LOCK_NAME, FOLDER_NAME, MARK_NAME, RESERVE_NAME, FOLDER_NAME + TEMPORARY_SUFFIX})
 """Files of the folder itself, which are nobody else's business."""
-DESCRIPTORS_MAX = 4
 ALLOCATED_BYTES = 1024 * 1024
 """Room made ahead of a file's end. A sync then has no new size to write down, and takes a quarter less time."""
 SMALL_BYTES_MAX = 16 * 1024
@@ -153,40 +151,6 @@ class LocalDisk(Disk, Protocol):
         """Gives a file that is on disk another name, atomically, in place of one that had it."""
 
 
-class _Descriptors:
-    """Open files of a folder by name, the least recently opened one closed to make room for another."""
-
-    def __init__(self, folder: Path, flags: int) -> None:
-        self._folder = folder
-        self._flags = flags
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, name: str) -> int:
-        descriptor = self._open.get(name)
-        if descriptor is None:
-            with self._lock:
-                if len(self._open) == DESCRIPTORS_MAX:
-                    os.close(self._open.popitem(last=False)[1])
-                descriptor = self._open[name] = open_file(self._folder / name, self._flags)
-        return descriptor
-
-    def drop(self, name: str) -> None:
-        with self._lock:
-            descriptor = self._open.pop(name, None)
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def close(self) -> None:
-        for name in list(self._open):
-            self.drop(name)
-
-    def abandon(self) -> None:
-        """The same in the child of a fork, where a thread that is not there may have the lock."""
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-
 class RealDisk:
     """A folder of the file system, locked before or now. Made if missing; refused if another process has it open."""
 
@@ -203,10 +167,12 @@ class RealDisk:
         except OSError as error:
             self.home.close()
             raise _failed(MARK_NAME, error) from error
-        self._reserve = Reserve(self._folder, reserve_bytes)
+        self._reserve = Reserve(self._folder, reserve_bytes, self._directory.descriptor)
         # Writers and readers are two threads: with a table each, neither closes under the other.
-        self._writers = _Descriptors(self._folder, os.O_WRONLY)
-        self._readers = _Descriptors(self._folder, os.O_RDONLY)
+        self._writers = OpenFiles(self._directory, os.O_WRONLY)
+        self._readers = OpenFiles(self._directory, os.O_RDONLY)
+        self._inodes: dict[str, int] = {}
+        """Of the segments that are written to."""
         self._sizes: dict[str, int] = {}
         self._allocated: dict[str, int] = {}
         """How large the files are that have room made ahead."""
@@ -223,15 +189,15 @@ class RealDisk:
             self._reserve.restock()
 
     def names(self) -> list[str]:
-        return _names(self._folder)
+        return _names(self._directory)
 
     def size(self, name: str) -> int:
         size = self._sizes.get(name)
-        return os.stat(self._folder / name).st_size if size is None else size
+        return self._directory.stat(name).st_size if size is None else size
 
     def create(self, name: str) -> None:
         try:
-            os.close(open_file(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            os.close(self._directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except OSError as error:
             raise _full_or_failed(name, error) from error
         self._sync_directory()
@@ -241,6 +207,7 @@ class RealDisk:
         slot = _segment_slot(name)
         if slot is not None:
             try:
+                self._check_there(name)
                 self._mark.set_written(slot, self._sizes[name])
             except OSError as error:
                 raise _failed(MARK_NAME, error) from error
@@ -288,9 +255,22 @@ class RealDisk:
             os.fdatasync(self._writers.of(name))
             slot = _segment_slot(name)
             if slot is not None:
+                self._check_there(name)
                 self._mark.set(slot, self.size(name))
         except OSError as error:
             raise _failed(name, error) from error
+
+    def _check_there(self, name: str) -> None:
+        """What goes into a file that somebody has removed, or put another one in the place of, is not stored."""
+        inode = self._inodes.get(name)
+        if inode is None:
+            inode = self._inodes[name] = os.fstat(self._writers.of(name)).st_ino
+        try:
+            there = self._directory.stat(name).st_ino == inode
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise SyncFailed(f"{name} was removed or replaced while it was in use: look after the folder")
 
     def durable_size(self, name: str) -> int:
         return self._mark.due if self._mark.slot == _segment_slot(name) else 0
@@ -317,17 +297,17 @@ class RealDisk:
         self._sizes[name] = size
 
     def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        temporary = self._folder / (name + TEMPORARY_SUFFIX)
+        temporary, directory = name + TEMPORARY_SUFFIX, self._directory
         try:
-            descriptor = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            descriptor = directory.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 _write_all(descriptor, buffers, 0, sum(map(len, buffers)))
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.rename(temporary, self._folder / name)
+            directory.rename(temporary, name)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            directory.unlink(temporary)
             if error.errno in FULL_ERRORS and self._reserve.release():
                 self.replace(name, buffers)
                 return
@@ -340,33 +320,42 @@ class RealDisk:
     def rename(self, name: str, new_name: str) -> None:
         self._lower_mark(new_name, 0)
         self._forget(name)
-        os.rename(self._folder / name, self._folder / new_name)
+        self._directory.rename(name, new_name)
         self._forget(new_name)
         self._sync_directory()
 
     def remove(self, name: str) -> None:
         self._lower_mark(name, 0)
         self._forget(name)
-        os.unlink(self._folder / name)
+        self._directory.unlink(name)
         self._sync_directory()
 
     def read_at(self, name: str, position: int, size: int) -> memoryview:
         written = self._sizes.get(name)
         if written is not None:
             size = max(0, min(size, written - position))
-        return memoryview(os.pread(self._readers.of(name), size, position))
+        return self._readers.read(name, position, size)
 
     def map(self, name: str) -> memoryview:
-        size = self.size(name)
-        if size == 0:  # An empty file cannot be mapped.
-            return memoryview(b"")
-        return insist(lambda: _map(self._folder / name, size))
+        try:
+            descriptor = self._directory.open(name, os.O_RDONLY)
+            try:
+                # It has less if somebody has cut it: what is beyond the end of a file must not be touched in memory.
+                size = min(os.fstat(descriptor).st_size, self._sizes.get(name, 1 << 62))
+                # An empty file cannot be mapped.
+                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise StorageDamaged(f"The file {name} is missing.") from error
+        except OSError as error:
+            raise StorageDamaged(f"The file {name} cannot be read ({error.strerror}).") from error
 
     def whereabouts(self, name: str) -> Whereabouts | None:
         found = self._found.get(name)
         if found is None:
             try:
-                stat = os.stat(self._folder / name)
+                stat = self._directory.stat(name)
             except OSError:
                 return None
             found = self._found[name] = Whereabouts(str(self._folder / name), stat.st_dev, stat.st_ino)
@@ -377,7 +366,8 @@ class RealDisk:
 
     def close(self) -> None:
         for name in self._allocated:
-            os.truncate(self._folder / name, self._sizes[name])
+            with contextlib.suppress(OSError):  # Room that was made ahead may stay: the next start knows it.
+                os.ftruncate(self._writers.of(name), self._sizes[name])
         self._writers.close()
         self._readers.close()
         self._mark.close()
@@ -399,13 +389,14 @@ class RealDisk:
     def _forget(self, name: str) -> None:
         self._writers.drop(name)
         self._readers.drop(name)
+        self._inodes.pop(name, None)
         self._sizes.pop(name, None)
         self._allocated.pop(name, None)
         self._found.pop(name, None)
 
     def _sync_directory(self) -> None:
         try:
-            os.fsync(self._directory)
+            self._directory.sync()
         except OSError as error:
             raise _failed(str(self._folder), error) from error
 
@@ -433,37 +424,33 @@ class ReadFolder:
         self._folder = Path(folder)
         note = read_folder(self._folder)
         self.salt = note.salt if note is not None else 0
-        self._readers = _Descriptors(self._folder, os.O_RDONLY)
+        self._directory = Directory(self._folder)
+        self._readers = OpenFiles(self._directory, os.O_RDONLY)
 
     def names(self) -> list[str]:
         """The files that are there, sorted."""
-        return _names(self._folder)
+        return _names(self._directory)
 
     def size(self, name: str) -> int:
         """How many bytes a file has."""
-        return os.stat(self._folder / name).st_size
+        return self._directory.stat(name).st_size
 
     def read_at(self, name: str, position: int, size: int) -> memoryview:
         """The bytes of a file from `position` on, as many of `size` as there are."""
-        return memoryview(os.pread(self._readers.of(name), size, position))
+        return self._readers.read(name, position, size)
 
     def map(self, name: str) -> memoryview:
         """All of a file, as it is now."""
-        return memoryview((self._folder / name).read_bytes())
+        return self.read_at(name, 0, self.size(name))
 
     def close(self) -> None:
         """Closes its files."""
         self._readers.close()
+        self._directory.close()
 
 
-def _names(folder: Path) -> list[str]:
-    entries = insist(lambda: list(os.scandir(folder)))
-    return sorted(entry.name for entry in entries if entry.is_file() and entry.name not in HOUSEKEEPING)
-
-
-def _map(path: Path, size: int) -> memoryview:
-    with open(path, "rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+def _names(directory: Directory) -> list[str]:
+    return [name for name in directory.names() if name not in HOUSEKEEPING]
 
 
 @lru_cache(maxsize=64)

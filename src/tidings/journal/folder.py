@@ -31,6 +31,7 @@ import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import InvalidRequest, StorageDamaged, StorageError, Unavailable
+from tidings.journal.directory import Directory
 from tidings.journal.notes import encode_note, parse_note
 
 LOCK_NAME = "lock"
@@ -94,7 +95,8 @@ class Folder:
         self.path = path
         accepted = (role, *_GROWS_FROM[role]) if grows else (role,)
         self._check_role(accepted)  # Also of a folder in use: to stop its owner would not help.
-        self.directory, self._lock = _lock(path)
+        directory, self._lock = _lock(path)
+        self.directory = Directory(path, directory)
         try:
             self._check_role(accepted)
             self._is_new = False
@@ -119,7 +121,7 @@ class Folder:
             self._is_new = True
             return FolderNote(role_of(self.path) or role, os.urandom(16), 0, 0)
         begun = os.fstat(self._lock).st_size or found.begun
-        if begun and not (self.path / INVENTORY_NAME).exists():
+        if begun and not self.directory.has(INVENTORY_NAME):
             raise StorageDamaged(f"The file {INVENTORY_NAME} is missing from {self.path}.")
         return found
 
@@ -129,14 +131,14 @@ class Folder:
             if self._is_new:
                 self.note = self._write(self.note.role, self.note.id)
                 self._is_new = False
-            elif (self.path / INVENTORY_NAME).exists():
+            elif self.directory.has(INVENTORY_NAME):
                 self._write_word()  # Somebody may have removed `lock`.
         except BaseException:
             self.close()
             raise
 
     def _check_unbegun(self) -> None:
-        if os.fstat(self._lock).st_size or (self.path / INVENTORY_NAME).exists():
+        if os.fstat(self._lock).st_size or self.directory.has(INVENTORY_NAME):
             raise StorageDamaged(
                 f"The file {FOLDER_NAME} is missing from {self.path}, and with it perhaps others: restore the folder "
                 "from a copy, or give a member of a group an empty one."
@@ -156,7 +158,20 @@ class Folder:
     @property
     def is_copy(self) -> bool:
         """Whether this folder was copied from the one that its note was written for."""
-        return not self.note.is_of(_birth(self.path / FOLDER_NAME))
+        return not self.note.is_of(self._birth(FOLDER_NAME))
+
+    def _birth(self, name: str) -> tuple[int, int]:
+        """What a copy of a file does not have: its inode, and the inode's generation, 0 where nobody tells it."""
+        descriptor = self.directory.open(name, os.O_RDONLY)
+        try:
+            answer = fcntl.ioctl(descriptor, _GET_VERSION, bytes(8))
+            generation = struct.unpack("<I", answer[:4])[0]
+        except OSError:
+            generation = 0
+        finally:
+            inode = os.fstat(descriptor).st_ino
+            os.close(descriptor)
+        return inode, generation
 
     def grow(self, role: str) -> None:
         """The folder has another role from now on, and belongs to this disk."""
@@ -168,24 +183,24 @@ class Folder:
         self.note = self._write(self.note.role, self.note.id, self.note.begun)
 
     def _write(self, role: str, folder_id: bytes, begun: bool = False) -> FolderNote:
-        temporary = self.path / (FOLDER_NAME + TEMPORARY_SUFFIX)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        temporary = FOLDER_NAME + TEMPORARY_SUFFIX
+        descriptor = self.directory.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            note = FolderNote(role, folder_id, *_birth(temporary), begun)
+            note = FolderNote(role, folder_id, *self._birth(temporary), begun)
             os.write(descriptor, encode_note(FOLDER_NAME, 0, msgspec.msgpack.encode(note)))
             os.fsync(descriptor)
         except OSError as error:
             raise StorageError(f"The folder {self.path} cannot be written to ({error.strerror}).") from error
         finally:
             os.close(descriptor)
-        temporary.rename(self.path / FOLDER_NAME)
-        os.fsync(self.directory)
+        self.directory.rename(temporary, FOLDER_NAME)
+        self.directory.sync()
         return note
 
     def close(self) -> None:
         """Drops the locks."""
         os.close(self._lock)
-        os.close(self.directory)
+        self.directory.close()
 
 
 def read_folder(path: Path) -> FolderNote | None:
@@ -226,20 +241,6 @@ def wrong_role(path: Path, owner: str | None) -> InvalidRequest:
         f"{path} belongs to {_OWNERS[owner or BROKER]}: start that with `tidings serve --data {path}`, or name another "
         "folder."
     )
-
-
-def _birth(path: Path) -> tuple[int, int]:
-    """What a copy of a file does not have: its inode, and the inode's generation, 0 where nobody tells it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        answer = fcntl.ioctl(descriptor, _GET_VERSION, bytes(8))
-        generation = struct.unpack("<I", answer[:4])[0]
-    except OSError:
-        generation = 0
-    finally:
-        inode = os.fstat(descriptor).st_ino
-        os.close(descriptor)
-    return inode, generation
 
 
 def _lock(path: Path) -> tuple[int, int]:

@@ -24,8 +24,9 @@ SMALL_WRITE_BYTES_MAX = 256 * 1024
 class Reserve:
     """The reserve of one folder."""
 
-    def __init__(self, path: Path, size_bytes: int) -> None:
-        self._path = path / RESERVE_NAME
+    def __init__(self, path: Path, size_bytes: int, directory: int | None = None) -> None:
+        self._path = str(path / RESERVE_NAME) if directory is None else RESERVE_NAME
+        self._directory = directory
         self._size_bytes = size_bytes
         self.short = False
         """Whether there is none: the disk was full, and is still."""
@@ -38,7 +39,7 @@ class Reserve:
             return False
         self.short = True
         with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+            os.unlink(self._path, dir_fd=self._directory)
         return True
 
     def restock(self) -> None:
@@ -48,13 +49,13 @@ class Reserve:
         self._tried_at = time.monotonic()
         descriptor = -1
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=self._directory)
             os.posix_fallocate(descriptor, 0, self._size_bytes)
             self.short = False
         except OSError:
             self.short = True
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                os.unlink(self._path, dir_fd=self._directory)
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -63,4 +64,4 @@ class Reserve:
         """Gives the room back."""
         if not self.short:
             with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
+                os.unlink(self._path, dir_fd=self._directory)

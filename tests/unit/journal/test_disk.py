@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 
-from tidings.errors import StorageError, Unavailable
+from tidings.errors import StorageDamaged, StorageError, Unavailable
+from tidings.journal.directory import DESCRIPTORS_MAX
 from tidings.journal.disk import (
     ALLOCATED_BYTES,
     BUFFERS_PER_WRITE_MAX,
-    DESCRIPTORS_MAX,
     SMALL_BYTES_MAX,
     ZEROS,
     Disk,
@@ -237,4 +237,29 @@ class TestRealFaults:
         (tmp_path / "a").symlink_to("/dev/null")
         with pytest.raises(SyncFailed, match="did not keep a"):
             disk.sync("a")
+        disk.close()
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    @pytest.mark.parametrize("synced", [False, True])
+    def test_nothing_counts_as_stored_in_a_file_that_somebody_took_away(
+        self, synced: bool, replaced: bool, tmp_path: Path
+    ) -> None:
+        disk, name = RealDisk(tmp_path), "00000000000000000000.journal"
+        disk.create(name)
+        disk.commit(name, [b"before"])
+        copy = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        if replaced:
+            (tmp_path / name).write_bytes(copy)
+        with pytest.raises(SyncFailed, match=f"{name} was removed or replaced while it was in use"):
+            (disk.commit if synced else disk.append)(name, [b"after"])
+        disk.close()
+
+    def test_what_cannot_be_read_is_read_as_nothing(self, tmp_path: Path) -> None:
+        disk = RealDisk(tmp_path)
+        (tmp_path / "a folder").mkdir()
+        assert bytes(disk.read_at("missing", 0, 10)) == b""
+        assert bytes(disk.read_at("a folder", 0, 10)) == b""
+        with pytest.raises(StorageDamaged, match="missing"):
+            disk.map("missing")
         disk.close()

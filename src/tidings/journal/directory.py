@@ -1,0 +1,111 @@
+"""The directory of a folder, held by its descriptor.
+
+A path may come to lead elsewhere while a broker runs: somebody moves its folder away, and a copy, an older one or
+another broker's comes to stand in its place. Whoever went by the path then would write its next segment into that
+folder. So everything is done in the directory that was opened, and locked, at the start, wherever it is by now.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from tidings.descriptors import insist
+
+FILE_MODE = 0o644
+DESCRIPTORS_MAX = 4
+
+
+class Directory:
+    """An open directory. `descriptor` is closed by `close`."""
+
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if descriptor is None else descriptor
+
+    def open(self, name: str, flags: int) -> int:
+        """Opens a file, with a descriptor that is kept for the journal."""
+        return insist(lambda: os.open(name, flags, FILE_MODE, dir_fd=self.descriptor))
+
+    def names(self) -> list[str]:
+        """Its files, sorted."""
+        # With a descriptor of its own: two threads must not read on from where the other one has come to.
+        descriptor = self.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(descriptor) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
+        finally:
+            os.close(descriptor)
+
+    def stat(self, name: str) -> os.stat_result:
+        """What the file system says of a file."""
+        return os.stat(name, dir_fd=self.descriptor)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            self.stat(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives a file another name."""
+        os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
+    def unlink(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        try:
+            os.unlink(name, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return
+
+    def sync(self) -> None:
+        """Brings its entries onto the disk."""
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Lets go of it, and of its lock."""
+        os.close(self.descriptor)
+
+
+class OpenFiles:
+    """Open files of a directory by name, the least recently opened one closed to make room for another."""
+
+    def __init__(self, directory: Directory, flags: int) -> None:
+        self._directory = directory
+        self._flags = flags
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, name: str) -> int:
+        descriptor = self._open.get(name)
+        if descriptor is None:
+            with self._lock:
+                if len(self._open) == DESCRIPTORS_MAX:
+                    os.close(self._open.popitem(last=False)[1])
+                descriptor = self._open[name] = self._directory.open(name, self._flags)
+        return descriptor
+
+    def drop(self, name: str) -> None:
+        with self._lock:
+            descriptor = self._open.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.drop(name)
+
+    def abandon(self) -> None:
+        """The same in the child of a fork, where a thread that is not there may have the lock."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def read(self, name: str, position: int, size: int) -> memoryview:
+        """What can be read: of a file that is gone, and of a place that the disk cannot read, nothing."""
+        try:
+            return memoryview(os.pread(self.of(name), size, position))
+        except OSError:
+            return memoryview(b"")
