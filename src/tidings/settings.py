@@ -32,6 +32,14 @@ def _require(condition: bool, sentence: str) -> None:
         raise InvalidRequest(sentence)
 
 
+def check_reachable(address: str) -> None:
+    """InvalidRequest if an address is not one at which others could reach a node."""
+    _require(
+        len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
+        f"The address {address!r} is not one at which a node can be reached: write tcp://HOST:PORT.",
+    )
+
+
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits and policies of the broker's state machine. All replicas of a group share them."""
 
@@ -436,10 +444,7 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for address in (*self.group, *self.join, *([self.advertise] if self.advertise is not None else [])):
-            _require(
-                len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
-                f"The member's address {address!r} is not one that others can reach: write tcp://HOST:PORT.",
-            )
+            check_reachable(address)
         _require(len(set(self.group)) == len(self.group), "A founder is named twice in --group: name each once.")
         _require(
             len(self.group) in (0, 1, 3, 5),
@@ -459,10 +464,7 @@ class RingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for address in self.contacts:
-            _require(
-                len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
-                f"The node's address {address!r} is not one that can be reached: write tcp://HOST:PORT.",
-            )
+            check_reachable(address)
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -534,4 +536,4 @@ def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"A setting of [{table}] is wrong: {error}.") from error
+        raise InvalidRequest(f"A setting of [{table}] is wrong: {str(error).removesuffix('.')}.") from error

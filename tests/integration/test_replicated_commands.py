@@ -59,8 +59,33 @@ def test_a_broker_that_stands_alone_is_its_only_member(tmp_path: Path) -> None:
         assert (status.returncode, status.stdout.splitlines()[0]) == (0, "a broker alone")
         refused = group("remove", "1", "--bus", alone.public)
         assert (refused.returncode, "stands alone" in refused.stderr) == (1, True)
+        itself = group("add", alone.public.removeprefix("tcp://"), "--bus", alone.public)
+        assert (itself.returncode, f"{alone.public} is the broker that you ask" in itself.stderr) == (1, True)
     finally:
         alone.kill()
+
+
+def test_whom_a_change_is_about_and_who_is_asked_have_to_be_right() -> None:
+    for member, sentence in (
+        ("nowhere", "'tcp://nowhere' is not one at which a node can be reached"),
+        ("", "'tcp://' is not one at which a node can be reached"),
+        ("3", "A node that is to be added has no number yet"),
+    ):
+        said = group("add", member, "--bus", free_address())
+        assert (said.returncode, sentence in said.stderr) == (1, True), said.stderr
+    nobody = free_address()
+    said = group("remove", "3", "--bus", nobody, "--timeout", "0.5")
+    assert (said.returncode, said.stderr) == (1, f"No member answers at {nobody}: are they running there?\n")
+
+
+def test_a_node_that_asks_to_be_taken_in_says_how_it_is(tmp_path: Path) -> None:
+    with ReplicaGroup(tmp_path, size=1) as members:
+        node = Node(tmp_path / "new", free_address(), "--into", members.address)
+        node.launch()
+        try:
+            assert f"`tidings group add {node.public} --bus {members.address}`" in wait_for("its word", node.hear)
+        finally:
+            node.kill()
 
 
 def test_a_group_with_keys(tmp_path: Path) -> None:

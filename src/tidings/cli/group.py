@@ -13,7 +13,7 @@ from tidings.cli import quantities, watching
 from tidings.cli.output import harmless, print_json
 from tidings.errors import InvalidRequest
 from tidings.protocols.broker import messages, operators
-from tidings.settings import NodeSettings
+from tidings.settings import NodeSettings, check_reachable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,24 +67,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tidings.ring.asking import Asking
+    from tidings.ring.asking import Asking, spelled
 
     members = Asking(arguments.bus.split(","), curve(arguments))
     if arguments.action == "status":
         return _status(arguments, members)
     if arguments.member is None:
         raise InvalidRequest(f"`tidings group {arguments.action}` needs a member: give its address.")
-    if arguments.action == "add":
-        request: messages.AnyRequest = operators.AddMember(1, arguments.member)
-    else:
-        request = operators.RemoveMember(1, arguments.member)
+    member = arguments.member.strip()
+    if not member.isdecimal():
+        member = spelled(member)
+        check_reachable(member)
+    elif arguments.action == "add":
+        raise InvalidRequest(f"A node that is to be added has no number yet: give its address instead of {member}.")
+    kind = operators.AddMember if arguments.action == "add" else operators.RemoveMember
+    request: messages.AnyRequest = kind(1, member)
     advice = "see `tidings group status`, and try again."
     found = members.ask_leader(request, operators.Members, arguments.timeout, advice)
     if arguments.json:
         print_json(_fields(found, {}))
     else:
         done = "votes now" if arguments.action == "add" else "may be switched off now"
-        print(f"{harmless(arguments.member)} {done}; the group has {len(found.members)} members")
+        print(f"{harmless(member)} {done}; the group has {len(found.members)} members")
     return 0
 
 

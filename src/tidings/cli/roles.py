@@ -15,21 +15,24 @@ import msgspec
 from tidings.errors import InvalidRequest
 from tidings.journal.folder import BROKER, MEMBER, RING, role_of, wrong_role
 from tidings.ring.asking import ANSWER_SECONDS, is_in_ring
-from tidings.settings import GroupSettings, RingSettings
+from tidings.settings import GroupSettings, NodeSettings, RingSettings
 
 
 def decide(
-    data: Path | None, begins: bool, group: GroupSettings, ring: RingSettings, keys: str | None = None
+    data: Path | None, begins: bool, group: GroupSettings, ring: RingSettings, node: NodeSettings
 ) -> tuple[str, GroupSettings]:
     """The role of a server, and where its group is; InvalidRequest if its folder has another role.
 
     `begins` says that a ring is to begin here.
     """
-    contacts, names_group = ring.contacts, bool(group.group or group.join)
+    contacts, names_group, keys = ring.contacts, bool(group.group or group.join), node.keys
     if data is None:  # The journal is at a storage server.
         return RING if begins or contacts else MEMBER if names_group else BROKER, group
     found = role_of(data)
     if found is None:
+        own = group.advertise or node.bind
+        if {own} in (set(contacts), set(group.join)):
+            raise InvalidRequest(f"{own} is the address of this node itself: name another node that it can ask.")
         if begins or (contacts and names_group):
             return RING, group
         if not contacts and not group.join:

@@ -46,10 +46,14 @@ EXAMPLES = """\
   tidings serve --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --join tcp://10.0.0.1:7501 --group $ADDRESSES
 """
 
+OWN_FOLDER = "a node of a group or a ring keeps its own folder: give --data"
+NO_SOCKETS = "a node of a group or a ring has no plain sockets"
 CONTRADICTIONS = (
     ("ring", "join", "begin a ring or join one"),
     ("ring", "into", "begin a ring or be taken into a group"),
     ("group", "into", "found a group or be taken into one"),
+    *(("storage", option, OWN_FOLDER) for option in ("group", "into", "ring", "join")),
+    *(("sockets", option, NO_SOCKETS) for option in ("group", "into", "ring", "join")),
 )
 
 
@@ -125,7 +129,7 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     for one, other, choice in CONTRADICTIONS:
-        if getattr(arguments, one) and getattr(arguments, other):
+        if not any(getattr(arguments, option) is each for option in (one, other) for each in (None, False)):
             arguments.usage_error(f"--{one} and --{other} contradict each other: {choice}")
     # Ports are taken before the server begins, so that one that is not to be had leaves nothing half started.
     with contextlib.ExitStack() as stack:
@@ -168,13 +172,13 @@ def server(
     replica = settings.load(settings.ReplicaSettings)
     curve.check_bind(node.bind, node.keys)
 
-    role, group = roles.decide(arguments.data, arguments.ring, group, ring, node.keys)
+    role, group = roles.decide(arguments.data, arguments.ring, group, ring, node)
     if role != folder.RING and arguments.dissemination is not None:
         arguments.usage_error("only a ring has a --dissemination: leave it, or give --ring or --join")
-    if role != folder.BROKER and (arguments.data is None or sockets.sockets_port is not None):
-        raise InvalidRequest(
-            "A node of a group or a ring keeps its own folder and has no --sockets: give --data, leave those."
-        )
+    if role != folder.BROKER and arguments.data is None:
+        raise InvalidRequest(f"{OWN_FOLDER.capitalize()} instead of a storage server.")
+    if role != folder.BROKER and sockets.sockets_port is not None:
+        raise InvalidRequest(f"{NO_SOCKETS.capitalize()}: leave --sockets.")
     from tidings.node import process
 
     doors = [stack.enter_context(each) for each in socket_doors(sockets)]

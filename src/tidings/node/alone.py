@@ -64,7 +64,7 @@ class Alone:
             self.growth.see(peer)
             return False
         if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
-            self._engine.outgoing += self.growth.hear(frames)
+            self._engine.outgoing += self.growth.hear(now_ms, frames)
         return True
 
     def take(self, received: Received) -> None:
@@ -77,7 +77,7 @@ class Alone:
         engine, peer, message = self._engine, received.peer, received.message
         try:
             check_right(engine.settings.admins, received.user, message)
-            answer = growth.answer(peer, message, engine.journal.next_slot)
+            answer = growth.answer(received.now_ms, peer, message, engine.journal.next_slot)
         except TidingsError as error:
             engine.refuse(peer, message.request, error)
             return

@@ -27,6 +27,8 @@ from tidings.wire.codec import Frame
 from tidings.wire.replication import Mate, decode_message, encode_message
 
 MEETS_MAX = 16
+MEET_SILENCE_MS_MAX = 3_000
+"""Who asks to join says so several times a second: one that is silent for this long has gone."""
 PEERS_MAX = 100_000
 
 Outgoing = list[tuple[Peer, list[Frame]]]
@@ -64,6 +66,11 @@ class _Told(NamedTuple):
     request: int
 
 
+class _Meeting(NamedTuple):
+    frames: Sequence[Frame]
+    heard_at_ms: int
+
+
 class Growth:
     """What a broker alone does for those who would make it a group: it lists itself, hears who asks to join, and is
     `wanted` to grow once one of them is to be added. It tells its clients to come again then.
@@ -74,7 +81,7 @@ class Growth:
         self._obstacle = obstacle
         """Why it cannot grow, if it cannot."""
         self.wanted = False
-        self.meets: dict[str, Sequence[Frame]] = {}
+        self._meetings: dict[str, _Meeting] = {}
         """Who asks to join, by address, and how."""
         self._peers: dict[Peer, None] = {}
         self._told: list[_Told] = []
@@ -84,18 +91,32 @@ class Growth:
         if len(self._peers) < PEERS_MAX:
             self._peers[peer] = None
 
-    def hear(self, frames: Sequence[Frame]) -> Outgoing:
+    def hear(self, now_ms: int, frames: Sequence[Frame]) -> Outgoing:
         """What another node says to this one as to a member."""
         try:
             message = decode_message(frames).message
         except ProtocolError:
             return []
-        if not isinstance(message, Meet) or (message.address not in self.meets and len(self.meets) >= MEETS_MAX):
+        if not isinstance(message, Meet):
             return []
-        self.meets[message.address] = frames
+        self._forget_silent(now_ms)
+        if message.address not in self._meetings and len(self._meetings) >= MEETS_MAX:
+            return []
+        self._meetings[message.address] = _Meeting(frames, now_ms)
         return [(Mate(message.address), encode_message(Known((self._address,))))]
 
-    def answer(self, peer: Peer, message: object, applied: int) -> messages.AnyAnswer | operators.Members | None:
+    def _forget_silent(self, now_ms: int) -> None:
+        self._meetings = {
+            address: each for address, each in self._meetings.items() if now_ms - each.heard_at_ms < MEET_SILENCE_MS_MAX
+        }
+
+    def meets(self) -> list[Sequence[Frame]]:
+        """What those have said who ask to join."""
+        return [each.frames for each in self._meetings.values()]
+
+    def answer(
+        self, now_ms: int, peer: Peer, message: object, applied: int
+    ) -> messages.AnyAnswer | operators.Members | None:
         """What an operator is told; None for one who waits until there is a group."""
         match message:
             case operators.AskMembers(request):
@@ -104,7 +125,8 @@ class Growth:
             case operators.AddMember(request, address):
                 if self._obstacle:
                     raise InvalidRequest(self._obstacle)
-                if address not in self.meets:
+                self._forget_silent(now_ms)
+                if address not in self._meetings:
                     raise InvalidRequest(nobody_joins(address, self._address))
                 self.wanted = True
                 self._told.append(_Told(peer, request))
@@ -121,6 +143,8 @@ class Growth:
 
 def nobody_joins(address: str, members: str) -> str:
     """What an operator is told who wants a node added that has not asked to join."""
+    if address == members:
+        return f"{address} is the broker that you ask: give the address of the node that is to join it."
     return (
         f"Nobody at {address} asks to join: start it with `tidings serve --data DIR --bind {address} --into "
         f"{members}`, then add it."

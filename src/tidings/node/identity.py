@@ -99,6 +99,12 @@ def write_mark(disk: LocalDisk, mark: bytes) -> None:
     disk.replace(DISK_NAME, [encode_note(DISK_NAME, disk.salt, mark)])
 
 
+def asking_sentence(address: str, contacts: tuple[str, ...]) -> str:
+    """What a node says that asks to be taken in. One with a new disk in a member's place is taken in by itself."""
+    members = ",".join(contacts)
+    return f"asking {members} to be taken in: add a new member with `tidings group add {address} --bus {members}`"
+
+
 class Newcomer:
     """A node that does not know yet who it is. Pure but for its folder."""
 
@@ -119,8 +125,8 @@ class Newcomer:
         """Other founders that are new, and their disks."""
         self._there_is_a_group = False
         self.identity: Identity | None = None
-        self.trouble = ""
-        """What keeps the group from being founded, as far as is known."""
+        self.trouble = "" if founders else asking_sentence(address, contacts)
+        """What keeps the node from having a group, as far as is known."""
         survey(disk)
         self._mark = self._read_mark()
 

@@ -105,7 +105,7 @@ def _serve_alone(
             assert isinstance(disk, RealDisk) and outgrown.log.growth is not None
             engine = group_engine(settings, configuration.replica, become_member(disk, journal, address), journal, disk)
             engine.recover(now_ms)
-            for frames in outgrown.log.growth.meets.values():
+            for frames in outgrown.log.growth.meets():
                 engine.receive(now_ms, b"", frames, MATE_NAME if node.keys is not None else None)
             return engine
 

@@ -121,6 +121,7 @@ class Asking:
                 case answer if isinstance(answer, kind):
                     return answer
             addresses = addresses or list(self.addresses)
+        self.first_view()  # Says so if nobody is there at all.
         raise Unavailable(f"The change has not come about in {seconds:g} s: {advice}")
 
 

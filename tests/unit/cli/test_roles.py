@@ -11,7 +11,7 @@ import pytest
 from tidings.cli import main, roles
 from tidings.errors import InvalidRequest
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
-from tidings.settings import GroupSettings, RingSettings
+from tidings.settings import GroupSettings, NodeSettings, RingSettings
 
 ONE = "tcp://127.0.0.1:7401"
 GROUP = "tcp://127.0.0.1:7501"
@@ -42,7 +42,8 @@ def decide(role: str | None, words: str) -> tuple[str, GroupSettings]:
     given = words.split()
     options = {name: [value] for name, value in itertools.pairwise(given) if value.startswith("tcp:")}
     group = GroupSettings(tuple(options.get("--group", ())), tuple(options.get("--into", ())))
-    return roles.decide(Path("data"), "--ring" in given, group, RingSettings(tuple(options.get("--join", ()))))
+    ring = RingSettings(tuple(options.get("--join", ())))
+    return roles.decide(Path("data"), "--ring" in given, group, ring, NodeSettings())
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,15 @@ def test_a_group_is_still_found_by_join_with_a_hint(role: str | None, capsys: py
         ("--dissemination gossip", 2, "only a ring has a --dissemination"),
         (f"--group {ONE} --dissemination gossip", 2, "only a ring has a --dissemination"),
         ("--ring --dissemination mail", 2, "invalid choice"),
-        ("--ring --sockets 0", 1, "has no --sockets"),
-        ("--join nowhere", 1, "'tcp://nowhere' is not one that can be reached"),
-        ("--into nowhere", 1, "'nowhere' is not one that others can reach"),
+        (
+            "--ring --sockets 0",
+            2,
+            "--sockets and --ring contradict each other: a node of a group or a ring has no plain",
+        ),
+        (f"--into {GROUP} --bind {GROUP}", 1, f"{GROUP} is the address of this node itself: name another node"),
+        (f"--join {ONE} --bind {ONE}", 1, f"{ONE} is the address of this node itself: name another node"),
+        ("--join nowhere", 1, "'tcp://nowhere' is not one at which a node can be reached: write tcp://HOST:PORT.\n"),
+        ("--into nowhere", 1, "'nowhere' is not one at which a node can be reached: write tcp://HOST:PORT.\n"),
         ("--ring --bind tcp://*:7400", 1, "without keys anybody"),
     ],
 )
@@ -157,5 +164,14 @@ def test_what_contradicts_is_refused_before_a_byte_is_written(
 def test_a_storage_server_keeps_no_node_of_a_group(
     words: str, asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", "--storage", ONE, *words.split()]) == 1
-    assert "keeps its own folder" in capsys.readouterr().err and asked == []
+    assert main(["serve", "--storage", ONE, *words.split()]) == 2
+    assert "keeps its own folder: give --data" in capsys.readouterr().err and asked == []
+
+
+def test_what_settings_and_options_say_together_is_looked_at_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDINGS_SOCKETS_PORT", "0")
+    assert main(["serve", "--data", "data", "--ring"]) == 1
+    assert capsys.readouterr().err == "A node of a group or a ring has no plain sockets: leave --sockets.\n"
+    assert not Path("data").exists()

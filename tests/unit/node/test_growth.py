@@ -14,7 +14,7 @@ from tests.unit.node.test_group import values_of
 from tests.unit.node.test_group_damage import flip, heard_values, read
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal import segment as files
-from tidings.node.growth import MEETS_MAX, Growth, unfit_for_ring
+from tidings.node.growth import MEET_SILENCE_MS_MAX, MEETS_MAX, Growth, unfit_for_ring
 from tidings.node.identity import Identity
 from tidings.node.process import obstacle
 from tidings.protocols.broker import bulk, messages, operators
@@ -230,11 +230,29 @@ def test_those_who_ask_to_join_are_bounded_and_nonsense_is_dropped() -> None:
     desk = growing()
     for number in range(2, MEETS_MAX + 10):
         desk.say(meet(number), peer="mate")
-    assert desk.engine.log.growth is not None and len(desk.engine.log.growth.meets) == MEETS_MAX
+    assert desk.engine.log.growth is not None and len(desk.engine.log.growth.meets()) == MEETS_MAX
+    desk.now_ms += MEET_SILENCE_MS_MAX
+    desk.say(meet(1_000), peer="mate")
+    assert desk.engine.log.growth.meets() == [meet(1_000)], "those who are gone do not keep others out"
     for frames in (meet(2)[:1], [meet(2)[0], b"nonsense"], list(encode_message(Known(())))):
         desk.engine.outgoing.clear()
         desk.say(frames, peer="mate")
         assert not desk.engine.outgoing
+
+
+def test_who_asked_to_join_and_has_gone_is_not_added() -> None:
+    """A broker that grew for it would be a group for good, and wait for a member that is not there."""
+    desk = growing()
+    desk.say(meet(2), peer="mate")
+    desk.now_ms += MEET_SILENCE_MS_MAX
+    desk.engine.outgoing.clear()
+    assert f"Nobody at {address_of(2)} asks to join" in desk.ask(operators.AddMember(1, address_of(2))).text
+    assert not desk.engine.outgrown
+
+
+def test_a_broker_is_not_added_to_itself() -> None:
+    failed = growing().ask(operators.AddMember(1, FIRST.address))
+    assert failed.text.endswith("is the broker that you ask: give the address of the node that is to join it.")
 
 
 def test_a_subscription_to_topics_that_may_come_apart_fits_no_ring() -> None:
@@ -250,4 +268,4 @@ def test_an_unheard_of_request_is_refused_as_ever() -> None:
     desk = growing()
     assert "stands alone" in desk.ask(operators.RemoveMember(1, "1")).text
     with pytest.raises(InvalidRequest):
-        desk.engine.log.growth.answer("peer", operators.AddMember(1, "tcp://nowhere:1"), 0)  # type: ignore[union-attr]
+        desk.engine.log.growth.answer(desk.now_ms, "peer", operators.AddMember(1, "tcp://nowhere:1"), 0)  # type: ignore[union-attr]

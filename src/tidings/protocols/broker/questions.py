@@ -43,7 +43,9 @@ def answer(
             counts = _counts(machine, streams=len(dispatcher.streams), damaged=len(damaged))
             return messages.Status(request, counts, damaged[: messages.DAMAGED_MAX])
         case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
-            raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
+            raise InvalidRequest(
+                "This broker stands alone, and has no members: `tidings group add` makes a group of it."
+            )
         case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
             raise InvalidRequest("This broker is not in a ring: only one that began with --ring or --join is.")
     raise ProtocolError(f"The request {type(message).__name__} is not known here.")
