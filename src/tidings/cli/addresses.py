@@ -1,7 +1,8 @@
-"""Addresses as people write them, and the file in which a server says its own."""
+"""Addresses and folders as people write them, and the file in which a server says its own address."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -27,6 +28,17 @@ def nodes(text: str) -> list[str]:
     """
     whole = [each if "://" in each else f"tcp://{each}" for each in several(text)]
     return [each.replace("//localhost:", "//127.0.0.1:", 1) for each in whole]
+
+
+def folder(text: str) -> Path:
+    """A folder to keep a journal in. An empty name, of a variable that is not set say, would be the current one.
+
+    >>> folder("data/").name
+    'data'
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the folder's name is empty: write . for the current one")
+    return Path(text)
 
 
 def free_port(address: str | None) -> str | None:

@@ -59,7 +59,7 @@ CONTRADICTIONS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--data", metavar="DIR", type=Path, help="the journal's folder, made if missing")
+    place.add_argument("--data", metavar="DIR", type=addresses.folder, help="the journal's folder, made if missing")
     place.add_argument("--storage", metavar="ADDRESS", help="the storage server that keeps it (see tidings storage)")
     parser.add_argument(
         "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"

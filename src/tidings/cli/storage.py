@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "question", metavar="QUESTION", nargs="*", help="last TOPIC, or status: asks instead of serving"
     )
     serving = parser.add_argument_group("serving")
-    serving.add_argument("--data", metavar="DIR", type=Path, help="the folder of the journal and the texts")
+    serving.add_argument("--data", metavar="DIR", type=addresses.folder, help="the folder of the journal and the texts")
     serving.add_argument("--bind", metavar="ADDRESS", help=f"where to listen (default: {DEFAULT_ADDRESS})")
     serving.add_argument(
         "--ready-file", metavar="PATH", type=Path, help="write the address there once the server answers"

@@ -168,6 +168,13 @@ def test_a_storage_server_keeps_no_node_of_a_group(
     assert "keeps its own folder: give --data" in capsys.readouterr().err and asked == []
 
 
+@pytest.mark.parametrize("command", ["serve", "storage"])
+def test_a_folder_without_a_name_is_not_the_current_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--data", ""]) == 2
+    assert "the folder's name is empty: write . for the current one" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
 def test_what_settings_and_options_say_together_is_looked_at_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
