@@ -106,7 +106,8 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="ADDRESS",
         type=addresses.nodes,
         action="extend",
-        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group",
+        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group; "
+        "on the folder of a broker or a group, with all its topics",
     )
     parser.add_argument(
         "--dissemination",
@@ -176,10 +177,12 @@ def server(
             "A node of a group or a ring keeps its own folder and has no --sockets: give --data, leave those."
         )
     from tidings.node import process
+    from tidings.ring.asking import held_at
 
     doors = [stack.enter_context(each) for each in socket_doors(sockets)]
+    look = partial(held_at, addresses=ring.contacts, keys=node.keys)
     configuration = process.NodeConfiguration(
-        broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy
+        broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy, look
     )
     serve = partial(process.serve, arguments.data, role, configuration, doors=doors)
     return serve, doors, str(arguments.data or node.storage)

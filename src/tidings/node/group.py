@@ -29,7 +29,7 @@ from tidings.journal.journal import Commit, Journal
 from tidings.node.damages import Mending
 from tidings.node.engine import RETENTION_EVERY_MS, TICK_MS, Engine, places_of, staged_bytes_of, with_places
 from tidings.node.founding import founding
-from tidings.node.growth import unfit_for_ring
+from tidings.node.growth import unfit_for_ring, unfit_to_join
 from tidings.node.identity import Identity
 from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
@@ -135,7 +135,9 @@ class GroupEngine(Engine):
         self._mending: list[Mending] = []
         self.changes = MembershipChanges(self, self._reply)
         self.begins_ring = False
-        """Whether the group is to become the first of a ring as soon as this node leads it."""
+        """Whether the group is to become the first of a ring, or to join one, as soon as this node leads it."""
+        self.doors: tuple[str, ...] = ()
+        """Nodes of the ring that it is to join, with all that it has."""
         self._unfit = ""
 
     def _make_state(self) -> State:
@@ -509,14 +511,17 @@ class GroupEngine(Engine):
     # Members.
 
     def _begin_ring(self) -> None:
-        """Claims everything for the group. From then on it is in a ring, which takes other engines on all members."""
-        unfit = unfit_for_ring(self.state.machine)
+        """Claims everything for the group, or brings it. From then on it is in a ring, which takes other engines on all
+        members.
+        """
+        machine, doors = self.state.machine, self.doors
+        unfit = unfit_to_join(machine) if doors else unfit_for_ring(machine)
         if unfit and unfit != self._unfit:
             _log.warning("tidings: %s", unfit)
         self._unfit = unfit
         if not unfit:
             self.begins_ring = False
-            self._stage(Persist(Claim((WHOLE,))))
+            self._stage(Persist(Claim((), True, doors) if doors else Claim((WHOLE,))))
 
 
 def _is_refusal(effect: Effect) -> bool:

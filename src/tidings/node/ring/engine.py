@@ -15,6 +15,7 @@ come again, and streams are opened again where the topics are then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -39,8 +40,9 @@ from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
-from tidings.protocols.ring.arcs import owns, point_of, without
+from tidings.protocols.ring.arcs import common, point_of, spots, without
 from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.giving import CLASHES_MAX
 from tidings.protocols.ring.handover import ToGroup
 from tidings.protocols.ring.handover_messages import Given, HandoverMessage, Nothing
 from tidings.protocols.ring.messages import (
@@ -62,6 +64,7 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
+from tidings.protocols.ring.transfer import topics_in
 from tidings.settings import BrokerSettings, ReplicaSettings, RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -74,7 +77,7 @@ NEAREST_MAX = 3
 LEFT_MAX = 64
 """Groups that left, of which another one is told."""
 
-OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"leave-ring"})
+OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"held", b"leave-ring"})
 """Requests that are for this node and its group, by the tag that they begin with."""
 
 
@@ -252,6 +255,7 @@ class RingEngine(GroupEngine):
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
         replica, ring = self.replica.replica, self.ring
+        self.front.strays = ring.strays if ring is not None else {}
         seen = (
             replica.leader_ballot,
             replica.acceptor.promised,
@@ -266,7 +270,7 @@ class RingEngine(GroupEngine):
         told = (card.leader, card.term, card.leader_number, card.members, card.left, arcs)
         if told != self._told:
             self._told = told
-            self.front.nodes = card.members
+            self.front.nodes, self.front.group = card.members, card.group
             self.directory.learn(self.word())
             self.front.on_news(now_ms)
         if ring is not None and ring.contacts is not self._contacts_told:
@@ -325,7 +329,8 @@ class RingEngine(GroupEngine):
             for card in reversed(self.directory.cards())
             if card.members and card.group != self._identity.group and not card.left
         ]
-        contacts = self.ring_settings.contacts  # Others each time: those that were named first may be gone for good.
+        doors = self.ring.doors if self.ring is not None else ()
+        contacts = self.ring_settings.contacts or doors  # Others each time: those named first may be gone for good.
         some = self._random.sample(contacts, min(NEAREST_MAX, len(contacts)))
         return tuple(dict.fromkeys((*others[:NEAREST_MAX], *some)))
 
@@ -344,7 +349,7 @@ class RingEngine(GroupEngine):
             if is_everywhere(request):
                 here = not without(relay.arcs, ring.arcs)
             else:
-                here = is_word_of_door(request) or all(owns(ring.arcs, point) for point in points_of(request))
+                here = is_word_of_door(request) or all(map(ring.serves, points_of(request)))
             bodies = tuple(frames[1:])
             batches = self._read_bodies(bodies) if bodies else ()
         except TidingsError as error:
@@ -438,6 +443,9 @@ class RingEngine(GroupEngine):
                 self._reply(peer, self._describe_ring(request))
             case operators.AskOwner(request, topic):
                 self._reply(peer, self._describe_owner(request, topic))
+            case operators.AskHeld(request, points) if self.leading is not None and self.ring is not None:
+                held = topics_in(self.state.machine, common(self.ring.arcs, spots(points)))
+                self._reply(peer, operators.Held(request, tuple(islice(held, CLASHES_MAX))))
             case operators.LeaveRing(request) if self.leading is not None:
                 try:
                     check_right(self.broker.settings.admins, received.user, message)
@@ -461,6 +469,8 @@ class RingEngine(GroupEngine):
         groups.sort(key=lambda group: group.group)
         ring = self.ring
         topics = sum(map(ring.owns_topic, self.state.machine.topics)) if ring is not None else 0
+        if ring is not None and ring.strays:
+            topics -= sum(point_of(name) in ring.strays for name in self.state.machine.topics)
         return operators.Ring(request, self.address, self._identity.group.hex(), topics, tuple(groups))
 
     def _describe_owner(self, request: int, topic: str) -> operators.Owner:

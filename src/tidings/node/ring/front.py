@@ -21,7 +21,7 @@ epoch from the first request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -121,6 +121,10 @@ class Front:
         self._own_number = OWN
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
+        self.group = b""
+        """The group of this node."""
+        self.strays: Collection[Key] = ()
+        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring."""
         self._swept_at_ms = 0
         self._now_ms = 0
 
@@ -184,8 +188,11 @@ class Front:
         self._relay(now_ms, visitor, card, request, frames, user)
         return True
 
+    def _known_owner(self, point: Key) -> Card | None:
+        return self._directory.card(self.group) if point in self.strays else self._directory.find(point)
+
     def _owner_of(self, now_ms: int, point: Key) -> Card | None:
-        card = self._directory.find(point)
+        card = self._known_owner(point)
         if card is None or not card.leader:
             self._want(now_ms, point)
             return None
@@ -256,7 +263,7 @@ class Front:
     def _on_welcome(self, visitor: Visitor, welcome: messages.Welcome, header: Frame) -> bool:
         """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
         hello, user = visitor.greeting.pop(welcome.request)
-        home = self._directory.find(points_of(hello)[0])
+        home = self._known_owner(points_of(hello)[0])
         others = [
             card
             for card in self._directory.cards()
@@ -293,7 +300,7 @@ class Front:
             self._want(now_ms, gap.end)
             return False
         pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
-        owners = [card for card, arcs in pieces.items() if arcs]
+        owners = [card for card, arcs in pieces.items() if arcs or (self.strays and card.group == self.group)]
         unled = [card for card in owners if not card.leader]
         if unled:
             for card in unled:

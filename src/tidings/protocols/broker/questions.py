@@ -44,7 +44,7 @@ def answer(
             return messages.Status(request, counts, damaged[: messages.DAMAGED_MAX])
         case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
             raise InvalidRequest("This broker stands alone: only one that was started with --group has members.")
-        case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
+        case operators.AskRing() | operators.AskOwner() | operators.AskHeld() | operators.LeaveRing():
             raise InvalidRequest("This broker is not in a ring: only one that began with --ring or --join is.")
     raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 
