@@ -35,7 +35,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST, Arcs
+from tidings.protocols.ring.arcs import LAST, Arcs, home_of
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
@@ -153,9 +153,11 @@ class Front:
         """Sends a request on its way; False if it is not known where that leads."""
         request, frames, user, _ = waiting
         try:
+            points = points_of(request)
+            if self._is_too_early(request, points):
+                return False
             if is_everywhere(request):
                 return self._ask_everywhere(now_ms, visitor, request, user)
-            points = points_of(request)
             if not points:
                 raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
             if len(points) > 1:
@@ -187,6 +189,15 @@ class Front:
                 visitor.streams[request.stream] = card.group
         self._relay(now_ms, visitor, card, request, frames, user)
         return True
+
+    def _is_too_early(self, request: AnyRequest, points: tuple[Key, ...]) -> bool:
+        """Whether a client that our group brings asks other groups for something, who do not know it before its home is
+        in the ring.
+        """
+        client = getattr(request, "client", None) if self.strays else None
+        if client is None or home_of(client) not in self.strays:
+            return False
+        return is_everywhere(request) or any(point not in self.strays for point in points)
 
     def _known_owner(self, point: Key) -> Card | None:
         return self._directory.card(self.group) if point in self.strays else self._directory.find(point)
