@@ -255,7 +255,7 @@ class RingEngine(GroupEngine):
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
         replica, ring = self.replica.replica, self.ring
-        self.front.strays = ring.strays if ring is not None else {}
+        self.front.strays = ring.strays if ring is not None else None
         seen = (
             replica.leader_ballot,
             replica.acceptor.promised,

@@ -123,8 +123,10 @@ class Front:
         """Where else clients may go."""
         self.group = b""
         """The group of this node."""
-        self.strays: Collection[Key] = ()
-        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring."""
+        self.strays: Collection[Key] | None = None
+        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring. None
+        as long as it is not known here that the group is in a ring, and all its topics may be such.
+        """
         self._swept_at_ms = 0
         self._now_ms = 0
 
@@ -191,16 +193,18 @@ class Front:
         return True
 
     def _is_too_early(self, request: AnyRequest, points: tuple[Key, ...]) -> bool:
-        """Whether a client that our group brings asks other groups for something, who do not know it before its home is
-        in the ring.
+        """Whether nobody knows yet where this leads; or a client that our group brings asks other groups for something
+        that do not know it before its home is in the ring.
         """
+        if self.strays is None:
+            return True
         client = getattr(request, "client", None) if self.strays else None
         if client is None or home_of(client) not in self.strays:
             return False
         return is_everywhere(request) or any(point not in self.strays for point in points)
 
     def _known_owner(self, point: Key) -> Card | None:
-        return self._directory.card(self.group) if point in self.strays else self._directory.find(point)
+        return self._directory.card(self.group) if point in (self.strays or ()) else self._directory.find(point)
 
     def _owner_of(self, now_ms: int, point: Key) -> Card | None:
         card = self._known_owner(point)
