@@ -44,6 +44,7 @@ EXAMPLES = """\
   tidings serve --data a/ --bind tcp://127.0.0.1:7501 --ring
   tidings serve --data b/ --bind tcp://127.0.0.1:7502 --join tcp://127.0.0.1:7501
   tidings serve --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --join tcp://10.0.0.1:7501 --group $ADDRESSES
+  tidings serve --data data/ --join tcp://127.0.0.1:7501                     # what began alone joins, with its topics
 """
 
 CONTRADICTIONS = (

@@ -97,25 +97,28 @@ class Giver:
         self._heir = heir
 
     def offer(self, heir: Card, arcs: Arcs) -> None:
-        """These arcs are to go to another group."""
+        """These arcs, which were brought, are to go to another group."""
         self._offer = (heir, arcs)
 
     def tick(self, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
         """Reminds whoever was given something, or is to be."""
         if not ring.arcs and ring.giving is None:
             self._heir = None
-        if now_ms < self._remind_at_ms:
+        if now_ms < self._remind_at_ms or (ring.giving is None and self._heir is None and self._offer is None):
             return []
         self._remind_at_ms = now_ms + self._limits.remind_every_ms
         if ring.giving is not None:
             taker = self._find_card(ring.giving.taker.group) or ring.giving.taker
             return [ToGroup(taker, Given(card, ring.giving.number, ring.giving.arcs))]
-        heir, arcs = self._offer or (None, ())
         if self._heir is not None:
             heir, arcs = self._heir, ring.arcs
-        if heir is not None and (offered := common(ring.arcs, arcs)):
-            return [ToGroup(self._find_card(heir.group) or heir, Bequest(card, offered))]
-        return []
+        else:
+            assert self._offer is not None
+            heir, arcs = self._offer[0], common(ring.brought, self._offer[1])
+        if not arcs:
+            self._offer = None
+            return []
+        return [ToGroup(self._find_card(heir.group) or heir, Bequest(card, arcs))]
 
     def on_pull(self, ring: Ownership, card: Card, pull: Pull) -> list[Effect]:
         """Gives whoever asks the next piece of what it does not have."""
