@@ -126,6 +126,8 @@ class GroupEngine(Engine):
         self._wanted: list[Persist] = []
         self._proposed: dict[int, tuple[Command, list[Persist]]] = {}
         self._sequence = self._random.getrandbits(48) << 14
+        self._ended = 0
+        """Up to this sequence the broker that wanted something is gone: another one serves in its place, or nobody."""
         self._reads: dict[int, _Held] = {}
         self._last_token = 0
         self._due: dict[Timer, int] = {}
@@ -291,7 +293,7 @@ class GroupEngine(Engine):
         proposed = self._proposed.pop(command.sequence, None)
         if proposed is None:
             return False
-        if proposed[0] is not command or not self.serving:
+        if proposed[0] is not command or not self.serving or command.sequence <= self._ended:
             self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
         time_ms, parts = unpack(command.body)
@@ -482,6 +484,7 @@ class GroupEngine(Engine):
     def _stop_serving(self) -> None:
         """Somebody else leads, or nobody: whoever waits for us is told."""
         self.serving = False
+        self._ended = self._sequence
         wanted, self._wanted = self._wanted, []
         self._turn_away_all(wanted)
         for held in self._reads.values():

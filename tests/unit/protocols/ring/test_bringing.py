@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.protocols.ring.two_groups import CLIENTS, TOPICS, Group, World
+from tests.unit.protocols.ring.two_groups import CLIENTS, TOPICS, Group, World, describe_topic
 from tidings.errors import InvalidRequest
 from tidings.protocols.broker.commands import Command, Open, Subscribe
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import WHOLE, home_of, point_of, spot, spots
+from tidings.protocols.ring.arcs import WHOLE, home_of, point_of, spot, spots, without
 from tidings.protocols.ring.commands import Claim, Facts, Give, Load, LoadedBatch, LoadedTopic, Seek, decode_command
 from tidings.protocols.ring.facts import END, START, Epoch, Home, Known, Retired
 from tidings.protocols.ring.messages import Card
@@ -222,3 +222,33 @@ def test_an_old_claim_and_an_old_gift_are_read() -> None:
     """Journals that were written before anything could be brought."""
     assert decode_command(b"\x92\xa5claim\x90") == Claim(())
     assert isinstance(decode_command(b"\x93\xa4give\x90\x92\xc4\x01w\x90"), Give)
+
+
+def test_a_topic_that_came_up_in_the_ring_meanwhile_keeps_both_as_they_are() -> None:
+    world = JoiningWorld(1)
+    world.loss = world.repeats = 0.0
+    east, west = world.groups.values()
+    for group, token in ((east, b"theirs"), (west, b"ours")):
+        group.journal.apply(Open("eve", token, False), 0)
+        group.journal.apply(Subscribe("eve", 1, ("stars",), "now"), 0)
+    west.journal.apply(Claim((), True), 0)
+    before = [describe_topic(group.journal, "stars") for group in (east, west)]
+    clashes: list[str] = []
+    for turn in range(4_000):
+        ring = west.ring
+        assert ring is not None
+        if turn % 8 == 0 and ring.taking is None and not clashes:
+            west.handover.wish((WHOLE,), east.card)
+        world.step()
+        clashes += west.handover.take_clashes()
+    assert set(clashes) == {"stars"}
+    assert ring.taking is None and ring.arcs == () and point_of("stars") in ring.strays
+    assert east.ring is not None and east.ring.arcs == (WHOLE,)
+    assert [describe_topic(group.journal, "stars") for group in (east, west)] == before
+    for _ in range(4_000):  # All else can be taken, with that point left out.
+        if ring.taking is None and not ring.arcs:
+            west.handover.wish(without((WHOLE,), (spot(point_of("stars")),)), east.card)
+        world.step()
+    assert east.ring.arcs == (spot(point_of("stars")),) and list(ring.strays) == [point_of("stars")]
+    assert [describe_topic(group.journal, "stars") for group in (east, west)] == before
+    assert west.machine.clients["eve"].epoch == 2, "two sessions of the same epoch"
