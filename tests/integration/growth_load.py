@@ -21,8 +21,11 @@ JOIN_SECONDS_MAX = 300.0
 class GrowthLoad:
     """Threads, each with a bus of its own. What was put is a number, counted up from 0."""
 
-    def __init__(self, addresses: str, batch: int, pause: float) -> None:
+    def __init__(self, addresses: str, batch: int, pause: float, topic: str = TOPIC, suffix: str = "") -> None:
         self._addresses = addresses
+        self._topic = topic
+        self._suffix = suffix
+        """Of the names of its clients."""
         self._batch = batch
         self._pause = pause
         self.count = 0
@@ -44,7 +47,7 @@ class GrowthLoad:
     def _thread(self, name: str, do: Callable[[tidings.Bus, str], None]) -> threading.Thread:
         def run() -> None:
             try:
-                with tidings.connect(self._addresses, name, timeout=2.0, retries=60) as bus:
+                with tidings.connect(self._addresses, name + self._suffix, timeout=2.0, retries=60) as bus:
                     do(bus, name)
             except BaseException as error:
                 self.failures.append(error)
@@ -59,7 +62,7 @@ class GrowthLoad:
             numbers = range(self.count, self.count + self._batch)
             began = time.monotonic()
             receipts = bus.put_many(
-                TOPIC, [b"%d" % each for each in numbers], keys=[b"%d" % (each % KEYS) for each in numbers]
+                self._topic, [b"%d" % each for each in numbers], keys=[b"%d" % (each % KEYS) for each in numbers]
             )
             self.longest_put = max(self.longest_put, time.monotonic() - began)
             assert receipts.first_offset == self.count, "offsets go on as if nothing had happened"
@@ -67,14 +70,14 @@ class GrowthLoad:
             self._stop.wait(self._pause)
 
     def _read(self, bus: tidings.Bus, name: str) -> None:
-        subscription = bus.subscribe(TOPIC, start="earliest")
+        subscription = bus.subscribe(self._topic, start="earliest")
         self._began.wait(JOIN_SECONDS_MAX)
         while not self._done.is_set():
             for batch in subscription.batches(timeout=0.5):
                 self.seen[name] += map(int, batch.values)
 
     def _work(self, bus: tidings.Bus, name: str) -> None:
-        subscription = bus.subscribe(TOPIC, group="workers", start="earliest")
+        subscription = bus.subscribe(self._topic, group="workers", start="earliest")
         self._began.wait(JOIN_SECONDS_MAX)
         while not self._done.is_set():
             for share in subscription.batches(timeout=0.5):

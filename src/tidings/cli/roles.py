@@ -1,8 +1,8 @@
 """What a server is on its folder: alone, a member of a group, a node of a ring.
 
 A folder that has a role keeps it, unless the options have it grow: `--group` with its own address makes a group of a
-broker, `--ring` a ring of either. Other options that contradict a role are refused. A new folder gets the role that the
-options name. `--into` and `--join` name only an address: what is there decides.
+broker, `--ring` a ring of either, `--join` a group of a ring. Other options that contradict a role are refused. A new
+folder gets the role that the options name. `--into` and `--join` name only an address: what is there decides.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ def decide(
         return found, group
     if begins and not group.join:
         return RING, group
+    if found == BROKER and contacts and not group.join:
+        if group.group:
+            check_founders(data, group)
+        if is_in_ring(contacts, keys):
+            return RING, group
+        raise InvalidRequest(f"{', '.join(contacts)} is in no ring: start its nodes with --ring first.")
     if found == BROKER and group.group and not contacts:
         check_founders(data, group)
         return MEMBER, group
@@ -52,7 +58,9 @@ def decide(
     if found == MEMBER and not begins:
         if not contacts:
             return MEMBER, group
-        if not names_group and not is_in_ring(contacts, keys, ANSWER_SECONDS):
+        if not group.join and is_in_ring(contacts, keys, ANSWER_SECONDS):
+            return RING, group
+        if not names_group:
             return MEMBER, taken_in(group, contacts)
     raise wrong_role(data, found)
 

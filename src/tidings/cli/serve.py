@@ -44,6 +44,7 @@ EXAMPLES = """\
   tidings serve --data a/ --bind tcp://127.0.0.1:7501 --ring
   tidings serve --data b/ --bind tcp://127.0.0.1:7502 --join tcp://127.0.0.1:7501
   tidings serve --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --join tcp://10.0.0.1:7501 --group $ADDRESSES
+  tidings serve --data data/ --join tcp://127.0.0.1:7501                     # what began alone joins, with its topics
 """
 
 OWN_FOLDER = "a node of a group or a ring keeps its own folder: give --data"
@@ -110,7 +111,8 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="ADDRESS",
         type=addresses.nodes,
         action="extend",
-        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group",
+        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group; "
+        "on the folder of a broker or a group, with all its topics",
     )
     parser.add_argument(
         "--dissemination",
@@ -180,10 +182,12 @@ def server(
     if role != folder.BROKER and sockets.sockets_port is not None:
         raise InvalidRequest(f"{NO_SOCKETS.capitalize()}: leave --sockets.")
     from tidings.node import process
+    from tidings.ring.asking import held_at
 
     doors = [stack.enter_context(each) for each in socket_doors(sockets)]
+    look = partial(held_at, addresses=ring.contacts, keys=node.keys)
     configuration = process.NodeConfiguration(
-        broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy
+        broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy, look
     )
     serve = partial(process.serve, arguments.data, role, configuration, doors=doors)
     return serve, doors, str(arguments.data or node.storage)

@@ -25,7 +25,7 @@ from tidings.journal.disk import LocalDisk
 from tidings.journal.journal import Commit
 from tidings.node.engine import TICK_MS, AnyEngine, staged_bytes_of
 from tidings.node.founding import founding
-from tidings.node.growth import unfit_for_ring
+from tidings.node.growth import unfit_for_ring, unfit_to_join
 from tidings.node.identity import Identity
 from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
@@ -116,6 +116,8 @@ class Group:
         self._wanted: list[Persist] = []
         self._proposed: dict[int, tuple[Command, list[Persist]]] = {}
         self._sequence = self._random.getrandbits(48) << 14
+        self._ended = 0
+        """Up to this sequence the broker that wanted something is gone: another one serves in its place, or nobody."""
         self.waiting = WaitingAnswers(engine, self.replica)
         self._due: dict[Timer, int] = {}
         self._peers: dict[ClientPeer, None] = {}
@@ -123,7 +125,9 @@ class Group:
         self._house_at_ms = self._membership_at_ms = self._repair_at_ms = 0
         self.changes = MembershipChanges(self, engine.reply)
         self.begins_ring = False
-        """Whether the group is to become the first of a ring as soon as this node leads it."""
+        """Whether the group is to become the first of a ring, or to join one, as soon as this node leads it."""
+        self.doors: tuple[str, ...] = ()
+        """Nodes of the ring that it is to join, with all that it has."""
         self._unfit = ""
 
     @property
@@ -265,7 +269,7 @@ class Group:
         proposed = self._proposed.pop(command.sequence, None)
         if proposed is None:
             return False
-        if proposed[0] is not command or not self.serving:
+        if proposed[0] is not command or not self.serving or command.sequence <= self._ended:
             self._turn_away_all(proposed[1])  # It was decided here, and on this disk only after we had lost our place.
             return False
         engine = self._engine
@@ -418,6 +422,7 @@ class Group:
     def _stop_serving(self) -> None:
         """Somebody else leads, or nobody: whoever waits for us is told."""
         self.serving = False
+        self._ended = self._sequence
         wanted, self._wanted = self._wanted, []
         self._turn_away_all(wanted)
         self.waiting.turn_away(self._elsewhere)
@@ -453,11 +458,14 @@ class Group:
     # Members.
 
     def _begin_ring(self) -> None:
-        """Claims everything for the group. From then on it is in a ring, which takes other engines on all members."""
-        unfit = unfit_for_ring(self.state.machine)
+        """Claims everything for the group, or brings it. From then on it is in a ring, which takes other engines on all
+        members.
+        """
+        machine, doors = self.state.machine, self.doors
+        unfit = unfit_to_join(machine) if doors else unfit_for_ring(machine)
         if unfit and unfit != self._unfit:
             _log.warning("tidings: %s", unfit)
         self._unfit = unfit
         if not unfit:
             self.begins_ring = False
-            self.stage(Persist(Claim((WHOLE,))))
+            self.stage(Persist(Claim((), True, doors) if doors else Claim((WHOLE,))))

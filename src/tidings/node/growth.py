@@ -7,7 +7,7 @@ Nothing of the journal is rewritten: what was stored so far is the state before 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidings.errors import InvalidRequest, ProtocolError
@@ -19,9 +19,11 @@ from tidings.journal.remedies import RESTORE, advising
 from tidings.node.identity import MEMBER_NAME, Identity, write_mark
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.machine import Machine
+from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Peer
 from tidings.protocols.multipaxos.joining import Known, Meet, Member
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.arcs import point_of, spots
+from tidings.protocols.ring.transfer import points_of, topics_in
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.replication import Mate, decode_message, encode_message
@@ -30,6 +32,10 @@ MEETS_MAX = 16
 MEET_SILENCE_MS_MAX = 3_000
 """Who asks to join says so several times a second: one that is silent for this long has gone."""
 PEERS_MAX = 100_000
+BROUGHT_MAX = 1_000
+"""Points of topics and clients that a group brings into a ring: so many pieces may fall out of the arcs of others."""
+Look = Callable[[Sequence[Key], str], Sequence[str]]
+"""Asks a ring which topics it has at some points; none if the group of that name is a part of it."""
 
 Outgoing = list[tuple[Peer, list[Frame]]]
 
@@ -59,6 +65,37 @@ def unfit_for_ring(machine: Machine) -> str:
                 "they may have different owners. Have it unsubscribe, and subscribe to each of them."
             )
     return ""
+
+
+def unfit_to_join(machine: Machine) -> str:
+    """What keeps a broker from joining a ring with its topics, and what to do; "" if nothing does."""
+    if unfit := unfit_for_ring(machine):
+        return unfit.replace("No ring begins", "No ring is joined", 1)
+    count = len(points_of(machine))
+    if count > BROUGHT_MAX:
+        return (
+            f"No ring is joined: there are {count:,} topics and names of clients here, and a group brings at most "
+            f"{BROUGHT_MAX:,}. Begin a ring of its own with --ring."
+        )
+    return ""
+
+
+def check_apart(machine: Machine, look: Look, contacts: tuple[str, ...], group: str = "") -> None:
+    """InvalidRequest if a ring has a topic where one of this broker lies."""
+    unfit = unfit_to_join(machine)
+    held = look(points_of(machine), group) if not unfit else ()
+    if unfit or held:
+        raise InvalidRequest(unfit or _sentence_of(machine, held[0], contacts))
+
+
+def _sentence_of(machine: Machine, theirs: str, contacts: tuple[str, ...]) -> str:
+    names = topics_in(machine, spots((point_of(theirs),)))
+    ours = min(names, key=lambda name: (name != theirs, name))
+    both = f"both have a topic {ours!r}" if ours == theirs else f"{theirs!r} there lies where {ours!r} does here"
+    return (
+        f"The ring at {', '.join(contacts)} cannot take in what is here, because {both}: start it without "
+        "--join, as before."
+    )
 
 
 class _Told(NamedTuple):

@@ -23,7 +23,7 @@ from tidings.node.clock import Clock
 from tidings.node.engine import AnyEngine
 from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
 from tidings.node.group import Group
-from tidings.node.growth import Growth, become_member, unfit_for_ring
+from tidings.node.growth import Growth, Look, become_member, check_apart, unfit_for_ring
 from tidings.node.identity import Identity, Newcomer, check_original, look_up_identity, read_identity
 from tidings.node.loop import GARBAGE_MIN, Door, Loop, stop_on_signals
 from tidings.node.member import check_told, founders_of, meet
@@ -55,6 +55,8 @@ class NodeConfiguration(NamedTuple):
     begins_ring: bool = False
     trusts_copy: bool = False
     """A copy of a member's folder is refused, unless somebody says that it may be trusted."""
+    look: Look = lambda points, group: ()
+    """How the ring is asked that is to be joined."""
 
 
 def serve(
@@ -162,7 +164,8 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
     """
     settings, node, group, ring = configuration.broker, configuration.node, configuration.group, configuration.ring
     with advising(REJOIN):
-        begins = configuration.begins_ring and role_of(data) in (BROKER, MEMBER)
+        grows = configuration.begins_ring or (role == RING and bool(ring.contacts))
+        begins = grows and role_of(data) in (BROKER, MEMBER)
         if begins:  # The folder of a node in a ring from when its group has claimed one.
             role = MEMBER
         home = Folder(data.absolute(), role, grows=begins or len(group.group) == 1)
@@ -181,15 +184,20 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
     try:
         clock = Clock()
         journal = Journal.open(disk, configuration.journal)
-        if home.note.role == BROKER:
+        was_alone = home.note.role == BROKER
+        if was_alone:
             if begins:
-                _check_alone_fits_ring(settings, journal)
+                _check_alone_fits_ring(configuration, journal)
             identity = become_member(disk, journal, address)
         else:
             identity = _identity(disk, router, clock, address, founders, configuration)
         engine = _engine(role, configuration, address, identity, journal, disk)
         engine.recover(clock())
         check_original(disk.home, engine.log.number, engine.log.voters, data, configuration.trusts_copy)
+        if begins and ring.contacts:  # Others may have put something since; that is seen when it is taken.
+            if not was_alone:
+                check_apart(engine.broker.machine, configuration.look, ring.contacts, identity.group.hex())
+            engine.log.doors = ring.contacts
         engine.log.begins_ring = begins
 
         def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
@@ -247,8 +255,10 @@ def _to_ring(
     return engine
 
 
-def _check_alone_fits_ring(settings: BrokerSettings, journal: Journal) -> None:
-    engine = lone_engine(settings, journal)
+def _check_alone_fits_ring(configuration: NodeConfiguration, journal: Journal) -> None:
+    engine = lone_engine(configuration.broker, journal)
     engine.recover()
-    if unfit := unfit_for_ring(engine.broker.machine):
+    if contacts := configuration.ring.contacts:
+        check_apart(engine.broker.machine, configuration.look, contacts)
+    elif unfit := unfit_for_ring(engine.broker.machine):
         raise InvalidRequest(unfit)

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from tidings.errors import InvalidRequest, TidingsError, Unavailable, from_number
 from tidings.protocols.broker import messages, operators
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.transport.curve import ClientOptions, client_options
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
@@ -20,6 +22,7 @@ from tidings.wire.replication import MATE_NAME
 ANSWER_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 LEADER_SECONDS = 5.0
+LOOK_SECONDS = 20.0
 AT_ONCE_MAX = 16
 
 Wanted = TypeVar("Wanted", bound=messages.AnyAnswer)
@@ -123,6 +126,48 @@ class Asking:
             addresses = addresses or list(self.addresses)
         self.first_view()  # Says so if nobody is there at all.
         raise Unavailable(f"The change has not come about in {seconds:g} s: {advice}")
+
+
+def held_at(points: Sequence[Key], own: str, addresses: Sequence[str], keys: str | None) -> Sequence[str]:
+    """Topics that a ring has, or remembers, at some points. None if our `own` group is a part of it.
+
+    Unavailable if one of its groups does not say.
+    """
+    asking = Asking(addresses, client_options(Path(keys), MATE_NAME) if keys is not None else None)
+    deadline = time.monotonic() + LOOK_SECONDS
+    while True:
+        groups = _groups_of(asking)
+        if own in groups:
+            return ()
+        owners = [group for group in groups.values() if group.arcs]
+        if joined(Arc(*arc) for group in owners for arc in group.arcs) == (WHOLE,):
+            leaders = [group.leader for group in owners if group.leader]
+            question = operators.AskHeld(1, tuple(points))
+            answers = asking.ask_all(leaders, question, operators.Held, ANSWER_SECONDS).values()
+            held = [topic for answer in answers if answer is not None for topic in answer.topics]
+            if held or (None not in answers and len(leaders) == len(owners)):
+                return held
+        if time.monotonic() >= deadline:
+            raise Unavailable(f"Not all groups of the ring at {', '.join(addresses)} answer: try again when they do.")
+        time.sleep(RETRY_SECONDS)
+
+
+def _groups_of(asking: Asking) -> dict[str, operators.RingGroup]:
+    """The groups of a ring by name, each as one of its own members knows it."""
+    found: dict[str, operators.RingGroup] = {}
+    waiting = {group.group: group for group in asking.first(operators.AskRing(1), operators.Ring).groups}
+    while waiting:
+        name, group = waiting.popitem()
+        if group.left:
+            continue
+        for address in dict.fromkeys((*((group.leader,) if group.leader else ()), *group.members)):
+            ring = asking.ask(address, operators.AskRing(1))
+            if isinstance(ring, operators.Ring) and ring.group == name:
+                rows = {each.group: each for each in ring.groups}
+                found[name] = rows.pop(name, group)
+                waiting.update({each: row for each, row in rows.items() if each not in found})
+                break
+    return found
 
 
 def is_in_ring(

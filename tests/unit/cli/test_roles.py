@@ -93,6 +93,10 @@ def test_a_folder_keeps_its_role(role: str, words: str) -> None:
         (BROKER, f"--ring --group {ONE}", RING),
         (MEMBER, "--ring", RING),
         (MEMBER, f"--ring --group {ONE}", RING),
+        (BROKER, f"--join {IN_RING}", RING),
+        (BROKER, f"--join {IN_RING} --group {ONE}", RING),
+        (MEMBER, f"--join {IN_RING}", RING),
+        (MEMBER, f"--join {IN_RING} --group {ONE}", RING),
     ],
 )
 def test_a_folder_grows(role: str, words: str, grown: str) -> None:
@@ -104,15 +108,26 @@ def test_a_folder_grows(role: str, words: str, grown: str) -> None:
     ("role", "words"),
     [
         (BROKER, f"--into {GROUP}"),
-        (BROKER, f"--join {IN_RING}"),
-        (MEMBER, f"--join {IN_RING}"),
-        (MEMBER, f"--join {IN_RING} --group {ONE}"),
+        (BROKER, f"--join {IN_RING} --into {GROUP}"),
+        (MEMBER, f"--join {IN_RING} --into {GROUP}"),
         (RING, f"--group {ONE}"),
     ],
 )
 def test_options_of_another_role_are_refused(role: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=r"data belongs to a .*: start that with `tidings serve --data data`"):
         decide(role, words)
+
+
+def test_a_broker_alone_joins_no_group_by_join() -> None:
+    with pytest.raises(InvalidRequest, match=f"{GROUP} is in no ring: start its nodes with --ring first"):
+        decide(BROKER, f"--join {GROUP}")
+
+
+def test_a_broker_alone_joins_a_ring_without_other_founders() -> None:
+    decide(BROKER, "")
+    others = GroupSettings((ONE, GROUP, IN_RING))
+    with pytest.raises(InvalidRequest, match="the other founders would not have its messages"):
+        roles.decide(Path("data"), False, others, RingSettings((IN_RING,)))
 
 
 def test_nobody_is_asked_where_the_folder_or_the_options_say_enough(asked: list[str]) -> None:

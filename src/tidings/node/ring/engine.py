@@ -15,6 +15,7 @@ come again, and streams are opened again where the topics are then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from random import Random
 
 import msgspec
@@ -35,8 +36,9 @@ from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
-from tidings.protocols.ring.arcs import owns, point_of, without
+from tidings.protocols.ring.arcs import common, point_of, spots, without
 from tidings.protocols.ring.directory import Directory
+from tidings.protocols.ring.giving import CLASHES_MAX
 from tidings.protocols.ring.handover import ToGroup
 from tidings.protocols.ring.handover_messages import Given, HandoverMessage, Nothing
 from tidings.protocols.ring.messages import (
@@ -58,6 +60,7 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
+from tidings.protocols.ring.transfer import topics_in
 from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -70,7 +73,7 @@ NEAREST_MAX = 3
 LEFT_MAX = 64
 """Groups that left, of which another one is told."""
 
-OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"leave-ring"})
+OPERATORS = frozenset({b"members", b"add-member", b"remove-member", b"ring", b"owner", b"held", b"leave-ring"})
 """Requests that are for this node and its group, by the tag that they begin with."""
 
 
@@ -228,6 +231,7 @@ class RingMember:
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
         replica, ring = self.group.replica.replica, self.ownership
+        self.front.strays = ring.strays if ring is not None else None
         seen = (
             replica.leader_ballot,
             replica.acceptor.promised,
@@ -242,7 +246,7 @@ class RingMember:
         told = (card.leader, card.term, card.leader_number, card.members, card.left, arcs)
         if told != self._told:
             self._told = told
-            self.front.nodes = card.members
+            self.front.nodes, self.front.group = card.members, card.group
             self.directory.learn(self.word())
             self.front.on_news(now_ms)
         if ring is not None and ring.contacts is not self._contacts_told:
@@ -301,7 +305,8 @@ class RingMember:
             for card in reversed(self.directory.cards())
             if card.members and card.group != self.group.identity.group and not card.left
         ]
-        contacts = self.settings.contacts  # Others each time: those that were named first may be gone for good.
+        doors = self.ownership.doors if self.ownership is not None else ()
+        contacts = self.settings.contacts or doors  # Others each time: those named first may be gone for good.
         some = self._random.sample(contacts, min(NEAREST_MAX, len(contacts)))
         return tuple(dict.fromkeys((*others[:NEAREST_MAX], *some)))
 
@@ -320,7 +325,7 @@ class RingMember:
             if is_everywhere(request):
                 here = not without(relay.arcs, ring.arcs)
             else:
-                here = is_word_of_door(request) or all(owns(ring.arcs, point) for point in points_of(request))
+                here = is_word_of_door(request) or all(map(ring.serves, points_of(request)))
             bodies = tuple(frames[1:])
             batches = self.engine.read_bodies(bodies) if bodies else ()
         except TidingsError as error:
@@ -420,6 +425,9 @@ class RingMember:
                 self.engine.reply(peer, self._describe_ring(request))
             case operators.AskOwner(request, topic):
                 self.engine.reply(peer, self._describe_owner(request, topic))
+            case operators.AskHeld(request, points) if self.leading is not None and self.ownership is not None:
+                held = topics_in(self.group.state.machine, common(self.ownership.arcs, spots(points)))
+                self.engine.reply(peer, operators.Held(request, tuple(islice(held, CLASHES_MAX))))
             case operators.LeaveRing(request) if self.leading is not None:
                 try:
                     check_right(self.engine.settings.admins, received.user, message)
@@ -444,6 +452,8 @@ class RingMember:
         groups.sort(key=lambda group: group.group)
         ring = self.ownership
         topics = sum(map(ring.owns_topic, self.group.state.machine.topics)) if ring is not None else 0
+        if ring is not None and ring.strays:
+            topics -= sum(point_of(name) in ring.strays for name in self.group.state.machine.topics)
         return operators.Ring(request, self.address, self.group.identity.group.hex(), topics, tuple(groups))
 
     def _describe_owner(self, request: int, topic: str) -> operators.Owner:

@@ -21,7 +21,7 @@ epoch from the first request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visit
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST, Arcs
+from tidings.protocols.ring.arcs import LAST, Arcs, home_of
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
 from tidings.wire import codec
@@ -121,6 +121,12 @@ class Front:
         self._own_number = OWN
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
+        self.group = b""
+        """The group of this node."""
+        self.strays: Collection[Key] | None = None
+        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring. None
+        as long as it is not known here that the group is in a ring, and all its topics may be such.
+        """
         self._swept_at_ms = 0
         self._now_ms = 0
 
@@ -149,9 +155,11 @@ class Front:
         """Sends a request on its way; False if it is not known where that leads."""
         request, frames, user, _ = waiting
         try:
+            points = points_of(request)
+            if self._is_too_early(request, points):
+                return False
             if is_everywhere(request):
                 return self._ask_everywhere(now_ms, visitor, request, user)
-            points = points_of(request)
             if not points:
                 raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
             if len(points) > 1:
@@ -184,8 +192,22 @@ class Front:
         self._relay(now_ms, visitor, card, request, frames, user)
         return True
 
+    def _is_too_early(self, request: AnyRequest, points: tuple[Key, ...]) -> bool:
+        """Whether nobody knows yet where this leads; or a client that our group brings asks other groups for something
+        that do not know it before its home is in the ring.
+        """
+        if self.strays is None:
+            return True
+        client = getattr(request, "client", None) if self.strays else None
+        if client is None or home_of(client) not in self.strays:
+            return False
+        return is_everywhere(request) or any(point not in self.strays for point in points)
+
+    def _known_owner(self, point: Key) -> Card | None:
+        return self._directory.card(self.group) if point in (self.strays or ()) else self._directory.find(point)
+
     def _owner_of(self, now_ms: int, point: Key) -> Card | None:
-        card = self._directory.find(point)
+        card = self._known_owner(point)
         if card is None or not card.leader:
             self._want(now_ms, point)
             return None
@@ -256,7 +278,7 @@ class Front:
     def _on_welcome(self, visitor: Visitor, welcome: messages.Welcome, header: Frame) -> bool:
         """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
         hello, user = visitor.greeting.pop(welcome.request)
-        home = self._directory.find(points_of(hello)[0])
+        home = self._known_owner(points_of(hello)[0])
         others = [
             card
             for card in self._directory.cards()
@@ -293,7 +315,7 @@ class Front:
             self._want(now_ms, gap.end)
             return False
         pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
-        owners = [card for card, arcs in pieces.items() if arcs]
+        owners = [card for card, arcs in pieces.items() if arcs or (self.strays and card.group == self.group)]
         unled = [card for card in owners if not card.leader]
         if unled:
             for card in unled:

@@ -1,8 +1,15 @@
-"""What the leader of a group does for the ring: it sits in the group's seat, takes arcs, gives them, and leaves."""
+"""What the leader of a group does for the ring: it sits in the group's seat, takes arcs, gives them, and leaves.
+
+A group that brings topics takes the points where they lie, those in its own arc with that, then hands on what belongs
+to others. While it does, it serves them to its own clients. A topic of somebody else at such a point is in the way:
+that point is left where it is, and asked for again from time to time.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +20,7 @@ from tidings.protocols.broker import operators
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
 from tidings.protocols.effects import Effect, Persist
-from tidings.protocols.ring.arcs import WHOLE, Arc
+from tidings.protocols.ring.arcs import WHOLE, Arc, common, point_of, spots, without
 from tidings.protocols.ring.commands import Claim, Know
 from tidings.protocols.ring.handover import Handover
 from tidings.protocols.ring.messages import Between, Card
@@ -24,11 +31,18 @@ from tidings.protocols.ring.seat import Seat
 if TYPE_CHECKING:
     from tidings.node.ring.engine import RingMember
 
+_log = logging.getLogger(__name__)
+
 CLAIM_AGAIN_MS = 2_000
 ASK_MS = 200
 """How long an owner has to say what it owns, before something of it is wished for."""
 WISH_AGAIN_MS = 800
+BRING_MAX = 64
+"""Points that are taken or handed on at once: as many as there are hints to where they went."""
+CLASH_AGAIN_MS = 30_000
+"""How long a point is left alone at which somebody else has a topic."""
 KNOW_EVERY_MS = 5_000
+CLASHES_TOLD_MAX = 1_000
 LEAVERS_MAX = 64
 FAREWELL_EVERY_MS = 300
 FAREWELLS_MAX = 64
@@ -82,6 +96,9 @@ class Leading:
         """To whom everything is offered, if the group is to leave."""
         self._wish_at_ms = 0
         self._has_asked = False
+        self._clashes: dict[Key, int] = {}
+        """Points of what is brought where somebody else has a topic, and until when they are left alone."""
+        self._told: dict[str, None] = {}
         self._leavers: dict[Any, int] = {}
         """Operators who want the group to leave and wait until it has, each with the number of its last request."""
         self._left_at_ms: int | None = None
@@ -147,6 +164,10 @@ class Leading:
         ring = self.ring
         if ring is None or ring.arcs == (WHOLE,):
             raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
+        if ring.strays:
+            raise InvalidRequest(
+                "This group still brings topics of its own into the ring: ask again when all are there."
+            )
         if len(self._leavers) < LEAVERS_MAX or peer in self._leavers:
             self._leavers[peer] = request
 
@@ -167,6 +188,11 @@ class Leading:
             self._come(now_ms, card)
         elif self._leavers:
             self._go(now_ms)
+        elif ring.strays:
+            self._bring(now_ms, ring)
+        elif ring.brought:
+            self._hand_on(now_ms, ring)
+        self._note_clashes(now_ms, ring)
         return [*self.handover.tick(now_ms, card), *self._remember(now_ms, card)]
 
     def _claim(self, now_ms: int) -> Iterator[Effect]:
@@ -190,7 +216,58 @@ class Leading:
             self._has_asked, self._wish_at_ms = False, now_ms + WISH_AGAIN_MS
             for arc in node.directory.arcs_of(owner.group):
                 if card.point in arc:
-                    self.handover.wish((wanted_of(arc, owner.point, card.point),), owner)
+                    wanted = (wanted_of(arc, owner.point, card.point),)
+                    self.handover.wish(without(wanted, spots(self._clashes)), owner)
+
+    def _bring(self, now_ms: int, ring: Ownership) -> None:
+        """Takes some points of what the group had before it joined, of one of their owners after the other."""
+        node = self._node
+        if not self.handover.idle or now_ms < self._wish_at_ms:
+            return
+        self._wish_at_ms = now_ms + ASK_MS
+        of: dict[Card, list[Key]] = {}
+        for point in ring.strays:
+            owner = node.directory.find(point)
+            if owner is None or not owner.leader:
+                node.seek(now_ms, point)
+            elif point not in self._clashes and owner.group != node.card().group:
+                of.setdefault(owner, []).append(point)
+        for owner, points in islice(of.items(), 1):
+            self._wish_at_ms = now_ms + ASK_MS
+            node.doubt(owner.group)
+            self.handover.wish(spots(points[:BRING_MAX]), owner)
+
+    def _hand_on(self, now_ms: int, ring: Ownership) -> None:
+        """Offers what was brought to those who own what lies around it."""
+        node = self._node
+        if now_ms < self._wish_at_ms or ring.giving is not None:
+            return
+        self._wish_at_ms = now_ms + WISH_AGAIN_MS
+        of: dict[Card, list[Arc]] = {}
+        for arc in common(ring.brought, ring.arcs):
+            point = after(arc.end)
+            heir = node.directory.find(point)
+            if heir is None or not heir.leader:
+                node.seek(now_ms, point)
+            elif heir.group != node.card().group:
+                of.setdefault(heir, []).append(arc)
+        for heir, arcs in islice(of.items(), 1):
+            self.handover.offer(heir, tuple(arcs[:BRING_MAX]))
+
+    def _note_clashes(self, now_ms: int, ring: Ownership) -> None:
+        """Leaves points alone at which there is a topic of somebody else, and says so once for each."""
+        self._clashes = {
+            point: until_ms for point, until_ms in self._clashes.items() if now_ms < until_ms and point in ring.strays
+        }
+        for name in self.handover.take_clashes():
+            self._clashes[point_of(name)] = now_ms + CLASH_AGAIN_MS
+            if name not in self._told and len(self._told) < CLASHES_TOLD_MAX:
+                self._told[name] = None
+                _log.warning(
+                    "tidings: The ring has a topic %r, and this group has one in the same place, which stays out of "
+                    "the ring: it is served at the nodes of this group alone until the ring's is gone.",
+                    name,
+                )
 
     def _go(self, now_ms: int) -> None:
         """A group that leaves gives everything to whoever owns the points behind its own."""

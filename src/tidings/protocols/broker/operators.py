@@ -55,6 +55,12 @@ class LeaveRing(Request, frozen=True, tag="leave-ring"):
     """The group of this node is to give all its topics to others; answered by its leader, when that is done."""
 
 
+class AskHeld(Request, frozen=True, tag="held"):
+    """Which topics does the group of this node have, or remember, at these points? Answered by its leader."""
+
+    points: tuple[bytes, ...]
+
+
 class RingGroup(msgspec.Struct, frozen=True, array_like=True):
     """A group of a ring, as a node knows it."""
 
@@ -86,9 +92,15 @@ class Owner(Answer, frozen=True, tag="owner"):
     members: tuple[str, ...]
 
 
+class Held(Answer, frozen=True, tag="held"):
+    """Some topics, if there are any."""
+
+    topics: tuple[str, ...]
+
+
 class RingLeft(Answer, frozen=True, tag="ring-left"):
     """The group owns nothing any more, and may be switched off."""
 
 
-OperatorRequest = AskMembers | AddMember | RemoveMember | AskRing | AskOwner | LeaveRing
-OperatorAnswer = Members | Ring | Owner | RingLeft
+OperatorRequest = AskMembers | AddMember | RemoveMember | AskRing | AskOwner | AskHeld | LeaveRing
+OperatorAnswer = Members | Ring | Owner | Held | RingLeft

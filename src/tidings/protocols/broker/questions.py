@@ -46,7 +46,7 @@ def answer(
             raise InvalidRequest(
                 "This broker stands alone, and has no members: `tidings group add` makes a group of it."
             )
-        case operators.AskRing() | operators.AskOwner() | operators.LeaveRing():
+        case operators.AskRing() | operators.AskOwner() | operators.AskHeld() | operators.LeaveRing():
             raise InvalidRequest("This broker is not in a ring: only one that began with --ring or --join is.")
     raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 

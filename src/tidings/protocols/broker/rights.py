@@ -58,6 +58,7 @@ RIGHTS: dict[type, Right] = {
     operators.AskMembers: Right.ANYBODY,
     operators.AskRing: Right.ANYBODY,
     operators.AskOwner: Right.ANYBODY,
+    operators.AskHeld: Right.ANYBODY,
     operators.AddMember: Right.ADMIN,
     operators.RemoveMember: Right.ADMIN,
     operators.LeaveRing: Right.ADMIN,

@@ -10,13 +10,14 @@ A topic lies at SHA-256 of its name. Topics whose names hold the same tag in bra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
 
-from tidings.protocols.chord.identifiers import Key, key_of
+from tidings.protocols.chord.identifiers import SIZE, Key, key_of, to_key, to_point
 
 LAST = b"\xff" * 32
 """The last point of the circle; the first one, all zeros, follows it."""
@@ -75,6 +76,36 @@ Arcs = tuple[Arc, ...]
 def owns(arcs: Arcs, point: Key) -> bool:
     """Whether a point is in one of some arcs."""
     return any(point in arc for arc in arcs)
+
+
+def finder(arcs: Arcs) -> Callable[[Key], bool]:
+    """Says of any point whether it is in one of these arcs, also when they are many.
+
+    >>> is_in = finder((Arc(b"a", b"c"), Arc(b"k", b"m"), Arc(b"x", b"a")))
+    >>> [is_in(point) for point in (b"a", b"b", b"c", b"d", b"k", b"l", b"x", b"y")]
+    [True, True, True, False, False, True, False, True]
+    """
+    starts = [arc.start for arc in arcs]
+
+    def is_in(point: Key) -> bool:
+        # The last arc that starts before the point; for a point before all of them, the one that crosses the end.
+        return bool(arcs) and point in arcs[bisect_left(starts, point) - 1]
+
+    return is_in
+
+
+def spot(point: Key) -> Arc:
+    """The arc of a single point.
+
+    >>> spot(bytes(32)).start == LAST, bytes(32) in spot(bytes(32)), LAST in spot(bytes(32))
+    (True, True, False)
+    """
+    return Arc(to_key((to_point(point) - 1) % SIZE), point)
+
+
+def spots(points: Iterable[Key]) -> Arcs:
+    """These points, and no others."""
+    return joined(map(spot, points))
 
 
 def joined(arcs: Iterable[Arc]) -> Arcs:

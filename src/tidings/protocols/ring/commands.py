@@ -18,6 +18,10 @@ class Claim(OwnershipCommand, frozen=True, array_like=True, tag="claim"):
     """This group is part of a ring from here on: the one that founds it owns the circle, any other nothing yet."""
 
     arcs: Arcs
+    brings: bool = False
+    """All that it has is to become the ring's."""
+    doors: tuple[str, ...] = ()
+    """Nodes of the ring."""
 
 
 class Know(OwnershipCommand, frozen=True, array_like=True, tag="know"):
@@ -80,6 +84,8 @@ class Give(OwnershipCommand, frozen=True, array_like=True, tag="give"):
 
     arcs: Arcs
     taker: Card
+    vacant: Arcs = ()
+    """It is refused if there is, or was, a topic here."""
 
 
 class Drop(OwnershipCommand, frozen=True, array_like=True, tag="drop"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -21,14 +22,18 @@ from tidings.protocols.ring.arcs import Arcs, common, owns, point_of
 from tidings.protocols.ring.commands import Drop, Facts, Give, LoadedBatch, LoadedTopic
 from tidings.protocols.ring.facts import CLIENTS, END, TOPICS, Fact, Mark
 from tidings.protocols.ring.gift import Gift
-from tidings.protocols.ring.handover_messages import Bequest, Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
+from tidings.protocols.ring.handover_messages import Bequest, Clash, Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
 from tidings.protocols.ring.limits import Limits
 from tidings.protocols.ring.messages import Card, Word
 from tidings.protocols.ring.ownership import Giving, Ownership
 from tidings.protocols.ring.patience import Patience
+from tidings.protocols.ring.transfer import topics_in
 
 BATCH_BYTES = 128
 """Counted for each batch beside its body, so that small ones have a bound too."""
+
+CLASHES_MAX = 64
+"""Topics in the way that a taker is told of at once."""
 
 Read = Callable[[Place], bytes | memoryview]
 FindCard = Callable[[bytes], Card | None]
@@ -78,6 +83,7 @@ class Giver:
         self._patience = Patience()
         self._remind_at_ms = 0
         self._heir: Card | None = None
+        self._offer: tuple[Card, Arcs] | None = None
         self._names: tuple[Arcs, list[str]] = ((), [])
         """The topics in some arcs, as they were when somebody began to load them."""
         self._gift: tuple[int, Gift] | None = None
@@ -90,20 +96,29 @@ class Giver:
         """Everything is to go to another group."""
         self._heir = heir
 
+    def offer(self, heir: Card, arcs: Arcs) -> None:
+        """These arcs, which were brought, are to go to another group."""
+        self._offer = (heir, arcs)
+
     def tick(self, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
         """Reminds whoever was given something, or is to be."""
         if not ring.arcs and ring.giving is None:
             self._heir = None
-        if now_ms < self._remind_at_ms or (ring.giving is None and self._heir is None):
+        if now_ms < self._remind_at_ms or (ring.giving is None and self._heir is None and self._offer is None):
             return []
         self._remind_at_ms = now_ms + self._limits.remind_every_ms
         if ring.giving is not None:
             taker = self._find_card(ring.giving.taker.group) or ring.giving.taker
             return [ToGroup(taker, Given(card, ring.giving.number, ring.giving.arcs))]
-        if self._heir is not None and ring.arcs:
-            heir = self._find_card(self._heir.group) or self._heir
-            return [ToGroup(heir, Bequest(card, ring.arcs))]
-        return []
+        if self._heir is not None:
+            heir, arcs = self._heir, ring.arcs
+        else:
+            assert self._offer is not None
+            heir, arcs = self._offer[0], common(ring.brought, self._offer[1])
+        if not arcs:
+            self._offer = None
+            return []
+        return [ToGroup(self._find_card(heir.group) or heir, Bequest(card, arcs))]
 
     def on_pull(self, ring: Ownership, card: Card, pull: Pull) -> list[Effect]:
         """Gives whoever asks the next piece of what it does not have."""
@@ -112,6 +127,8 @@ class Giver:
             if giving is not None and giving.taker.group == pull.taker.group:
                 piece, bodies = self._frozen_piece(card, giving, pull)
             elif arcs := common(ring.arcs, pull.arcs):
+                if clash := self._clashes(arcs, pull.vacant):
+                    return [ToGroup(pull.taker, Clash(pull.number, card.group, clash))]
                 piece, bodies = self._growing_piece(card, arcs, pull)
             else:
                 return [ToGroup(pull.taker, Nothing(pull.number, Word(card, ring.arcs, ring.gone, ring.settled)))]
@@ -129,8 +146,14 @@ class Giver:
         arcs = common(ring.arcs, ready.arcs)
         if ring.giving is not None or not arcs or self._patience.is_waiting(now_ms):
             return []
+        if self._clashes(arcs, ready.vacant):
+            return []  # The question that follows is answered with that.
         self._patience.wait(now_ms, lambda: ring.giving is not None)
-        return [Persist(Give(arcs, ready.taker))]
+        return [Persist(Give(arcs, ready.taker, ready.vacant))]
+
+    def _clashes(self, arcs: Arcs, vacant: Arcs) -> tuple[str, ...]:
+        """Topics that are in the way of what a group brings."""
+        return tuple(islice(topics_in(self._machine, common(arcs, vacant)), CLASHES_MAX)) if vacant else ()
 
     def on_taken(self, now_ms: int, ring: Ownership, taken: Taken) -> list[Effect]:
         """Forgets what somebody else owns now."""

@@ -17,6 +17,7 @@ from tidings.protocols.ring.arcs import Arcs
 from tidings.protocols.ring.giving import FindCard, Giver, Read
 from tidings.protocols.ring.handover_messages import (
     Bequest,
+    Clash,
     Given,
     HandoverMessage,
     Nothing,
@@ -64,6 +65,15 @@ class Handover:
         """Everything that is owned is offered to another group, until it has been taken."""
         self._giver.leave(taker)
 
+    def offer(self, taker: Card, arcs: Arcs) -> None:
+        """Some of what is owned is offered to another group."""
+        self._giver.offer(taker, arcs)
+
+    def take_clashes(self) -> list[str]:
+        """The topics that were in the way of what this group brings, since this was last asked."""
+        clashes, self._taker.clashes = self._taker.clashes, []
+        return clashes
+
     def tick(self, now_ms: int, card: Card) -> list[Effect]:
         """What is due; `card` is our own. To be called often: progress is only seen here."""
         self._card = card
@@ -90,9 +100,11 @@ class Handover:
                 return self._taker.on_piece(now_ms, ring, message, bodies)
             case Nothing():
                 return self._taker.on_nothing(now_ms, ring, message)
+            case Clash():
+                return self._taker.on_clash(now_ms, ring, message)
             case Given():
                 return self._taker.on_given(now_ms, ring, card, message)
             case Bequest():
-                if ring.arcs and not self._giver.is_leaving:
+                if ring.arcs and not self._giver.is_leaving and not ring.strays_in(message.arcs):
                     self._taker.wish(message.arcs, message.giver)
         return []

@@ -38,6 +38,8 @@ class Pull(Message, frozen=True):
     """Topics of which the taker has something, and up to which offset; those from where it asks, in order."""
     until: str
     """The last name that `have` speaks for, "" if for all that follow."""
+    vacant: Arcs = ()
+    """Where the taker has topics of its own: nothing is given if the giver has any there."""
 
 
 class Piece(Message, frozen=True):
@@ -61,12 +63,21 @@ class Nothing(Message, frozen=True):
     word: Word
 
 
+class Clash(Message, frozen=True):
+    """Nothing of what you asked for is given, because these topics lie where you have some of your own."""
+
+    number: int
+    giver: bytes
+    topics: tuple[str, ...]
+
+
 class Ready(Message, frozen=True):
     """The sender has nearly everything: give it these arcs."""
 
     taker: Card
     giver: bytes
     arcs: Arcs
+    vacant: Arcs = ()
 
 
 class Given(Message, frozen=True):
@@ -85,7 +96,7 @@ class Taken(Message, frozen=True):
     number: int
 
 
-HandoverMessage = Bequest | Pull | Piece | Nothing | Ready | Given | Taken
+HandoverMessage = Bequest | Pull | Piece | Nothing | Clash | Ready | Given | Taken
 
 
 class ToGroup(Effect, frozen=True):

@@ -8,6 +8,11 @@ frozen until the taker has all of it (`Giving`). The group that *takes* collects
 (`Taking`), out of sight, and owns it with one record at the end. So no point is ever owned by two groups. Every gift
 has a number of its giver's; the taker remembers which it has taken, so that one that is offered again is not taken
 twice, even if it has been given on since.
+
+A group that was there before it joined its ring *brings* topics of its own. The points where these lie, and the homes
+of its clients, are its `strays`: no part of what it owns in the ring, and served to the clients at its own doors all
+the same. It takes these points from their owners, who give them only if they hold no topic there; so one by one they
+become what it owns, in place, and then it hands them on to those who own what lies around them (`brought`).
 """
 
 from __future__ import annotations
@@ -17,7 +22,19 @@ from collections.abc import Iterable
 import msgspec
 
 from tidings.errors import InvalidRequest, Moved
-from tidings.protocols.ring.arcs import Arc, Arcs, common, home_of, joined, owns, point_of, without
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.arcs import (
+    Arc,
+    Arcs,
+    common,
+    finder,
+    home_of,
+    joined,
+    owns,
+    point_of,
+    spots,
+    without,
+)
 from tidings.protocols.ring.facts import START, Mark
 from tidings.protocols.ring.messages import Card, Gone
 
@@ -72,6 +89,9 @@ class RingState(msgspec.Struct, frozen=True, array_like=True):
     contacts: tuple[Card, ...]
     gifts: int
     taken: dict[bytes, int]
+    strays: tuple[Key, ...] = ()
+    brought: Arcs = ()
+    doors: tuple[str, ...] = ()
 
 
 class Ownership:
@@ -90,6 +110,12 @@ class Ownership:
         """How many times something was given."""
         self.taken: dict[bytes, int] = {}
         """group -> the number of its gift that was taken last."""
+        self.strays: dict[Key, None] = {}
+        """Points of what this group had before it joined, and which it has not taken from their owners yet."""
+        self.brought: Arcs = ()
+        """Strays that were taken, to be handed on to the owners of what lies around them."""
+        self.doors: tuple[str, ...] = ()
+        """Nodes of the ring that a group joins which brings something."""
         self._judged: dict[str, bool] = {}
 
     @property
@@ -102,7 +128,8 @@ class Ownership:
     @property
     def has_left(self) -> bool:
         """Whether everything that was ever owned here is another group's, and nothing is on its way."""
-        return bool(self.gifts) and not self.arcs and self.giving is None and self.taking is None
+        moves = self.giving is not None or self.taking is not None
+        return bool(self.gifts) and not self.arcs and not moves and not self.strays
 
     @property
     def settled(self) -> int:
@@ -115,12 +142,16 @@ class Ownership:
         if known is None:
             if len(self._judged) >= JUDGED_MAX:
                 self._judged.clear()
-            known = self._judged[name] = owns(self.arcs, point_of(name))
+            known = self._judged[name] = self.serves(point_of(name))
         return known
+
+    def serves(self, point: Key) -> bool:
+        """Whether a point is served here: it is owned, or a stray."""
+        return point in self.strays or owns(self.arcs, point)
 
     def owns_home(self, client: str) -> bool:
         """Whether the epochs of a client are given here."""
-        return owns(self.arcs, home_of(client))
+        return self.serves(home_of(client))
 
     def check_topics(self, names: Iterable[str]) -> None:
         """Moved if one of these topics is not owned; InvalidRequest if they could come apart."""
@@ -146,10 +177,21 @@ class Ownership:
 
     # How it changes. Each is part of a command that has been checked.
 
+    def bring(self, points: Iterable[Key], doors: tuple[str, ...]) -> None:
+        """This group had something at these points before it joined the ring of these nodes."""
+        self.strays, self.doors = dict.fromkeys(points), doors
+        self._judged.clear()
+
+    def strays_in(self, arcs: Arcs) -> Arcs:
+        """The strays in some arcs: nobody else may have a topic there."""
+        is_in = finder(arcs)
+        return spots(point for point in self.strays if is_in(point))
+
     def give(self, arcs: Arcs, taker: Card) -> None:
         """These arcs are owned no more."""
         self.gifts += 1
         self.giving = Giving(arcs, taker, self.gifts)
+        self.brought = without(self.brought, arcs)
         self._become(without(self.arcs, arcs))
 
     def drop(self) -> None:
@@ -168,6 +210,11 @@ class Ownership:
         left = ((gone.card, without((gone.arc,), taking.arcs)) for gone in self.given)
         self.given = tuple(Gone(arc, card) for card, arcs in left for arc in arcs)[-GIVEN_MAX:]
         self.taking = None
+        strays = self.strays_in(taking.arcs)
+        if strays == taking.arcs:
+            self.brought = joined((*self.brought, *strays))
+        is_in = finder(taking.arcs)
+        self.strays = {point: None for point in self.strays if not is_in(point)}
         self._become(joined((*self.arcs, *taking.arcs)))
         return taking.arcs
 
@@ -187,7 +234,18 @@ class Ownership:
 
     def state(self) -> RingState:
         """Everything, for a snapshot."""
-        return RingState(self.arcs, self.giving, self.taking, self.given, self.contacts, self.gifts, dict(self.taken))
+        return RingState(
+            self.arcs,
+            self.giving,
+            self.taking,
+            self.given,
+            self.contacts,
+            self.gifts,
+            dict(self.taken),
+            tuple(self.strays),
+            self.brought,
+            self.doors,
+        )
 
     @classmethod
     def restore(cls, state: RingState) -> Ownership:
@@ -195,4 +253,5 @@ class Ownership:
         ring = cls(state.arcs)
         ring.giving, ring.taking, ring.given = state.giving, state.taking, state.given
         ring.contacts, ring.gifts, ring.taken = state.contacts, state.gifts, dict(state.taken)
+        ring.strays, ring.brought, ring.doors = dict.fromkeys(state.strays), state.brought, state.doors
         return ring

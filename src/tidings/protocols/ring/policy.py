@@ -73,6 +73,8 @@ class RingPolicy:
         if isinstance(command, Claim):
             if self.ring is None:
                 self.ring = Ownership(command.arcs)
+                if command.brings:
+                    self.ring.bring(transfer.points_of(state), command.doors)
             return None
         if self.ring is None:
             raise InvalidRequest("This broker is part of no ring: claim some arcs first.")

@@ -15,11 +15,11 @@ import msgspec
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.effects import Effect, Persist
-from tidings.protocols.ring.arcs import Arcs, owns, point_of, without
+from tidings.protocols.ring.arcs import Arcs, finder, point_of, without
 from tidings.protocols.ring.commands import Facts, Load, LoadedTopic, Seek, Take
 from tidings.protocols.ring.facts import END, TOPICS, Mark
 from tidings.protocols.ring.giving import FindCard
-from tidings.protocols.ring.handover_messages import Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
+from tidings.protocols.ring.handover_messages import Clash, Given, Nothing, Piece, Pull, Ready, Taken, ToGroup
 from tidings.protocols.ring.limits import Limits
 from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership, Taking
@@ -48,6 +48,8 @@ class Taker:
         self._round_bytes = 0
         self._rounds = 0
         self._is_ready = False
+        self.clashes: list[str] = []
+        """Topics of givers that were in the way of what is brought; the host takes them out."""
 
     @property
     def has_wish(self) -> bool:
@@ -79,7 +81,7 @@ class Taker:
         if now_ms < self._ask_at_ms:
             return effects
         self._ask_at_ms = now_ms + self._limits.ask_again_ms
-        return effects + self._ask(now_ms, taking, card)
+        return effects + self._ask(now_ms, ring, taking, card)
 
     def _look(self, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
         """Sees what has become of what was taken, and begins anew with anything else."""
@@ -104,7 +106,7 @@ class Taker:
         self._giver = giver
         return [self._persist(now_ms, Seek(giver.group, arcs), lambda: ring.taking is not None)]
 
-    def _ask(self, now_ms: int, taking: Taking, card: Card) -> list[Effect]:
+    def _ask(self, now_ms: int, ring: Ownership, taking: Taking, card: Card) -> list[Effect]:
         giver = self._card_of(taking.giver)
         if giver is None:
             return []
@@ -112,17 +114,21 @@ class Taker:
         start = self._start
         if taking.number:
             start = taking.mark.name if taking.mark.kind == TOPICS else ""
-        have, until = self._have(taking, start) if taking.mark.kind == TOPICS else ((), "")
-        pull = Pull(card, taking.giver, taking.arcs, self._number, start, taking.mark, have, until)
+        have, until = self._have(ring, taking, start) if taking.mark.kind == TOPICS else ((), "")
+        vacant = ring.strays_in(taking.arcs) if ring.strays and not taking.number else ()
+        pull = Pull(card, taking.giver, taking.arcs, self._number, start, taking.mark, have, until, vacant)
         effects: list[Effect] = [ToGroup(giver, pull)]
         if self._is_ready and not taking.number:
-            effects.insert(0, ToGroup(giver, Ready(card, taking.giver, taking.arcs)))
+            effects.insert(0, ToGroup(giver, Ready(card, taking.giver, taking.arcs, vacant)))
         return effects
 
-    def _have(self, taking: Taking, start: str) -> tuple[tuple[tuple[str, int], ...], str]:
+    def _have(self, ring: Ownership, taking: Taking, start: str) -> tuple[tuple[tuple[str, int], ...], str]:
         """Of which topics from a name on something is here, and up to which name that has been said."""
         topics = self._machine.topics
-        names = sorted(name for name in topics if name >= start and owns(taking.arcs, point_of(name)))
+        is_in, strays = finder(taking.arcs), ring.strays
+        names = sorted(
+            name for name in topics if name >= start and is_in(point := point_of(name)) and point not in strays
+        )
         told = names[: self._limits.have_max]
         until = told[-1] if len(names) > self._limits.have_max else ""
         return tuple((name, topics[name].next_offset) for name in told), until
@@ -202,6 +208,16 @@ class Taker:
             return []
         if nothing.number != self._number or self._patience.is_waiting(now_ms):
             return []
+        return [self._persist(now_ms, Seek(b"", ()), lambda: ring.taking != taking)]
+
+    def on_clash(self, now_ms: int, ring: Ownership, clash: Clash) -> list[Effect]:
+        """Wants no more of what it cannot have; what is in the way may be left out the next time."""
+        taking = ring.taking
+        if taking is None or taking.number or taking.giver != clash.giver:
+            return []
+        if clash.number != self._number or self._patience.is_waiting(now_ms):
+            return []
+        self.clashes += clash.topics
         return [self._persist(now_ms, Seek(b"", ()), lambda: ring.taking != taking)]
 
     def on_given(self, now_ms: int, ring: Ownership, card: Card, given: Given) -> list[Effect]:

@@ -2,10 +2,16 @@
 
 A taker's topics grow batch by batch (`Load`), and get the rest of what they are by facts, which have to come in the
 order of their list: so that the last one says that all of them are there. Nothing of it is served before `Take`.
+
+**What a group brings.** Its giver had no topic where one of its own lies (`Give.vacant`), so topics are never mixed.
+A client's name may be known on both sides, with epochs that know nothing of each other. The greater one wins with its
+session, and the other session is fenced. Of two that are the same nobody can tell the requests apart, so the next epoch
+begins, and both are fenced unless they say hello again: that of the ring may, that of the joiner may not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import assert_never
 
 import msgspec
@@ -15,7 +21,8 @@ from tidings.protocols.broker.clients import Client, Track
 from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Topic
-from tidings.protocols.ring.arcs import Arcs, common, home_of, owns, point_of
+from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.arcs import Arcs, common, finder, home_of, owns, point_of
 from tidings.protocols.ring.commands import Drop, Facts, Give, Know, Load, LoadedTopic, Seek, Take, TransferCommand
 from tidings.protocols.ring.facts import (
     END,
@@ -66,7 +73,7 @@ def apply(machine: State, ring: Ownership, command: TransferCommand, body_addres
         case Take():
             _on_take(ring, command)
         case Give():
-            _on_give(ring, command)
+            _on_give(machine, ring, command)
         case Drop(number):
             if ring.giving is not None and ring.giving.number == number:
                 forget(machine, ring, ring.giving.arcs)
@@ -82,14 +89,17 @@ def _on_adopt(machine: State, ring: Ownership, command: Adopt) -> int:
         return client.epoch if client is not None else 0  # Epochs are given here, and to be learned from nobody.
     if client is None and len(machine.clients) >= machine.settings.clients_max:
         raise LimitReached(f"{machine.settings.clients_max} names are in use (clients_max): raise the limit.")
-    return _adopt(machine, Known(command.client, command.epoch, is_anonymous(command.client))).epoch
+    return _adopt(machine, ring, Known(command.client, command.epoch, is_anonymous(command.client))).epoch
 
 
-def _adopt(machine: State, known: Known) -> Client:
+def _adopt(machine: State, ring: Ownership, known: Known) -> Client:
     """The client, with the epoch that is known of it unless a higher one is known here."""
     client = machine.clients.get(known.name)
     if client is None:
         client = machine.clients[known.name] = Client(known.name, b"", known.anonymous, known.epoch)
+    if known.epoch > client.epoch and client.token and home_of(known.name) in ring.strays:
+        client.past_tokens.append(client.token)  # The session of that epoch is another one, so this one is over.
+        client.token = b""
     client.epoch = max(client.epoch, known.epoch)
     return client
 
@@ -97,12 +107,32 @@ def _adopt(machine: State, known: Known) -> Client:
 # Giving.
 
 
-def _on_give(ring: Ownership, command: Give) -> None:
+def points_of(machine: State) -> list[Key]:
+    """Where anything lies that a broker has or remembers: its topics, and the homes of its clients."""
+    homes = (home_of(client.name) for client in machine.clients.values() if client.token)
+    return sorted(dict.fromkeys((*map(point_of, _names(machine)), *homes)))
+
+
+def topics_in(machine: State, arcs: Arcs) -> Iterator[str]:
+    """The topics in some arcs, also those that were collected and are remembered for their offsets or publishers."""
+    is_in = finder(arcs)
+    return (name for name in _names(machine) if is_in(point_of(name)))
+
+
+def _names(machine: State) -> dict[str, None]:
+    put_to = (name for client in machine.clients.values() for name in client.tracks)
+    return dict.fromkeys((*machine.topics, *machine.retired, *put_to))
+
+
+def _on_give(machine: State, ring: Ownership, command: Give) -> None:
     if ring.giving is not None:
         raise InvalidRequest("Something else is being given: one gift after the other.")
     arcs = common(ring.arcs, command.arcs)
     if not arcs:
         raise Moved("Nothing of that is owned here: it cannot be given.")
+    name = next(topics_in(machine, common(arcs, command.vacant)), None) if command.vacant else None
+    if name is not None:
+        raise InvalidRequest(f"The topic {name!r} is here, where the taker has one of its own: it cannot be given.")
     ring.give(arcs, command.taker)
 
 
@@ -192,7 +222,7 @@ def _forget_loaded(machine: State, ring: Ownership) -> None:
         *(ring.giving.arcs if ring.giving else ()),
         *(ring.taking.arcs if ring.taking else ()),
     )
-    for name in [name for name in machine.topics if not owns(kept, point_of(name))]:
+    for name in [name for name in machine.topics if not owns(kept, point_of(name)) and not ring.owns_topic(name)]:
         del machine.topics[name]
         machine.used_at_ms.pop(name, None)
 
@@ -201,6 +231,7 @@ def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) 
     taking = ring.taking
     if taking is None or not all(owns(taking.arcs, point_of(each.topic)) for each in command.topics):
         raise Moved("Batches have come of a topic that is not being taken.")
+    _check_apart(ring, (each.topic for each in command.topics))
     ends = [_check_load(machine.topics.get(each.topic), each) for each in command.topics]
     address = body_address
     for loaded, end in zip(command.topics, ends, strict=True):
@@ -212,6 +243,13 @@ def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) 
                     topic = machine.topics[loaded.topic] = Topic(loaded.topic, end, end)
                 topic.append(address, batch.size_bytes, batch.count, None, batch.shared, batch.time_ms)
             address += batch.size_bytes
+
+
+def _check_apart(ring: Ownership, names: Iterator[str]) -> None:
+    """Nothing of another group is put to what this one brings."""
+    name = next((name for name in names if point_of(name) in ring.strays), None)
+    if name is not None:
+        raise InvalidRequest(f"The topic {name!r} has come from where this group has one of its own.")
 
 
 def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
@@ -239,17 +277,18 @@ def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
         return
     if command.start != taking.mark:
         raise InvalidRequest("Some facts before these are missing.")
+    _check_apart(ring, (fact.topic for fact in command.facts if isinstance(fact, Edges | Retired | Ids | Runs)))
     for fact in command.facts:
         if isinstance(fact, Edges) and fact.first_offset < fact.next_offset:
             topic = machine.topics.get(fact.topic)
             if topic is None or topic.next_offset != fact.next_offset:
                 raise InvalidRequest(f"Not all of {fact.topic!r} is here: load it first.")
     for fact in command.facts:
-        _apply_fact(machine, fact)
+        _apply_fact(machine, ring, fact)
     ring.taking = msgspec.structs.replace(taking, mark=command.end)
 
 
-def _apply_fact(machine: State, fact: Fact) -> None:
+def _apply_fact(machine: State, ring: Ownership, fact: Fact) -> None:
     match fact:
         case Edges():
             _apply_edges(machine, fact)
@@ -262,9 +301,9 @@ def _apply_fact(machine: State, fact: Fact) -> None:
             for at_ms, each, offset in ids:
                 machine.topics[name].remember_ids([(each, offset)], at_ms)
         case Runs():
-            _apply_runs(machine, fact)
+            _apply_runs(machine, ring, fact)
         case Reader(known, subscription):
-            _adopt(machine, known)
+            _adopt(machine, ring, known)
             copied = msgspec.structs.replace(
                 subscription,
                 cursors=dict(subscription.cursors),
@@ -274,15 +313,12 @@ def _apply_fact(machine: State, fact: Fact) -> None:
             machine.remember_subscription(copied)
         case Sharers(group, clients):
             for known in clients:
-                _adopt(machine, known)
+                _adopt(machine, ring, known)
             machine.remember_group(group.restore())
         case Epoch(known):
-            _adopt(machine, known)
-        case Home(known, token, past_tokens):
-            client = _adopt(machine, known)
-            client.token, client.anonymous = token, known.anonymous
-            client.past_tokens.clear()
-            client.past_tokens.extend(past_tokens)
+            _adopt(machine, ring, known)
+        case Home():
+            _apply_home(machine, ring, fact)
         case _:
             assert_never(fact)
 
@@ -300,8 +336,27 @@ def _apply_edges(machine: State, fact: Edges) -> None:
     machine.retired.pop(name, None)
 
 
-def _apply_runs(machine: State, fact: Runs) -> None:
-    tracks = _adopt(machine, fact.client).tracks
+def _apply_home(machine: State, ring: Ownership, fact: Home) -> None:
+    known, own = fact.client, machine.clients.get(fact.client.name)
+    if own is None or not own.token or home_of(own.name) not in ring.strays:
+        client = _adopt(machine, ring, known)
+        client.token, client.anonymous = fact.token, known.anonymous
+        client.past_tokens.clear()
+        client.past_tokens.extend(fact.past_tokens)
+        return
+    own.anonymous = own.anonymous and known.anonymous
+    if own.token == fact.token:
+        own.epoch = max(own.epoch, known.epoch)
+    elif own.epoch > known.epoch:
+        own.past_tokens.extend((*fact.past_tokens, fact.token))
+    else:
+        own.epoch = known.epoch if known.epoch > own.epoch else own.epoch + 1
+        own.past_tokens.extend((*fact.past_tokens, own.token))
+        own.token = fact.token
+
+
+def _apply_runs(machine: State, ring: Ownership, fact: Runs) -> None:
+    tracks = _adopt(machine, ring, fact.client).tracks
     if not fact.continued:
         tracks[fact.topic] = Track(fact.last)
     track = tracks[fact.topic]

@@ -102,8 +102,8 @@ def _homes_stay() -> Iterator[None]:
 )
 def _adopt_older() -> Iterator[None]:
     def make_adopt(adopt: Any) -> Any:
-        def planted(machine: Any, known: Known) -> Any:
-            client = adopt(machine, known)
+        def planted(machine: Any, ring: Any, known: Known) -> Any:
+            client = adopt(machine, ring, known)
             client.epoch = known.epoch
             return client
 

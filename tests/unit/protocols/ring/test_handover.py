@@ -144,7 +144,7 @@ def test_a_session_that_was_replaced_is_fenced_by_the_taker_too() -> None:
     assert facts == [Epoch(Known("ann", 2, False))]
     taken = Machine(BrokerSettings(), RingPolicy(Ownership()))
     for fact in facts:
-        transfer._apply_fact(taken, fact)
+        transfer._apply_fact(taken, Ownership(), fact)
     assert taken.apply(Adopt("ann", 1), 0, 0) == 2
     with pytest.raises(Fenced):
         taken.check_session("ann", 1)

@@ -240,7 +240,9 @@ class World:
         self.accepted = 0
         self._seen: object = None
         self.moved = 0
-        east, west = self.groups.values()
+        self._begin(*self.groups.values())
+
+    def _begin(self, east: Group, west: Group) -> None:
         east.journal.apply(Claim((WHOLE,)), self.now_ms)
         west.journal.apply(Claim(()), self.now_ms)
 
@@ -323,8 +325,7 @@ class World:
                 return False
         client = getattr(command, "client", None)
         ring = group.ring
-        assert ring is not None
-        if client is not None and not isinstance(command, Open) and not ring.owns_home(client):
+        if client is not None and not isinstance(command, Open) and ring is not None and not ring.owns_home(client):
             group.journal.apply(Adopt(client, self.epochs.get(client, 0)), self.now_ms)
         given, expected = (self._done(journal, command, bodies) for journal in (group.journal, self.reference))
         assert given == expected, (command, given, expected)
