@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidings.journal import journal, record, recovery
-from tidings.node import engine
+from tidings.node import alone
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.snapshots import SegmentIndex, Snapshot
 from tidings.protocols.broker.topics import Topic
@@ -74,7 +74,7 @@ def _cut_too_much() -> Iterator[None]:
 
 @mutant("remove-live-segment", "retention removes every sealed segment", LOST, RECOVERY, ASSERTIONS)
 def _remove_live_segment() -> Iterator[None]:
-    with patched(engine, "lowest_address", lambda _: lambda machine, end_address: end_address):
+    with patched(alone, "lowest_address", lambda _: lambda machine, end_address: end_address):
         yield
 
 

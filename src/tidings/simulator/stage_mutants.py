@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.node import engine
+from tidings.node import alone
 from tidings.protocols.broker import bulk, ranges, retention, staging
 from tidings.protocols.broker.bulk import Read
 from tidings.protocols.broker.commands import Publish
@@ -76,7 +76,7 @@ def _stages_are_not_kept() -> Iterator[None]:
 
     with (
         patched(retention, "lowest_address", make),
-        patched(engine, "lowest_address", make),
+        patched(alone, "lowest_address", make),
         patched(Stages, "places", lambda _: lambda self: ()),
     ):
         yield
