@@ -14,7 +14,7 @@ from tidings.client.aio import AsyncBus
 
 __all__ = ["where"]
 
-QUIET = {"client_id", "inherited", "on", "publisher", "stage", "stop", "transaction", "wake", "close"}
+QUIET = {"client_id", "lost", "on", "publisher", "stage", "stop", "transaction", "wake", "close"}
 """What asks the broker nothing, so that a child may call it: names, what is made to be used later, and the end."""
 WITHIN = {"perform", "settle", "start", "be_patient"}
 """What the other calls are made of."""
@@ -64,7 +64,7 @@ assert next(loop).text == "one"
 job = jobs.get(timeout=60.0)
 calls = {
     "client_id": lambda: bus.client_id,
-    "inherited": lambda: bus.inherited,
+    "lost": lambda: bus.lost,
     "put": lambda: bus.put("news", "child"),
     "put_many": lambda: bus.put_many("news", ["child"]),
     "put_soon": lambda: bus.put_soon("news", "child"),
@@ -179,7 +179,7 @@ async def main():
     }
     plain = {
         "client_id": lambda: bus.client_id,
-        "inherited": lambda: bus.inherited,
+        "lost": lambda: bus.lost,
         "publisher": lambda: bus.publisher("another"),
         "transaction": bus.transaction,
         "on": lambda: bus.on("news"),

@@ -464,7 +464,7 @@ class AsyncBus:
         self._driver.pump_soon()
 
     @property
-    def inherited(self) -> bool:
+    def lost(self) -> bool:
         """Whether this is a copy in the child of a fork, with which nothing can be done."""
         return self._core.inherited
 

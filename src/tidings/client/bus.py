@@ -356,7 +356,7 @@ class Bus:
                 for handler in handlers:
                     handler(message)
         finally:
-            if not self._driver.closed:
+            if not self._driver.closed and not self.lost:
                 self.perform(service.leave())
 
     def stop(self) -> None:
@@ -487,9 +487,9 @@ class Bus:
         self._driver.wake()
 
     @property
-    def inherited(self) -> bool:
-        """Whether this is a copy in the child of a fork, with which nothing can be done."""
-        return self._core.inherited
+    def lost(self) -> bool:
+        """Whether nothing can be done with it but to close it: a copy in the child of a fork, or broken off."""
+        return self._core.inherited or bool(self._driver.broken_off)
 
     def close(self) -> None:
         """Waits for what was put with put_soon, sends what is noted, says Bye and closes.

@@ -3,6 +3,10 @@
 Whichever thread waits first drives the link; the others wait for what it brings in, and wake it when they
 have something to send. Nothing runs in the background here: between calls, only what was put with `put_soon` has a
 thread of its own (see `soon`), which waits for it as any other thread would.
+
+An exception may come from outside at any instruction: a KeyboardInterrupt, or what another signal handler raises. While
+a call waits it does no harm. In the middle of its work it leaves half a change behind, and whoever went on from there
+might wait for ever. So the bus is unusable then, and every later call says so.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ TAKEN_AT_ONCE_MAX = 64
 UNWOKEN_MS = 50
 """How long a link that cannot be woken is waited for at a stretch."""
 LONGEST_MS = 60_000
+OUTSIDE = (MemoryError, RecursionError)
+"""Exceptions that may come at any instruction too, because of what the caller has used up."""
 
 
 class Driver:
@@ -33,6 +39,10 @@ class Driver:
         self.closed = False
         self.inherited = False
         """Whether this is a copy in the child of a fork."""
+        self.broken_off = ""
+        """What broke off a call in the middle of its work, if anything did."""
+        self._at_rest = False
+        """Whether the link is waited for, so that nothing is half done."""
         self.calls = 0
         """How many operations have begun."""
         self._link = link
@@ -54,29 +64,48 @@ class Driver:
     def perform(self, operation: Operation[T], soon: bool = False) -> T:
         """Runs an operation to its end; `soon` says that what it leads to is not waited for."""
         with self._lock:
-            if self.closed:
+            if self.closed or self.broken_off:
                 raise self._ended("The bus is closed: connect again.")
             self.calls += 1
             try:
-                wait = next(operation)
-                while True:
-                    wait = operation.send(self._wait(wait))
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            finally:
-                operation.close()
-                if not self.closed:
-                    self._in_passing(soon)
+                return self._run(operation, soon)
+            except BaseException as error:
+                self._note_interruption(error)
+                raise
+
+    def _run(self, operation: Operation[T], soon: bool) -> T:
+        try:
+            wait = next(operation)
+            while True:
+                wait = operation.send(self._wait(wait))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            operation.close()
+            if not self.closed:
+                self._in_passing(soon)
+
+    def _note_interruption(self, error: BaseException) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OUTSIDE):
+            return
+        if not self._at_rest:
+            self.broken_off = type(error).__name__
+            self._turn.notify_all()
+        self._at_rest = self._driving = False
 
     def settle(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
-        if self.inherited:
+        if self.inherited or self.broken_off:
             return
         with self._lock:
-            change()
-            if not self.closed:
-                self._in_passing()
+            try:
+                change()
+                if not self.closed:
+                    self._in_passing()
+            except BaseException as error:
+                self._note_interruption(error)
+                raise
 
     def wake(self) -> None:
         """Makes whoever waits look again. Takes no lock, so that a signal handler may call it."""
@@ -102,6 +131,11 @@ class Driver:
         return self._driving
 
     def _ended(self, text: str) -> InvalidRequest:
+        if self.broken_off:
+            text = (
+                f"A call of this bus was broken off by {self.broken_off} in the middle of its work, and nobody knows "
+                "what became of it: close the bus and connect again."
+            )
         return InvalidRequest(forks.INHERITED if self.inherited else text)
 
     def _wait(self, wait: Wait) -> bool:
@@ -113,7 +147,7 @@ class Driver:
             now_ms = self._clock()
             if deadline_ms is not None and now_ms >= deadline_ms:
                 return False
-            if self.closed:
+            if self.closed or self.broken_off:
                 raise self._ended("The bus was closed meanwhile: connect again.")
             if self._driving:
                 self._stand_by(None if deadline_ms is None else deadline_ms - now_ms)
@@ -149,15 +183,16 @@ class Driver:
         if deadline_ms is not None and deadline_ms - now_ms < wait_ms:
             wait_ms = deadline_ms - now_ms
         lock = self._lock
-        self._driving = True
-        lock.release()
+        self._driving = self._at_rest = True
         try:
+            lock.release()
             frames = self._link.receive(wait_ms)
         finally:
             lock.acquire()
             self._driving = False
             if self._others:
                 self._turn.notify_all()
+        self._at_rest = False
         if frames is not None:
             session.receive(self._clock(), frames)
 

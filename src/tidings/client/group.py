@@ -114,7 +114,7 @@ class GroupSubscription:
         """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             self.unsubscribe()
-        elif not self._bus.inherited:
+        elif not self._bus.lost:
             self._bus.perform(working.close(self._core, self._member))
 
     def __enter__(self) -> GroupSubscription:
@@ -177,7 +177,7 @@ class AsyncGroupSubscription:
         """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             await self.unsubscribe()
-        elif not self._bus.inherited:
+        elif not self._bus.lost:
             await self._bus.perform(working.close(self._core, self._member))
 
     def __repr__(self) -> str:

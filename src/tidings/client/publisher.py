@@ -83,7 +83,7 @@ class Publisher:
 
     def close(self) -> None:
         """Ends the name's session."""
-        if not self._closed and not self._bus.inherited:
+        if not self._closed and not self._bus.lost:
             self._closed = True
             self._bus.perform(end(self._core, self._identity))
 
@@ -146,7 +146,7 @@ class AsyncPublisher:
 
     async def close(self) -> None:
         """Ends the name's session."""
-        if not self._bus.inherited:
+        if not self._bus.lost:
             await self._bus.perform(end(self._core, self._identity))
 
     async def __aenter__(self) -> AsyncPublisher:

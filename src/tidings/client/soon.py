@@ -127,7 +127,7 @@ class Soons:
         """Ends the thread; the bus is about to be closed."""
         self._stopped.set()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._driver.wake()
             thread.join()
         _unfinished.pop(self, None)
@@ -175,7 +175,7 @@ class Soons:
                         if driver.perform(self._send_rest(gaps == GAPS_MAX)):
                             return
                     except TidingsError:
-                        if driver.closed:
+                        if driver.closed or driver.broken_off:
                             return
                         # The broker in this process has failed, say: it is tried again as by a call, and then given up.
                     gaps = 0
@@ -204,7 +204,8 @@ class Soons:
         """Waits for what is left, and says what was not stored: nobody is there any more to be told otherwise."""
         if self._driver.closed:
             return
-        left = self._driver.perform(self._left())
+        # A bus that was broken off says so, for each that is left.
+        left = [soon for soon in (*self._failed, *self._waiting) if not soon.seen]
         errors: list[TidingsError] = []
         try:
             errors = self._wait_for(left)

@@ -137,7 +137,7 @@ class AsyncMessages:
     async def __anext__(self) -> Message:
         self._reader.done += self._in_hand
         self._in_hand = 0
-        if not self._bus.inherited:
+        if not self._bus.lost:
             for message in self._piece:
                 self._in_hand = 1
                 return message

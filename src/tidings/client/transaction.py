@@ -158,7 +158,7 @@ class Transaction:
     ) -> None:
         if kind is None:
             self.receipts = self._bus.perform(self._parts.commit())
-        elif not self._bus.inherited:
+        elif not self._bus.lost:
             self._bus.perform(roll_back(self._parts))
 
 
@@ -198,7 +198,7 @@ class AsyncTransaction:
     ) -> None:
         if kind is None:
             self.receipts = await self._bus.perform(self._parts.commit())
-        elif not self._bus.inherited:
+        elif not self._bus.lost:
             await self._bus.perform(roll_back(self._parts))
 
 

@@ -150,19 +150,19 @@ class Checked:
     def _fetch(self, start: int, end: int) -> tuple[memoryview, bool]:
         """What is to be checked, and whether it lies in mapped memory, so that it stays as it is found to be.
 
-        It is read in any case: to touch in memory what somebody has cut off, or what the disk cannot read, would end
-        the process.
+        That the file still has it is seen first: to touch in memory what somebody has cut off would end the process.
         """
-        data = self._disk.read_at(self._name, start, end - start)
-        if self._disk.remote or len(data) < end - start:
-            return data, False
+        if self._disk.remote or not self._disk.read_at(self._name, end - 1, 1):
+            return self._disk.read_at(self._name, start, end - start), False
         if self._view is None or len(self._view) < end:
             with contextlib.suppress(StorageDamaged):
                 self._view = self._disk.map(self._name)
                 if self.sealed:  # One that grows is mapped again and again; the disk sees to it that it is the same.
                     self._good = bytearray()
         view = self._view
-        return (data, False) if view is None or len(view) < end else (view[start:end], True)
+        if view is None or len(view) < end:
+            return self._disk.read_at(self._name, start, end - start), False
+        return view[start:end], True
 
     def _sum(self, number: int) -> int:
         sums = self._blocks.sums

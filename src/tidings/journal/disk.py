@@ -171,8 +171,6 @@ class RealDisk:
         # Writers and readers are two threads: with a table each, neither closes under the other.
         self._writers = OpenFiles(self._directory, os.O_WRONLY)
         self._readers = OpenFiles(self._directory, os.O_RDONLY)
-        self._inodes: dict[str, int] = {}
-        """Of the segments that are written to."""
         self._sizes: dict[str, int] = {}
         self._allocated: dict[str, int] = {}
         """How large the files are that have room made ahead."""
@@ -262,14 +260,7 @@ class RealDisk:
 
     def _check_there(self, name: str) -> None:
         """What goes into a file that somebody has removed, or put another one in the place of, is not stored."""
-        inode = self._inodes.get(name)
-        if inode is None:
-            inode = self._inodes[name] = os.fstat(self._writers.of(name)).st_ino
-        try:
-            there = self._directory.stat(name).st_ino == inode
-        except FileNotFoundError:
-            there = False
-        if not there:
+        if not os.fstat(self._writers.of(name)).st_nlink:
             raise SyncFailed(f"{name} was removed or replaced while it was in use: look after the folder")
 
     def durable_size(self, name: str) -> int:
@@ -389,7 +380,6 @@ class RealDisk:
     def _forget(self, name: str) -> None:
         self._writers.drop(name)
         self._readers.drop(name)
-        self._inodes.pop(name, None)
         self._sizes.pop(name, None)
         self._allocated.pop(name, None)
         self._found.pop(name, None)

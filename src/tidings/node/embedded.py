@@ -61,20 +61,31 @@ class EmbeddedNode:
         with self.changed:
             if self._failed is not None:
                 raise self._failed
-            now_ms = self._clock()
-            engine = self._engine
-            if now_ms >= self._tick_at_ms:
-                self._tick_at_ms = now_ms + self._engine.tick_ms
-                engine.tick(now_ms)
-            engine.receive(now_ms, number, frames)
-            while engine.has_staged:
-                self._commit(now_ms)
-            outgoing, engine.outgoing = engine.outgoing, []
-            for peer, answer in outgoing:
-                link = self.links.get(peer)
-                if link is not None:
-                    link.inbox.append(answer)
+            try:
+                self._run(number, frames)
+            except BaseException as error:
+                if self._failed is None:  # An interrupt, say: what is half done can be neither undone nor gone on with.
+                    self._failed = StorageError(
+                        f"The broker of {self.folder} in this process was broken off by {type(error).__name__} in the "
+                        "middle of its work: close every bus on it, then open it again."
+                    )
+                raise
             self.changed.notify_all()
+
+    def _run(self, number: int, frames: list[Frame]) -> None:
+        now_ms = self._clock()
+        engine = self._engine
+        if now_ms >= self._tick_at_ms:
+            self._tick_at_ms = now_ms + self._engine.tick_ms
+            engine.tick(now_ms)
+        engine.receive(now_ms, number, frames)
+        while engine.has_staged:
+            self._commit(now_ms)
+        outgoing, engine.outgoing = engine.outgoing, []
+        for peer, answer in outgoing:
+            link = self.links.get(peer)
+            if link is not None:
+                link.inbox.append(answer)
 
     def _commit(self, now_ms: int) -> None:
         engine = self._engine
