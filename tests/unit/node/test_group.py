@@ -249,6 +249,31 @@ def test_one_that_was_away_for_long_gets_the_values_it_missed() -> None:
     assert any(isinstance(message, Chosen) for _, _, message in group.carried)
 
 
+def test_a_settlement_that_is_being_agreed_on_when_the_broker_begins_anew_is_sent_again() -> None:
+    """C9, P8: what is owned has changed, and the broker that knew the work in flight is gone."""
+    group = Members()
+    leader = group.leader()
+    store(group, b"one")
+    epoch = group.hello(leader, "bob")
+    group.ask(leader, messages.Join(3, "bob", epoch, "workers", "news"), peer="bob")
+    leader.heard.clear()
+    group.say(leader, messages.Work(0, "bob", epoch, "workers", "news", 1, 10, (), True), peer="bob")
+    group.settle()
+    (parcel,) = [each for _, each, _ in leader.heard if isinstance(each, messages.Parcel)]
+    group.cut = {leader.identity.number}
+    settle = messages.Settle(7, "bob", epoch, "workers", "news", 1, (messages.Settlement(parcel.parcel),))
+    group.say(leader, settle, peer="bob")
+    group.settle()
+    leader.engine.log.begin_anew()
+    assert leader.engine.log.serving
+    group.cut = set()
+    group.pass_ms(200)
+    answers = [each for _, each, _ in leader.heard if getattr(each, "request", None) == 7]
+    assert [type(each) for each in answers] == [messages.Elsewhere]
+    (workers,) = [each for each in leader.engine.broker.machine.groups.values() if each.name == "workers"]
+    assert workers.progress.low == 1, "it counts all the same"
+
+
 # Questions.
 
 
