@@ -24,6 +24,7 @@ from tidings.errors import InvalidRequest, ProtocolError, TidingsError, Unauthor
 from tidings.node.engine import Engine
 from tidings.node.group import Group
 from tidings.node.ring.contents import Contents, Show
+from tidings.node.ring.describing import groups_of, owner_of
 from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.places import is_everywhere, points_of
@@ -424,7 +425,10 @@ class RingMember:
             case operators.AskRing(request):
                 self.engine.reply(peer, self._describe_ring(request))
             case operators.AskOwner(request, topic):
-                self.engine.reply(peer, self._describe_owner(request, topic))
+                owner = owner_of(self.directory, request, topic)
+                if not owner.group:
+                    self._seeking.want(self.engine.now_ms, point_of(topic))
+                self.engine.reply(peer, owner)
             case operators.AskHeld(request, points) if self.leading is not None and self.ownership is not None:
                 held = topics_in(self.group.state.machine, common(self.ownership.arcs, spots(points)))
                 self.engine.reply(peer, operators.Held(request, tuple(islice(held, CLASHES_MAX))))
@@ -439,31 +443,11 @@ class RingMember:
         return True
 
     def _describe_ring(self, request: int) -> operators.Ring:
-        groups = [
-            operators.RingGroup(
-                card.group.hex(),
-                card.members,
-                card.leader,
-                tuple((arc.start, arc.end) for arc in self.directory.arcs_of(card.group)),
-                card.left,
-            )
-            for card in self.directory.cards()
-        ]
-        groups.sort(key=lambda group: group.group)
-        ring = self.ownership
-        topics = sum(map(ring.owns_topic, self.group.state.machine.topics)) if ring is not None else 0
+        ring, names = self.ownership, self.group.state.machine.topics
+        topics = sum(map(ring.owns_topic, names)) if ring is not None else 0
         if ring is not None and ring.strays:
-            topics -= sum(point_of(name) in ring.strays for name in self.group.state.machine.topics)
-        return operators.Ring(request, self.address, self.group.identity.group.hex(), topics, tuple(groups))
-
-    def _describe_owner(self, request: int, topic: str) -> operators.Owner:
-        """Where a topic is, and what is known of how it was found; nobody, if it has to be looked for first."""
-        point = point_of(topic)
-        card = self.directory.find(point)
-        if card is None:
-            self._seeking.want(self.engine.now_ms, point)
-            return operators.Owner(request, topic, point.hex(), "", "", ())
-        return operators.Owner(request, topic, point.hex(), card.group.hex(), card.leader, card.members)
+            topics -= sum(point_of(name) in ring.strays for name in names)
+        return operators.Ring(request, self.address, self.group.identity.group.hex(), topics, groups_of(self.directory))
 
     # Time.
 
