@@ -127,7 +127,7 @@ def test_a_broker_alone_joins_a_ring_without_other_founders() -> None:
     decide(BROKER, "")
     others = GroupSettings((ONE, GROUP, IN_RING))
     with pytest.raises(InvalidRequest, match="the other founders would not have its messages"):
-        roles.decide(Path("data"), False, others, RingSettings((IN_RING,)))
+        roles.decide(Path("data"), False, others, RingSettings((IN_RING,)), NodeSettings())
 
 
 def test_nobody_is_asked_where_the_folder_or_the_options_say_enough(asked: list[str]) -> None:
