@@ -235,11 +235,16 @@ def test_a_segment_that_is_cut_beneath_a_broker_is_damage_and_all_else_goes_on(b
         assert house.broker.stop() == 0
 
 
-def test_a_segment_that_is_removed_beneath_a_broker_does_not_stop_it(build: Callable[..., House]) -> None:
+@pytest.mark.parametrize("with_index", [False, True])
+def test_a_segment_that_is_removed_beneath_a_broker_does_not_stop_it(
+    build: Callable[..., House], with_index: bool
+) -> None:
     house = filled(build)
     bus = house.connect("ann")
     removed = segments(house)[2]
     removed.unlink()
+    if with_index:
+        removed.with_suffix(".index").unlink()
     got: list[bytes] = []
     with contextlib.suppress(tidings.StorageDamaged):
         got.extend(read(bus, 0))

@@ -51,7 +51,10 @@ class Checked:
 
     def _sum_up(self) -> Blocks:
         """The sums of a segment that was sealed without any; what is damaged in it gets wrong ones."""
-        view = self._disk.map(self._name)
+        try:
+            view = self._disk.map(self._name)
+        except StorageDamaged:  # It is gone, and so is all that is wanted of it.
+            view = memoryview(b"")
         blocks = Blocks()
         blocks.extend([view])
         for span in check(view, self._base_address):
@@ -70,6 +73,8 @@ class Checked:
         if start <= position and position + size <= start + len(piece):
             return piece[position - start : position - start + size]
         start, blocks = first * BLOCK_BYTES, self._blocks
+        if position + size > blocks.size:  # It was shorter already when it was summed up.
+            raise self._damaged(Span(self._base_address + position, self._base_address + position + size))
         data, mapped = self._fetch(start, min((last + 1) * BLOCK_BYTES, blocks.size))
         # Only what stays in memory need not be checked again; and a block that grows has another sum each time.
         lasting = 0 if not mapped else block_count(blocks.size) if self.sealed else len(blocks.sums)

@@ -7,15 +7,19 @@ folder. So everything is done in the directory that was opened, and locked, at t
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from tidings.descriptors import insist
+from tidings.descriptors import USED_UP, insist
 
 FILE_MODE = 0o644
 DESCRIPTORS_MAX = 4
+PASSING = (*USED_UP, errno.ENOMEM, errno.EINTR)
+"""Errors that say nothing about a file."""
 
 
 class Directory:
@@ -30,11 +34,29 @@ class Directory:
 
     def names(self) -> list[str]:
         """Its files, sorted."""
+        return insist(self._names)
+
+    def _names(self) -> list[str]:
         # With a descriptor of its own: two threads must not read on from where the other one has come to.
-        descriptor = self.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.descriptor)
         try:
             with os.scandir(descriptor) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
+        finally:
+            os.close(descriptor)
+
+    def map(self, name: str, size_max: int | None) -> memoryview:
+        """A file in memory, as far as it goes: what is beyond its end must not be touched there."""
+        return insist(lambda: self._map(name, size_max))
+
+    def _map(self, name: str, size_max: int | None) -> memoryview:
+        descriptor = os.open(name, os.O_RDONLY, dir_fd=self.descriptor)
+        try:
+            size = os.fstat(descriptor).st_size  # It has less than was written if somebody has cut it.
+            if size_max is not None:
+                size = min(size, size_max)
+            # An empty file cannot be mapped. What is mapped has one more descriptor.
+            return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
         finally:
             os.close(descriptor)
 
@@ -107,5 +129,7 @@ class OpenFiles:
         """What can be read: of a file that is gone, and of a place that the disk cannot read, nothing."""
         try:
             return memoryview(os.pread(self.of(name), size, position))
-        except OSError:
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
             return memoryview(b"")

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidings.errors import StorageDamaged, StorageError
-from tidings.journal.directory import Directory, OpenFiles
+from tidings.journal.directory import PASSING, Directory, OpenFiles
 from tidings.journal.folder import (
     BROKER,
     FOLDER_NAME,
@@ -329,17 +328,12 @@ class RealDisk:
 
     def map(self, name: str) -> memoryview:
         try:
-            descriptor = self._directory.open(name, os.O_RDONLY)
-            try:
-                # It has less if somebody has cut it: what is beyond the end of a file must not be touched in memory.
-                size = min(os.fstat(descriptor).st_size, self._sizes.get(name, 1 << 62))
-                # An empty file cannot be mapped.
-                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
-            finally:
-                os.close(descriptor)
+            return self._directory.map(name, self._sizes.get(name))
         except FileNotFoundError as error:
             raise StorageDamaged(f"The file {name} is missing.") from error
         except OSError as error:
+            if error.errno in PASSING:
+                raise
             raise StorageDamaged(f"The file {name} cannot be read ({error.strerror}).") from error
 
     def whereabouts(self, name: str) -> Whereabouts | None:
