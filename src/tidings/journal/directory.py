@@ -92,6 +92,18 @@ class Directory:
         os.close(self.descriptor)
 
 
+def is_removed(descriptor: int) -> bool:
+    """Whether an open file has no name any more.
+
+    The name that Linux shows of a descriptor says so. To ask for the file's state instead would have the next write
+    note the file's times anew, and each sync write them down: a single put took a third more processor time.
+    """
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").endswith(" (deleted)")
+    except OSError:  # There is no /proc here.
+        return not os.fstat(descriptor).st_nlink
+
+
 class OpenFiles:
     """Open files of a directory by name, the least recently opened one closed to make room for another."""
 

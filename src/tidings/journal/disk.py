@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tidings.errors import StorageDamaged, StorageError
-from tidings.journal.directory import PASSING, Directory, OpenFiles
+from tidings.journal.directory import PASSING, Directory, OpenFiles, is_removed
 from tidings.journal.folder import (
     BROKER,
     FOLDER_NAME,
@@ -259,7 +259,7 @@ class RealDisk:
 
     def _check_there(self, name: str) -> None:
         """What goes into a file that somebody has removed, or put another one in the place of, is not stored."""
-        if not os.fstat(self._writers.of(name)).st_nlink:
+        if is_removed(self._writers.of(name)):
             raise SyncFailed(f"{name} was removed or replaced while it was in use: look after the folder")
 
     def durable_size(self, name: str) -> int:
