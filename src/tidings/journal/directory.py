@@ -96,7 +96,7 @@ def is_removed(descriptor: int) -> bool:
     """Whether an open file has no name any more.
 
     The name that Linux shows of a descriptor says so. To ask for the file's state instead would have the next write
-    note the file's times anew, and each sync write them down: a single put took a third more processor time.
+    note the file's times again, and each sync write them down: a single put took a third more processor time.
     """
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").endswith(" (deleted)")

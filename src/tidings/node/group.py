@@ -81,7 +81,7 @@ class RingHooks(Protocol):
         """Commands that this node wanted are for the next leader."""
 
     def on_stopped_serving(self) -> None:
-        """This node serves no longer, or begins anew."""
+        """This node serves no longer, or starts over."""
 
     def take(self, received: ClientRequest) -> bool:
         """Answers what operators ask of a ring; False if it is something else."""
@@ -435,7 +435,7 @@ class Group:
         if self._ring is not None:
             self._ring.on_stopped_serving()
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Every client is told to come again, as after a restart: what is owned here has changed."""
         self._stop_serving()
         self._check_serving()

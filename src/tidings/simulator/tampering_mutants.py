@@ -89,7 +89,7 @@ def _with_inventory(change: Any) -> Iterator[None]:
 
 
 @_mutant("begin-anew", "a folder without a journal is taken for a new one", RULE)
-def _begin_anew() -> Iterator[None]:
+def _start_over() -> Iterator[None]:
     def make(survey: Any) -> Any:
         def planted(disk: Disk) -> Found:
             if not segment.slots_of(disk.names(), segment.JOURNAL_SUFFIX):

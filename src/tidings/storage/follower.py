@@ -277,13 +277,13 @@ class Follower:
             count += len(values)
             if size >= WRITE_BYTES:
                 if not self._texts.append(text, b"".join(lines), count):
-                    self._begin_anew()
+                    self._start_over()
                     return
                 lines, size, count = [], 0, 0
                 if time.monotonic() >= deadline:
                     return
         if count and not self._texts.append(text, b"".join(lines), count):
-            self._begin_anew()
+            self._start_over()
 
     def _readable(self, name: str, batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         """Batches up to one that is damaged: a text stops in front of it, and the others go on."""
@@ -295,7 +295,7 @@ class Follower:
                 self._stopped[name] = None
                 _log.warning("The text of %r ends in front of what cannot be read: %s", name, damage)
 
-    def _begin_anew(self) -> None:
+    def _start_over(self) -> None:
         """A text was not as it was left; before it is written anew, it must be known that it is."""
         self._behind.update(dict.fromkeys(self._texts.look_after()))
         self._checkpoint()

@@ -216,7 +216,7 @@ def subscriber(*values: bytes, **settings: Any) -> Script:
 
 
 @pytest.mark.parametrize("request_zero", [True, False])
-def test_streams_begin_anew_at_the_new_leader_where_they_stood(request_zero: bool) -> None:
+def test_streams_start_over_at_the_new_leader_where_they_stood(request_zero: bool) -> None:
     """P6: as after a restart. A deposed leader says so unasked (request 0); a dead one misses a beat."""
     script = subscriber(b"one", b"two")
     old = script.session.streams.of(("news",)).number

@@ -264,7 +264,7 @@ def test_a_settlement_that_is_being_agreed_on_when_the_broker_begins_anew_is_sen
     settle = messages.Settle(7, "bob", epoch, "workers", "news", 1, (messages.Settlement(parcel.parcel),))
     group.say(leader, settle, peer="bob")
     group.settle()
-    leader.engine.log.begin_anew()
+    leader.engine.log.start_over()
     assert leader.engine.log.serving
     group.cut = set()
     group.pass_ms(200)

@@ -459,7 +459,7 @@ class RingMember:
         if self.group.serving and self.leading is None:
             self.leading = Leading(self, now_ms)
         if self.leading is not None and self.leading.ownership_moved():
-            self.group.begin_anew()
+            self.group.start_over()
         self._learn_ourselves(now_ms)
 
     def after_ring(self, now_ms: int) -> None:
