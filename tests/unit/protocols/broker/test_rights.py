@@ -47,11 +47,11 @@ def test_the_key_of_a_client_does_not_shrink_a_group() -> None:
     for node in (leader, victim):
         node.engine.receive(group.now_ms, "operator", [codec.encode(request)], "ann")
         group.pass_ms(1_000)
-        assert len(leader.engine.voters) == 3, "any client's key shrinks the group"
+        assert len(leader.engine.log.voters) == 3, "any client's key shrinks the group"
         [refused] = [each for peer, each, _ in node.heard if peer == "operator"]
         assert refused.number == Unauthorized.number
     leader.engine.receive(group.now_ms, "operator", [codec.encode(request)], "root")
-    group.wait(lambda: len(leader.engine.voters) == 2, "an administrator's word counts")
+    group.wait(lambda: len(leader.engine.log.voters) == 2, "an administrator's word counts")
 
 
 def test_the_key_of_a_client_does_not_take_a_group_out_of_its_ring() -> None:
