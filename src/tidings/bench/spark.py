@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 from tidings.bench.figures import Figure, Limit, at_least, ratio_at_least, ratio_at_most
 from tidings.bench.plan import Plan
@@ -29,6 +30,9 @@ def check() -> None:
     check_java()
 
 
+Samples = dict[str, list[float]]
+
+
 def run(on: Stage) -> list[Figure]:
     """Everything about Spark, in one session, which takes a few rounds to warm up."""
     plan = on.plan
@@ -48,8 +52,8 @@ def run(on: Stage) -> list[Figure]:
         driver.ask("spark_read_parquet", path=parquet)
         driver.ask("spark_read_ready", rows=count)
     driver.ask("spark_stream", **source, folder=str(on.folder / "warm"), each=each, to_topic="warm")
-    rates: dict[str, list[float]] = {"ours": [], "parquet": [], "ready": [], "stream": [], "sink": []}
-    batches: dict[str, list[float]] = {"ours to a topic": [], "rate to a topic": [], "ours": [], "rate": []}
+    rates: Samples = {"ours": [], "parquet": [], "ready": [], "stream": [], "sink": []}
+    batches: Samples = {"ours to a topic": [], "rate to a topic": [], "ours": [], "rate": []}
     for number in range(plan.rounds):
         on.step(f"round {number + 1} of {plan.rounds}: a table of {count:,} rows, ours and Parquet")
         rates["ours"].append(count / driver.ask("spark_read", **source))
@@ -75,52 +79,51 @@ def run(on: Stage) -> list[Figure]:
             times.append(seconds)
     on.unseen = driver.ask("spark_stop")
     on.raw |= {"rows_per_second": rates, "micro_batch_seconds": batches}
-    return [
-        Figure(
+    return [*_table_figures(rates), *_stream_figures(rates, each), *_micro_batch_figures(batches)]
+
+
+def _table_figures(rates: Samples) -> Iterator[Figure]:
+    for name, beside, other, target in (
+        ("table, all columns", "Parquet, the same rows", "parquet", ratio_at_least(0.6)),
+        ("the same, beside what PySpark can", "a Python source with its rows ready", "ready", None),
+    ):
+        yield Figure(
             scenario="spark",
-            name="table, all columns",
+            name=name,
             value=max(rates["ours"]),
             unit="rows/s",
-            limit=Limit("Parquet, the same rows", max(rates["parquet"])),
-            target=ratio_at_least(0.6),
+            limit=Limit(beside, max(rates[other])),
+            target=target,
             samples=tuple(rates["ours"]),
-            limit_samples=tuple(rates["parquet"]),
-        ),
-        Figure(
+            limit_samples=tuple(rates[other]),
+        )
+
+
+def _stream_figures(rates: Samples, each: int) -> Iterator[Figure]:
+    for name, title, bound in (
+        ("stream", f"stream, {each:,} rows a batch", 1e6),
+        ("sink", "stream from topic to topic, exactly once", 6e5),
+    ):
+        yield Figure(
             scenario="spark",
-            name="the same, beside what PySpark can",
-            value=max(rates["ours"]),
+            name=title,
+            value=max(rates[name]),
             unit="rows/s",
-            limit=Limit("a Python source with its rows ready", max(rates["ready"])),
-            samples=tuple(rates["ours"]),
-            limit_samples=tuple(rates["ready"]),
-        ),
-        *(
-            Figure(
-                scenario="spark",
-                name=title,
-                value=max(rates[name]),
-                unit="rows/s",
-                target=at_least(bound),
-                samples=tuple(rates[name]),
-            )
-            for name, title, bound in (
-                ("stream", f"stream, {each:,} rows a batch", 1e6),
-                ("sink", "stream from topic to topic, exactly once", 6e5),
-            )
-        ),
-        *(
-            Figure(
-                scenario="spark",
-                name=f"micro-batch of 10 rows{where}",
-                value=min(batches[f"ours{where}"]),
-                unit="s",
-                limit=Limit(f"Spark's rate source{where}", min(batches[f"rate{where}"])),
-                target=target,
-                samples=tuple(batches[f"ours{where}"]),
-                limit_samples=tuple(batches[f"rate{where}"]),
-            )
-            # Into nothing the rate source runs in the JVM alone, where no source in Python can follow it.
-            for where, target in ((" to a topic", ratio_at_most(1.3)), ("", None))
-        ),
-    ]
+            target=at_least(bound),
+            samples=tuple(rates[name]),
+        )
+
+
+def _micro_batch_figures(batches: Samples) -> Iterator[Figure]:
+    # Into nothing the rate source runs in the JVM alone, where no source in Python can follow it.
+    for where, target in ((" to a topic", ratio_at_most(1.3)), ("", None)):
+        yield Figure(
+            scenario="spark",
+            name=f"micro-batch of 10 rows{where}",
+            value=min(batches[f"ours{where}"]),
+            unit="s",
+            limit=Limit(f"Spark's rate source{where}", min(batches[f"rate{where}"])),
+            target=target,
+            samples=tuple(batches[f"ours{where}"]),
+            limit_samples=tuple(batches[f"rate{where}"]),
+        )

@@ -196,17 +196,7 @@ def run_processes(
                     driver.subscribe(node, topic)
             driver.settle()
             subscribed = time.monotonic()
-            victims = chance.sample(cluster.addresses, kill)
-            killed_at = subscribed
-            for turn in range(messages_each):
-                if turn == messages_each // 2 and victims:
-                    for victim in victims:
-                        cluster.kill(victim)
-                        driver.forget(victim)
-                    killed_at = time.monotonic()
-                for node in cluster.addresses:
-                    driver.publish(node, chance.choice(names))
-                driver.collect()
+            killed_at = _publish_and_kill(cluster, driver, messages_each, kill, names, chance) or subscribed
             published = time.monotonic()
             problem = ""
             try:
@@ -218,11 +208,7 @@ def run_processes(
             whole_at = time.monotonic()
             driver.collect()  # Whatever came twice has come by now.
             accounts = driver.account()
-        sent: Counter[str] = Counter()
-        refused: Counter[str] = Counter()
-        for view in survey.nodes:
-            sent.update({layer: sum(kinds.values()) for layer, kinds in view.sent.items()})
-            refused.update(view.refused)
+        sent, refused = _totals(survey)
     owed = sum(account.owed for account in accounts)
     missing = sum(account.missing for account in accounts)
     return ProcessesRow(
@@ -247,6 +233,34 @@ def run_processes(
         convergence_ms=_ms(subscribed, converged),
         repair_ms=_ms(killed_at, whole_at) if kill else 0,
     )
+
+
+def _publish_and_kill(
+    cluster: Cluster, driver: Driver, messages_each: int, kill: int, names: list[str], chance: random.Random
+) -> float:
+    """Every node publishes in turns, and half-way some are killed; when that was, 0 if none were."""
+    victims = chance.sample(cluster.addresses, kill)
+    killed_at = 0.0
+    for turn in range(messages_each):
+        if turn == messages_each // 2 and victims:
+            for victim in victims:
+                cluster.kill(victim)
+                driver.forget(victim)
+            killed_at = time.monotonic()
+        for node in cluster.addresses:
+            driver.publish(node, chance.choice(names))
+        driver.collect()
+    return killed_at
+
+
+def _totals(survey: Survey) -> tuple[Counter[str], Counter[str]]:
+    """Messages sent between all nodes, and refused, by layer and by reason."""
+    sent: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for view in survey.nodes:
+        sent.update({layer: sum(kinds.values()) for layer, kinds in view.sent.items()})
+        refused.update(view.refused)
+    return sent, refused
 
 
 def _ms(start: float, end: float) -> int:

@@ -105,38 +105,17 @@ class Assignment:
         This is the hot path, hence one long loop on local names. A heap of load and index in one number finds
         the least loaded; loads only grow here, so an entry that is too low is put right when it comes up.
         """
-        swift: list[int] = []
-        slow: list[int] = []
-        order: list[Member] = []
-        shift = len(self._members).bit_length()
-        mask = (1 << shift) - 1
-        total = 0
-        for member in self._members.values():
-            if member.active:
-                free = member.free
-                if free > 0:
-                    total += free
-                    member.fixed = member.in_flight + len(member.repeats) - member.head
-                    member.space = member.room - member.fixed
-                    (slow if member.slow else swift).append(member.load << shift | len(order))
-                    order.append(member)
+        order, swift, slow, total = self._rank_members()
         if not order:
             return False
-        head = self._pool_head
-        until = min(head + total, len(self._pool_offsets))
-        if head == 0 and until == len(self._pool_offsets):
-            offsets, keys = self._pool_offsets, self._pool_keys
-            self._pool_offsets, self._pool_keys = [], []
-        else:
-            offsets, keys = self._pool_offsets[head:until], self._pool_keys[head:until]
-            self._pool_head = until
-            self._compact_pool()
+        offsets, keys = self._take_from_pool(total)
+        shift = len(self._members).bit_length()
+        mask = (1 << shift) - 1
         heapify(swift)
         heap = swift
         weight = self._weight
         step = (weight + 1) << shift
-        lanes = self._lanes
-        spare = self._spare
+        lanes, spare = self._lanes, self._spare
         grown = False  # Whether any load may have grown without its entry.
         # Each lane is looked up when its turn comes: a message before may have begun it.
         found = map(lanes.get, keys)  # type: ignore[arg-type]
@@ -145,9 +124,9 @@ class Assignment:
                 if lane.hold is None:
                     grown = True
                     lane.count += 1
-                    member = lane.member  # type: ignore[assignment]
-                    member.offsets.append(offset)
-                    member.lanes.append(lane)
+                    owner: Member = lane.member  # type: ignore[assignment]
+                    owner.offsets.append(offset)
+                    owner.lanes.append(lane)
                 else:
                     lane.hold.queue.append(offset)
                 continue
@@ -170,19 +149,47 @@ class Assignment:
                 member.lanes.append(member.keyless)
                 heapreplace(heap, entry + (1 << shift))
             else:
-                if spare:
-                    lane = spare.pop()
-                    lane.key = key
-                    lane.member = member
-                    lane.count = 1
-                else:
-                    lane = Lane(key, member, 1)
+                lane = spare.pop() if spare else Lane(key, member, 1)
+                lane.key = key
+                lane.member = member
+                lane.count = 1
                 lanes[key] = lane
                 member.lanes.append(lane)
                 member.burden += weight
                 heapreplace(heap, entry + step)
             member.offsets.append(offset)
         return True
+
+    def _rank_members(self) -> tuple[list[Member], list[int], list[int], int]:
+        """Members with room; their entries of load and index, of the swift and of the slow; and all the room."""
+        order: list[Member] = []
+        swift: list[int] = []
+        slow: list[int] = []
+        shift = len(self._members).bit_length()
+        total = 0
+        for member in self._members.values():
+            if member.active:
+                free = member.free
+                if free > 0:
+                    total += free
+                    member.fixed = member.in_flight + len(member.repeats) - member.head
+                    member.space = member.room - member.fixed
+                    (slow if member.slow else swift).append(member.load << shift | len(order))
+                    order.append(member)
+        return order, swift, slow, total
+
+    def _take_from_pool(self, count: int) -> tuple[list[int], list[LaneKey | None]]:
+        """The first messages of the pool, at most so many."""
+        head = self._pool_head
+        until = min(head + count, len(self._pool_offsets))
+        if head == 0 and until == len(self._pool_offsets):
+            offsets, keys = self._pool_offsets, self._pool_keys
+            self._pool_offsets, self._pool_keys = [], []
+            return offsets, keys
+        offsets, keys = self._pool_offsets[head:until], self._pool_keys[head:until]
+        self._pool_head = until
+        self._compact_pool()
+        return offsets, keys
 
     def _compact_pool(self) -> None:
         head = self._pool_head

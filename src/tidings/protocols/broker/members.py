@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidings.errors import Fenced, InvalidRequest
+from tidings.errors import Fenced
+from tidings.settings.checks import check_above_zero
 
 LANE_WEIGHT = 8
 """How many messages a lane weighs, beside those in it. A lane binds its member for as long as its messages keep
@@ -52,10 +53,7 @@ class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parcels remembered as settled, so that a repeated settlement is not called stale."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequest(f"The setting {name} must be above 0, and it is {value}.")
+        check_above_zero(self)
 
 
 class Parcel(msgspec.Struct, frozen=True):

@@ -155,6 +155,25 @@ def _count_rows(
     }
     journal = _published(published, narrowed, timed).join(f.broadcast(table), ["topic", BLOCK])
     was = journal.select("subject", "offset", f.col(FINGERPRINT).alias("was"))
+    ends = table.select("subject", "start", "stop", "first", "next").distinct()
+    joined = was.join(_each_message(rows), ["subject", "offset"], "full_outer").join(f.broadcast(ends), "subject")
+    outcome = _judged(joined, _doubtful(by_number[number] for number in {number for number, _ in bad}))
+    wrong = outcome.where(" + ".join(KINDS) + " > 0").cache()
+    try:
+        for row in wrong.groupBy("subject").agg(*(f.sum(kind).alias(kind) for kind in KINDS)).collect():
+            tally = tallies[row.subject]
+            for kind in KINDS:
+                tally.add(kind, row[kind])
+        for row in blocks.firsts(wrong.where("lost + doubled + unknown + changed > 0"), "subject", FAULTS_MAX):
+            tallies[row.subject].name([_fault(row, by_number[row.subject].topic)])
+    finally:
+        wrong.unpersist()
+
+
+def _each_message(rows: DataFrame) -> DataFrame:
+    """How often each message was handed out, less how often it came back, and as what."""
+    from pyspark.sql import functions as f
+
     handed = f.col("weight") > 0
     first, later = handed & (f.col("attempt") <= 1), handed & (f.col("attempt") > 1)
     by_session = rows.groupBy("subject", BLOCK, "offset", "session").agg(
@@ -167,44 +186,36 @@ def _count_rows(
     )
     net = f.col("handed") - f.col("back")
     started = f.when(f.col("firsts") > 0, 1).otherwise(0)
-    deliveries = by_session.groupBy("subject", "offset").agg(
+    # Twice in one session at one attempt, or for the first time in more than one session.
+    again = f.sum(f.greatest(net - started - f.col("attempts"), f.lit(0)))
+    anew = f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
+    return by_session.groupBy("subject", "offset").agg(
         f.sum(net).alias("net"),
-        # Twice in one session at one attempt, or for the first time in more than one session.
-        (
-            f.sum(f.greatest(net - started - f.col("attempts"), f.lit(0)))
-            + f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
-        ).alias("doubled"),
+        (again + anew).alias("doubled"),
         f.min("least").alias("least"),
         f.max("most").alias("most"),
     )
-    ends = table.select("subject", "start", "stop", "first", "next").distinct()
-    joined = was.join(deliveries, ["subject", "offset"], "full_outer").join(f.broadcast(ends), "subject")
-    offset, count = f.col("offset"), f.coalesce("net", f.lit(0))
-    missing = f.col("was").isNotNull() & (count <= 0) & (offset >= f.col("start")) & (offset < f.col("stop"))
-    doubtful = _doubtful(by_number[number] for number in {number for number, _ in bad})
+
+
+def _judged(joined: DataFrame, doubtful: Column) -> DataFrame:
+    """What is wrong with each message, by the kinds of faults."""
+    from pyspark.sql import functions as f
+
+    was, offset, count = f.col("was"), f.col("offset"), f.coalesce("net", f.lit(0))
+    missing = was.isNotNull() & (count <= 0) & (offset >= f.col("start")) & (offset < f.col("stop"))
     double = f.coalesce("doubled", f.lit(0))
-    outcome = joined.select(
+    return joined.select(
         "subject",
         "offset",
         count.alias("count"),
         f.when(missing & ~doubtful, 1).otherwise(0).alias("lost"),
         f.when(missing & doubtful, 1).otherwise(0).alias("unsure"),
-        f.when(f.col("was").isNotNull(), double).otherwise(0).alias("doubled"),
+        f.when(was.isNotNull(), double).otherwise(0).alias("doubled"),
         # What is below the first offset that is still there cannot be compared.
-        f.when(f.col("was").isNull() & ((offset >= f.col("next")) | (offset < 0)), count).otherwise(0).alias("unknown"),
-        f.when((f.col("was") != f.col("least")) | (f.col("was") != f.col("most")), 1).otherwise(0).alias("changed"),
-        f.when(f.col("was").isNotNull(), f.greatest(count - 1 - double, f.lit(0))).otherwise(0).alias("repeated"),
+        f.when(was.isNull() & ((offset >= f.col("next")) | (offset < 0)), count).otherwise(0).alias("unknown"),
+        f.when((was != f.col("least")) | (was != f.col("most")), 1).otherwise(0).alias("changed"),
+        f.when(was.isNotNull(), f.greatest(count - 1 - double, f.lit(0))).otherwise(0).alias("repeated"),
     )
-    wrong = outcome.where(" + ".join(KINDS) + " > 0").cache()
-    try:
-        for row in wrong.groupBy("subject").agg(*(f.sum(kind).alias(kind) for kind in KINDS)).collect():
-            tally = tallies[row.subject]
-            for kind in KINDS:
-                tally.add(kind, row[kind])
-        for row in blocks.firsts(wrong.where("lost + doubled + unknown + changed > 0"), "subject", FAULTS_MAX):
-            tallies[row.subject].name([_fault(row, by_number[row.subject].topic)])
-    finally:
-        wrong.unpersist()
 
 
 def _doubtful(subscriptions: Iterable[Covered]) -> Column:
