@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, named: bool, timeout: bool
         "--bus",
         metavar="ADDRESS",
         default=os.environ.get("TIDINGS_BUS") or DEFAULT_BUS,
-        help="a broker's address, several of a replica group with commas between them, or a folder for a bus in this "
+        help="a broker's address, those of a replica group separated by commas, or a folder for a bus in this "
         f"process (or TIDINGS_BUS; default: {DEFAULT_BUS})",
     )
     if timeout:

@@ -152,12 +152,12 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         port = self.sockets_port
-        require(port is None or 0 <= port < 65_536, f"The setting sockets_port is 0 to 65535, and it is {port}.")
+        require(port is None or 0 <= port < 65_536, f"The setting sockets_port must be 0 to 65535: it is {port}.")
         check_above_zero(self, or_zero=("sockets_port",))
         require(
             self.sockets_linger_ms < self.sockets_delivery_ms,
             f"sockets_linger_ms ({self.sockets_linger_ms}) must be below sockets_delivery_ms "
-            f"({self.sockets_delivery_ms}), or what was delivered would be sent again.",
+            f"({self.sockets_delivery_ms}), or delivered messages would be sent again.",
         )
 
 

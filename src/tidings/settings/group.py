@@ -29,7 +29,7 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require(len(set(self.group)) == len(self.group), "A founder is named twice in --group: name each once.")
         require(
             len(self.group) in (0, 1, 3, 5),
-            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: a majority has to be able to decide.",
+            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: name that many in --group.",
         )
 
 
@@ -82,4 +82,6 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        require(self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every beat comes too late.")
+        require(
+            self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every heartbeat comes too late."
+        )

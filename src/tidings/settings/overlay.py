@@ -24,7 +24,7 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             0 < self.beat_ms < self.silence_ms_max,
             f"beat_ms ({self.beat_ms}) must be above 0 and below silence_ms_max ({self.silence_ms_max}).",
         )
-        require(self.watched_max > 0, f"watched_max must be above 0, and it is {self.watched_max}.")
+        require(self.watched_max > 0, f"watched_max must be above 0: it is {self.watched_max}.")
 
 
 class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,7 +165,7 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_above_zero(self, or_zero=("replicas",))
-        require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or everybody looks dead.")
+        require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or every node looks dead.")
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,7 +211,7 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        require(2 <= self.founders <= 256, f"founders is 2 to 256, and it is {self.founders}.")
+        require(2 <= self.founders <= 256, f"founders must be 2 to 256: it is {self.founders}.")
         require(
             self.link_beat_ms < self.link_silence_ms_max,
             f"link_beat_ms ({self.link_beat_ms}) must be below link_silence_ms_max ({self.link_silence_ms_max}).",
