@@ -136,7 +136,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from tidings.ring.trial import check_size
 
     check_size(arguments.groups if arguments.groups is not None else 1, arguments.replicas or 1)
-    signal.signal(signal.SIGTERM, _interrupt)  # Whoever stops this command stops the ring that it runs.
+    signal.signal(signal.SIGTERM, _interrupt)  # Stopping this command stops the ring that it runs.
     signal.signal(signal.SIGHUP, _interrupt)
     with _trial(arguments.dir) as trial:
         try:
