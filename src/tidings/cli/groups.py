@@ -27,7 +27,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only the groups of this one")
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only the groups on this topic")
     parser.add_argument("--json", action="store_true", help="print groups as JSON, one per line")
     watching.add_arguments(parser)
     connection.add_arguments(parser, named=False)
