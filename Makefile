@@ -30,7 +30,8 @@ $(STAMP): requirements-dev.lock pyproject.toml
 			"install its venv module (Debian and Ubuntu: the package python3-venv)." >&2; exit 1; fi
 	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) ..."
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@# PySpark comes as source and has only a setup.py: older pips complain unless told to build it as all others (PEP 517).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory java
 	@touch $@
