@@ -77,7 +77,24 @@ lock: ## write the lock files anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it with pipx install uv." >&2; exit 1; }
 	$(LOCK) --upgrade pyproject.toml -o requirements.lock
 	$(LOCK) --upgrade pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --upgrade pyproject.toml --extra docs -c requirements-dev.lock -o requirements-docs.lock
 
 clean: ## remove .venv and everything that was made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+DOCS := .venv-docs
+.PHONY: docs hooks
+
+docs: $(DOCS)/.installed ## the documentation as a site, in site/; dead links fail
+	@NO_COLOR=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "The documentation is in site/index.html."
+
+$(DOCS)/.installed: requirements-docs.lock
+	@"$(PYTHON)" -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 --require-hashes -r requirements-docs.lock
+	@touch $@
+
+hooks: $(STAMP) ## have git check form, lint and types before each commit (needs pre-commit)
+	@command -v pre-commit >/dev/null || { echo "make hooks needs pre-commit on the PATH: install it with pipx install pre-commit." >&2; exit 1; }
+	@pre-commit install
