@@ -87,7 +87,8 @@ DOCS := .venv-docs
 .PHONY: docs hooks
 
 docs: $(DOCS)/.installed ## the documentation as a site, in site/; dead links fail
-	@NO_COLOR=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@# Without --quiet, which would not count warnings either.
+	@NO_COLOR=1 $(DOCS)/bin/mkdocs build --strict
 	@echo "The documentation is in site/index.html."
 
 $(DOCS)/.installed: requirements-docs.lock
