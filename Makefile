@@ -30,7 +30,8 @@ $(STAMP): requirements-dev.lock pyproject.toml
 			"install its venv module (Debian and Ubuntu: the package python3-venv)." >&2; exit 1; fi
 	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) ..."
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
+	@# PySpark comes as source and has only a setup.py: older pips complain unless told to build it as all others (PEP 517).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory java
 	@touch $@
@@ -76,7 +77,25 @@ lock: ## write the lock files anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv on the PATH: install it with pipx install uv." >&2; exit 1; }
 	$(LOCK) --upgrade pyproject.toml -o requirements.lock
 	$(LOCK) --upgrade pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --upgrade pyproject.toml --extra docs -c requirements-dev.lock -o requirements-docs.lock
 
 clean: ## remove .venv and everything that was made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+DOCS := .venv-docs
+.PHONY: docs hooks
+
+docs: $(DOCS)/.installed ## the documentation as a site, in site/; dead links fail
+	@# Without --quiet, which would not count warnings either.
+	@NO_COLOR=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "The documentation is in site/index.html."
+
+$(DOCS)/.installed: requirements-docs.lock
+	@"$(PYTHON)" -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 --require-hashes -r requirements-docs.lock
+	@touch $@
+
+hooks: $(STAMP) ## have git check form, lint and types before each commit (needs pre-commit)
+	@command -v pre-commit >/dev/null || { echo "make hooks needs pre-commit on the PATH: install it with pipx install pre-commit." >&2; exit 1; }
+	@pre-commit install

@@ -42,7 +42,7 @@ from tidings.errors import (
 )
 from tidings.message import Batch, GroupInfo, MemberInfo, Message, Receipt, Receipts, Share, TopicInfo
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Batch",

@@ -15,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+if sys.platform != "win32":  # Clients run there, and reserve nothing.
+    import resource
 
 RESERVED = 64
 """Several times what the journal has open, so that it does not matter if connections get some of them for a while."""

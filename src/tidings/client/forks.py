@@ -41,4 +41,5 @@ def _abandon_all() -> None:
     _owned.clear()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +45,9 @@ import msgspec
 from tidings.boot import boot_id
 from tidings.client import forks
 from tidings.errors import InvalidRequest, StorageDamaged, StorageError
+
+if sys.platform != "win32":
+    import fcntl
 
 MAGIC = b"TIDINBX1"
 COMPACT_BYTES = 1024 * 1024
@@ -66,6 +69,8 @@ class Inbox:
     """The marks of one client in one file."""
 
     def __init__(self, path: str | os.PathLike[str], client: str, compact_bytes: int = COMPACT_BYTES) -> None:
+        if sys.platform == "win32":
+            raise InvalidRequest("An inbox needs locks that Windows does not have: leave inbox= out.")
         self.path = Path(path)
         self._client = client
         self._compact_bytes = compact_bytes
@@ -187,7 +192,7 @@ class Inbox:
             self._take_all(announced)
         if at < len(data):
             os.ftruncate(self._file, at)
-            os.fdatasync(self._file)
+            _sync(self._file)
         return at
 
     def _body(self, data: bytes, at: int) -> bytes | None:
@@ -240,7 +245,7 @@ class Inbox:
             self._compact_bytes = max(self._compact_bytes, 2 * self._size_bytes)
         try:
             at = self._write(record, self._size_bytes)
-            os.fdatasync(self._file)
+            _sync(self._file)
             self._size_bytes = self._write(last, at)
         except OSError as error:
             self._take_back(error)
@@ -258,7 +263,7 @@ class Inbox:
         self._failed = True
         if error.errno in FULL_ERRORS:
             os.ftruncate(self._file, self._size_bytes)
-            os.fdatasync(self._file)
+            _sync(self._file)
             self._failed = False
         raise self._not_written(error) from error
 
@@ -297,6 +302,14 @@ class Inbox:
         except OSError as error:
             raise self._not_written(error) from error
         return len(data)
+
+
+def _sync(file: int) -> None:
+    """Puts a file on the disk itself, which on macOS takes another call."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    elif sys.platform != "win32":
+        os.fdatasync(file)
 
 
 def _record(content: tuple[object, ...]) -> bytes:

@@ -228,4 +228,5 @@ def _finish_all() -> None:
 
 
 atexit.register(_finish_all)
-os.register_at_fork(after_in_child=_unfinished.clear)
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_unfinished.clear)

@@ -12,7 +12,7 @@ import select
 import socket
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -143,9 +143,14 @@ class DealerLink:
             raise InvalidRequest(f"The address {self.at!r} cannot be used ({error}): write tcp://HOST:PORT.") from error
         self._socket = opened
         self._prompt = False
-        self._waiter = select.poll()
-        self._waiter.register(int(opened.fd), select.POLLIN)
-        self._waiter.register(self._ear_descriptor, select.POLLIN)
+        self._waiter = _poller()
+        self._waiter.register(int(opened.fd), zmq.POLLIN)
+        self._waiter.register(self._ear_descriptor, zmq.POLLIN)
+
+
+def _poller() -> Any:
+    """The system's own where it has one; Windows does not. The flags are the same."""
+    return select.poll() if hasattr(select, "poll") else zmq.Poller()
 
 
 def _no_socket(error: Exception) -> LimitReached:
