@@ -9,11 +9,17 @@ SHELL  := /bin/bash
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
 
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+# Most of `make test` is waiting, so there are more workers than cores; one of them has all tests that share a Spark.
+PYTEST_FLAGS ?= -n 5 --dist loadgroup
+# Those of `make check` wait for little.
+CHECK_FLAGS  ?= -n 3 --dist worksteal
 SEEDS        ?= 60000
 
+# What Python and pytest make of a file once, thousands of processes read; empty is as if it were not set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test soak bench lint format lock clean
+.PHONY: help setup java demo check test soak collected bench lint format lock clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -31,7 +37,9 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) ..."
 	@"$(PYTHON)" -m venv $(VENV)
 	@# PySpark comes as source and has only a setup.py: older pips complain unless told to build it as all others (PEP 517).
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 --require-hashes -r requirements-dev.lock
+	@# Most of what is installed nobody ever imports: Python compiles the rest when it is first wanted.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --use-pep517 --require-hashes \
+		-r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory java
 	@touch $@
@@ -49,11 +57,17 @@ java: # Spark runs on it; everything else does without
 demo: $(STAMP) ## publishers, subscribers, a crash and a recovery in front of your eyes
 	@$(BIN)/tidings demo
 
+check: $(STAMP) ## lint, types and unit tests: what to run after changing a line
+	@$(MAKE) --no-print-directory -j 2 lint collected COLLECTED="tests/unit src/tidings"
+	$(BIN)/pytest $(CHECK_FLAGS) tests/unit src/tidings
+
 test: $(STAMP) ## lint, types and every test that ends in minutes
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@$(MAKE) --no-print-directory -j 2 lint collected
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+collected: $(STAMP) # Compiles the tests, beside the linters: or else every worker does it for itself.
+	@$(BIN)/pytest --collect-only --quiet $(COLLECTED) >$(VENV)/.collected 2>&1 || \
+		{ tail -n 50 $(VENV)/.collected; exit 1; }
 
 soak: $(STAMP) ## the long tests, and SEEDS=60000 fresh seeds of all simulated worlds
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0

@@ -11,21 +11,30 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.processor_time import ProcessorTime
+
 # How long an example takes says how busy the machine is, and nothing about what is tested. By default one that takes
 # 200 ms fails its test, and so does a slow search for examples.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 HERE = Path(__file__).parent
-LONG_FIRST = ("spark", "integration", "simulation")
-"""Folders whose tests take seconds and more, those that take longest first."""
-
+LONG_FIRST = (
+    "spark/test_kills.py",
+    "spark/test_cluster.py",
+    "integration/test_bench.py",
+    "spark",
+    "integration",
+    "simulation",
+)
+"""Files and folders whose tests take seconds and more, those that take longest first."""
 
 FIRST_SEED = "TIDINGS_FIRST_SEED"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Seeds that have always held say nothing new. The workers of a run inherit the one that is drawn here."""
+    config.pluginmanager.register(ProcessorTime())
     os.environ.setdefault(FIRST_SEED, str(secrets.randbelow(10**12)))
 
 
@@ -34,15 +43,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts what takes long before what does not.
-
-    Several workers share the tests from the end of the list, so the first of them keeps all of Spark and its one
-    session, and at the end nobody waits for a test of a minute.
-    """
+    """Puts what takes long before what does not: workers take tests from the front, and wait for nobody at the end."""
     items.sort(key=_rank)
 
 
 def _rank(item: pytest.Item) -> int:
-    parts = item.path.relative_to(HERE).parts if item.path.is_relative_to(HERE) else ()
-    folder = parts[0] if parts else ""
-    return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
+    for rank, name in enumerate(LONG_FIRST):
+        if item.path.is_relative_to(HERE / name):
+            return rank
+    return len(LONG_FIRST)

@@ -26,7 +26,7 @@ from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.faults import SHAPES
 from tidings.simulator.run import run
 
-SEEDS = 60
+SEEDS = 30
 WORLD = "cluster"
 
 

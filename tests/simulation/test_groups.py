@@ -13,7 +13,7 @@ from tidings.cli import main
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import make_world, run
 
-SEEDS = 200
+SEEDS = 100
 WORLD = "groups"
 
 

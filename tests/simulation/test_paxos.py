@@ -24,7 +24,7 @@ from tidings.simulator.paxos.network import blocks
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.run import run
 
-SEEDS = 500
+SEEDS = 250
 WORLD = "paxos"
 MUTANT_SEEDS_MAX = 2_000
 PAXOS_MUTANTS = [name for name, mutant in MUTANTS.items() if mutant.world == WORLD]

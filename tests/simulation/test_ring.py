@@ -23,7 +23,7 @@ from tidings.simulator.ring.multicast import draw_multicast, run_multicast
 from tidings.simulator.ring.mutants import RING_MUTANTS
 from tidings.simulator.ring.rules_2001 import Ring2001
 
-SEEDS, SEEDS_SOAK = 100, 1_000
+SEEDS, SEEDS_SOAK = 50, 1_000
 MUTANT_SEEDS_MAX = 40
 
 

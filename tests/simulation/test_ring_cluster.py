@@ -34,7 +34,7 @@ from tidings.simulator.ledger import Existing
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
-SEEDS = 40
+SEEDS = 20
 WORLD = "ring-cluster"
 HALF = (Arc(b"\x7f" * 32, b"\xff" * 32),)
 

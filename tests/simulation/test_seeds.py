@@ -10,7 +10,7 @@ from tests.simulation.traces import check_same_in_another_process
 from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
 
-SEEDS = 500
+SEEDS = 250
 
 
 def test_seeds() -> None:

@@ -9,7 +9,7 @@ from tests.simulation.seeds import check_fresh
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 
-SEEDS = 150
+SEEDS = 80
 WORLD = "stages"
 
 

@@ -10,7 +10,7 @@ from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.run import run
 from tidings.simulator.tampering import TAMPERED
 
-SEEDS = 40
+SEEDS = 20
 
 
 def test_seeds() -> None:

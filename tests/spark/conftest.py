@@ -16,8 +16,9 @@ import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tidings.spark.session import CHECKPOINTS
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What a test runs is over in a second: the time goes into starting up, and into what Java makes faster in vain."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""What a test runs is over in a second: the time goes into starting up, where Java proves of each class of Spark that
+it is sound, and into what Java makes faster in vain."""
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
 """Where Spark's scripts look for options: for a driver, a master or worker, and the program that starts these."""
 
@@ -58,10 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.setdefault(name, JAVA_OPTIONS)
 
 
+@pytest.hookimpl(tryfirst=True)  # Before xdist asks for groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(needs_java)
+            item.add_marker(pytest.mark.xdist_group("spark"))  # One worker starts Spark for all of them.
         bounded = any(item.get_closest_marker(name) for name in ("timeout", "soak"))  # A soak takes its time.
         if item.path.is_relative_to(Path(__file__).parent) and not bounded:
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))

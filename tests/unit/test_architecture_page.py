@@ -7,13 +7,13 @@ the numbered lists are also watched at work.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -81,7 +81,7 @@ def imported(sources: dict[str, str]) -> dict[str, dict[str, bool]]:
     for module, source in sources.items():
         package = module.partition(".")[0]
         known = found.setdefault(package, {})
-        for _, name in imports(ast.parse(source), MODULES):
+        for _, name in imports(source, MODULES):
             top, _, rest = name.partition(".")
             other = rest.partition(".")[0] or "__init__"
             if top == "tidings" and other != package and other not in NOUNS:
@@ -89,11 +89,14 @@ def imported(sources: dict[str, str]) -> dict[str, dict[str, bool]]:
     return found
 
 
-REAL = imported(SOURCES)
+@cache
+def imported_now() -> dict[str, dict[str, bool]]:
+    return imported(SOURCES)
 
 
-def faults(page: str, real: dict[str, dict[str, bool]] = REAL) -> list[str]:
+def faults(page: str, real: dict[str, dict[str, bool]] | None = None) -> list[str]:
     """What the table says and the code does not, or the other way round."""
+    real = imported_now() if real is None else real
     table = rows(page)
     found = []
     names = [row.name for row in table]

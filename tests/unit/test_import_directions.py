@@ -7,7 +7,7 @@ only the outermost layers know everybody.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -110,18 +110,27 @@ def inside(name: str, area: str) -> bool:
     return name == area or (area != "" and name.startswith(f"{area}."))
 
 
-def imports(tree: ast.Module, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
+@cache
+def parsed(source: str) -> ast.Module:
+    """Every module is looked at by several tests."""
+    return ast.parse(source)
+
+
+@cache
+def imports(source: str, modules: frozenset[str]) -> list[tuple[int, str]]:
     """Every imported name with its line; `from tidings.x import y` is tidings.x.y if that is a module."""
-    for node in ast.walk(tree):
+    found = []
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name
+                found.append((node.lineno, alias.name))
         elif isinstance(node, ast.ImportFrom):
             if node.level:
-                yield node.lineno, "." * node.level + (node.module or "")
+                found.append((node.lineno, "." * node.level + (node.module or "")))
             for alias in node.names:
                 longer = f"{node.module}.{alias.name}"
-                yield node.lineno, longer if longer in modules else str(node.module)
+                found.append((node.lineno, longer if longer in modules else str(node.module)))
+    return found
 
 
 def is_only_for_types(tree: ast.Module, line: int) -> bool:
@@ -137,11 +146,11 @@ def is_only_for_types(tree: ast.Module, line: int) -> bool:
 def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
     """What is wrong with a module, given as its name without `tidings.` and its text."""
     found = []
-    tree = ast.parse(source)
+    tree = parsed(source)
     layer = module.partition(".")[0]
     if layer not in ALLOWED:
         return [f"{module}: no rule says what {layer} may import: add one"]
-    for line, name in imports(tree, modules):
+    for line, name in imports(source, modules):
         where = f"{module}:{line}"
         top, _, rest = name.partition(".")
         if name.startswith("."):
@@ -204,7 +213,7 @@ def test_module(module: str) -> None:
 def test_protocols_form_no_knot() -> None:
     """Not even for their types: two modules that need each other are one, or lack a small interface between them."""
     graph = {
-        module: {name.removeprefix("tidings.") for _, name in imports(ast.parse(source), MODULES) if name in MODULES}
+        module: {name.removeprefix("tidings.") for _, name in imports(source, MODULES) if name in MODULES}
         for module, source in SOURCES.items()
         if inside(module, "protocols")
     }

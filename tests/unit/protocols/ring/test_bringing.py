@@ -19,7 +19,11 @@ from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
 
-SEEDS = 30
+SEEDS, SEEDS_SOAK = 20, 200
+FIRST_SEEDS = (
+    *range(0, SEEDS, 10),
+    *(pytest.param(first, marks=pytest.mark.soak) for first in range(SEEDS, SEEDS_SOAK, 10)),
+)
 WESTERN = ("{shop}orders", "{shop}refunds", "weather", "tides", "ann", "cleo", "worker/0000000000000001")
 """Topics and clients of the group that joins."""
 POINTS = {
@@ -104,7 +108,7 @@ class JoiningWorld(World):
         self.run(2)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+@pytest.mark.parametrize("first", FIRST_SEEDS)
 def test_a_group_that_joins_keeps_all_that_it_has(first: int) -> None:
     for seed in range(first, first + 10):
         world = JoiningWorld(seed)

@@ -25,12 +25,16 @@ from tidings.protocols.ring.ownership import Giving, Ownership
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 
-SEEDS = 100
+SEEDS, SEEDS_SOAK = 50, 500
+FIRST_SEEDS = (
+    *range(0, SEEDS, 10),
+    *(pytest.param(first, marks=pytest.mark.soak) for first in range(SEEDS, SEEDS_SOAK, 10)),
+)
 SEEDS_TO_FIND = 60
 """A planted fault has to show within so many seeds."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+@pytest.mark.parametrize("first", FIRST_SEEDS)
 def test_whoever_owns_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
     """P7, P8: by lost, repeated and late messages, changes of leaders on both sides, and restarts."""
     for seed in range(first, first + 10):
