@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.processor_time import ProcessorTime
+from tests.scheduling import Scheduling
 
 # How long an example takes says how busy the machine is, and nothing about what is tested. By default one that takes
 # 200 ms fails its test, and so does a slow search for examples.
@@ -36,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Seeds that have always held say nothing new. The workers of a run inherit the one that is drawn here."""
     config.pluginmanager.register(ProcessorTime())
     os.environ.setdefault(FIRST_SEED, str(secrets.randbelow(10**12)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_report_header() -> str:

@@ -35,8 +35,6 @@ from tidings.ring.ports import free_address, free_addresses
 IN_USE = "is in use by another broker: stop it first, or connect to it."
 NEWER = f"has format {FORMAT + 1}, and this release reads up to {FORMAT}: use a newer tidings"
 
-pytestmark = pytest.mark.xdist_group("folder roles")  # They share a folder of each kind.
-
 
 @pytest.fixture(scope="module")
 def houses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, House]:

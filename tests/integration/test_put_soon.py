@@ -125,7 +125,7 @@ def test_an_error_that_was_seen_is_not_said_again(build: Callable[..., House]) -
 
 def test_another_error_is_not_hidden_by_what_was_not_sent(broker: BrokerProcess) -> None:
     def fail() -> None:
-        with tidings.connect(broker.address, "alice", timeout=0.2, retries=1) as bus:
+        with tidings.connect(broker.address, "alice", timeout=2, retries=1) as bus:
             broker.kill()
             bus.put_soon("news", "one")
             raise KeyError("mine")
@@ -149,7 +149,7 @@ def test_leaving_the_block_waits_for_a_broker_that_comes_back(broker: BrokerProc
 
 
 def test_leaving_the_block_without_a_broker_is_unavailable(broker: BrokerProcess) -> None:
-    bus = tidings.connect(broker.address, "alice", timeout=0.2, retries=2)
+    bus = tidings.connect(broker.address, "alice", timeout=1, retries=2)
     with pytest.raises(tidings.Unavailable) as caught:
         put_and_leave(bus, "one", "two", before=broker.kill)
     assert caught.value.__notes__ == ["So ended 2 of the messages that were put with put_soon."]
@@ -181,7 +181,7 @@ def test_a_program_that_ends_without_close_says_what_it_could_not_send(broker: B
         import os, signal, sys
         import tidings
 
-        bus = tidings.connect(sys.argv[1], "alice", timeout=0.2, retries=2)
+        bus = tidings.connect(sys.argv[1], "alice", timeout=1, retries=2)
         os.kill(int(sys.argv[2]), signal.SIGKILL)
         for number in range(7):
             bus.put_soon("news", str(number))

@@ -33,8 +33,6 @@ LONG_TOPIC = "ñ" * 128
 LONG_TEXT = "one more ship ☂!" * 64
 SEVERAL = 3
 
-pytestmark = pytest.mark.xdist_group("section seven")  # They share a broker and a program.
-
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageProcess]:

@@ -20,8 +20,6 @@ import pytest
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 
-pytestmark = pytest.mark.xdist_group("web")  # They share a broker.
-
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -59,12 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.setdefault(name, JAVA_OPTIONS)
 
 
-@pytest.hookimpl(tryfirst=True)  # Before xdist asks for groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(needs_java)
-            item.add_marker(pytest.mark.xdist_group("spark"))  # One worker starts Spark for all of them.
         bounded = any(item.get_closest_marker(name) for name in ("timeout", "soak"))  # A soak takes its time.
         if item.path.is_relative_to(Path(__file__).parent) and not bounded:
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))

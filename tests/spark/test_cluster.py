@@ -26,7 +26,7 @@ from tidings.transport import curve
 
 ROWS = 10_000
 
-pytestmark = [needs_java, pytest.mark.xdist_group("cluster")]
+pytestmark = needs_java
 
 
 @pytest.fixture(scope="module")

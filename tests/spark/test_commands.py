@@ -20,7 +20,7 @@ from tidings.spark.audit.report import last_audit
 SEEDS = 24
 BUG = "same-epoch"
 
-pytestmark = [needs_java, pytest.mark.xdist_group("commands")]
+pytestmark = needs_java
 
 
 class Answer(NamedTuple):

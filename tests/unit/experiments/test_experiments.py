@@ -29,8 +29,6 @@ from tidings.simulator.ring.experiments import DOCUMENT_LOADS
 from tidings.simulator.ring.multicast import MulticastPlan, run_multicast
 from tidings.simulator.ring.mutants import RING_MUTANTS
 
-pytestmark = pytest.mark.xdist_group("experiments")  # What one has run, others look at too.
-
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
