@@ -46,6 +46,9 @@ class Checker:
     def on_state(self, machine: Machine) -> None:
         """The broker has applied a command, or has recovered."""
 
+    def on_recovered(self) -> None:
+        """The broker has been restarted."""
+
     def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
         """A client sends a request."""
 

@@ -8,7 +8,8 @@ a generator that yields what it waits for, exactly as the operations of a bus do
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, NoReturn, cast
+from random import Random
+from typing import NoReturn, Protocol, cast
 
 from tidings.client import operations
 from tidings.client.future import Future
@@ -16,12 +17,58 @@ from tidings.client.inbox import Inbox, Mark
 from tidings.client.operations import Core, Operation, Until, Wait
 from tidings.client.session import Session
 from tidings.errors import Fenced, TidingsError
-from tidings.simulator.faults import ClientEnd, Pause
-
-if TYPE_CHECKING:
-    from tidings.simulator.populated import PopulatedWorld
+from tidings.settings import ClientSettings
+from tidings.simulator.faults import ClientEnd, ClientPause
+from tidings.simulator.watch import Watch
+from tidings.wire.codec import Frame
 
 Role = Callable[["ClientProcess"], Operation[None]]
+
+
+class ClientNetwork(Protocol):
+    """What clients need of a network."""
+
+    def connect(self, process: ClientProcess) -> None:
+        """A new connection for a process; the old one, if any, is gone."""
+
+    def disconnect(self, process: ClientProcess) -> None:
+        """The process has gone."""
+
+    def send_to_broker(self, process: ClientProcess, frames: Sequence[Frame]) -> None:
+        """Sends over the connection that the process has."""
+
+
+class Surroundings(Protocol):
+    """What clients need of their world."""
+
+    random: Random
+    now_ms: int
+    calm: bool
+    watch: Watch
+    client_settings: ClientSettings
+
+    @property
+    def doors(self) -> ClientNetwork:
+        """The network that leads to whoever serves the clients."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will be published."""
+
+    def note(self, process: str, what: str) -> None: ...
+
+    def at(self, at_ms: int, what: Callable[[], None]) -> None: ...
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None: ...
+
+    def draw_address(self) -> str:
+        """The address that a new process of a client is given."""
+
+    def may_overlap(self, process: ClientProcess) -> bool:
+        """Whether a process may live on beside the next one of its name."""
+
+    def drained(self, client: str, topics: tuple[str, ...]) -> bool:
+        """Whether everything has been published and a subscriber has been handed all of it."""
 
 
 class MemoryInbox:
@@ -45,7 +92,7 @@ class MemoryInbox:
 class Client:
     """A name, its roles and its lives."""
 
-    def __init__(self, world: PopulatedWorld, name: str, roles: list[Role], inbox: MemoryInbox | None) -> None:
+    def __init__(self, world: Surroundings, name: str, roles: list[Role], inbox: MemoryInbox | None) -> None:
         self.world = world
         self.name = name
         self.roles = roles
@@ -89,7 +136,7 @@ class Client:
             process.kill("is killed")
         self.come_back(fault.back_after_ms)
 
-    def on_pause(self, fault: Pause) -> None:
+    def on_pause(self, fault: ClientPause) -> None:
         if self.processes:
             self.processes[-1].pause(fault.for_ms)
 

@@ -1,25 +1,23 @@
 """The invariants of groups, one class each. All look at the same picture of who has what (`hands`).
 
-Each sees an observation before the picture changes by it; `GroupWatch` sees to that.
+Each sees an observation before the picture changes by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidings.message import Message
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.members import LaneSettings
-from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
 from tidings.simulator.hands import GROUP, TOPIC, Hands, Session, kept
 from tidings.simulator.ledger import Existing
-from tidings.simulator.watch import Watch
 
 if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
-    from tidings.simulator.world import World
 
 HEARD = (
     messages.Beat,
@@ -159,11 +157,11 @@ class OneOwner(GroupChecker):
 
     RULE = "nobody loses work that is in its hands"
 
-    def __init__(self, hands: Hands, lease_ms: int, world: World) -> None:
+    def __init__(self, hands: Hands, lease_ms: int, clock: Callable[[], int]) -> None:
         super().__init__(hands)
         self._lease_ms = lease_ms
         self._deliveries_max = LaneSettings().deliveries_max
-        self._world = world
+        self._clock = clock
         self._since_ms = 0
         self._heard_ms: dict[Session, int] = {}
         self._newest: dict[str, int] = {}
@@ -231,7 +229,7 @@ class OneOwner(GroupChecker):
     @property
     def _now_ms(self) -> int:
         """By the broker's clock, as leases are."""
-        return self._world.broker.clock()
+        return self._clock()
 
 
 class StaleRefused(GroupChecker):
@@ -298,41 +296,15 @@ class RepeatsAreMarked(GroupChecker):
             self.broken(f"{process.label} takes {self.name(message.offset)} as new, and so did {first}")
 
 
-class GroupWatch(Watch):
-    """All checkers, with those of groups."""
-
-    def __init__(self, world: World, settings: BrokerSettings) -> None:
-        super().__init__(world, settings)
-        self.hands = Hands(self.ledger)
-        self.owners = OneOwner(self.hands, settings.lease_ms, world)
-        self.checkers += [
-            AllSettled(self.hands),
-            SettledWasTaken(self.hands),
-            SettledStaysSettled(self.hands),
-            StaleRefused(self.hands),
-            LanesInOrder(self.hands),
-            RepeatsAreMarked(self.hands),
-            self.owners,
-        ]
-
-    @property
-    def all_settled(self) -> bool:
-        """Whether nothing is left to do for anybody."""
-        return len(self.hands.settled) == len(self.ledger.topics.get(TOPIC, ()))
-
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
-        super().on_request(process, request)
-        self.hands.on_request(process, request)
-
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
-        super().on_answer(process, answer)
-        self.hands.on_answer(process, answer)
-
-    def on_recovered(self, engine: AnyEngine) -> None:
-        super().on_recovered(engine)
-        self.hands.on_recovered()
-        self.owners.on_recovered()
-
-    def _on_existing(self, existing: Existing) -> None:
-        super()._on_existing(existing)
-        self.hands.on_existing(existing)
+def group_checkers(hands: Hands, lease_ms: int, clock: Callable[[], int]) -> list[Checker]:
+    """All of them, and at last the picture; `clock` is the broker's."""
+    return [
+        AllSettled(hands),
+        SettledWasTaken(hands),
+        SettledStaysSettled(hands),
+        StaleRefused(hands),
+        LanesInOrder(hands),
+        RepeatsAreMarked(hands),
+        OneOwner(hands, lease_ms, clock),
+        hands,
+    ]

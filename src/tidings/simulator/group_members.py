@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
 
 from tidings.client import working
 from tidings.client.member import Member
@@ -15,9 +14,6 @@ from tidings.protocols.broker.messages import LaneKind
 from tidings.simulator.client import ClientProcess
 from tidings.simulator.hands import GROUP, TOPIC
 from tidings.simulator.publishers import insist
-
-if TYPE_CHECKING:
-    from tidings.simulator.group_checkers import GroupWatch
 
 POLL_S = 0.3
 
@@ -38,7 +34,7 @@ class Habits:
 
 def done(me: ClientProcess) -> bool:
     """Whether there will be nothing more to do."""
-    return me.world.settled and cast("GroupWatch", me.world.watch).all_settled
+    return me.world.settled and me.world.watch.hands.all_settled
 
 
 def membership(me: ClientProcess, style: Working, habits: Habits) -> Operation[None]:

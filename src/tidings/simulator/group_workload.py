@@ -13,14 +13,15 @@ import msgspec
 from tidings.protocols.broker.members import LaneSettings
 from tidings.protocols.broker.messages import LaneKind
 from tidings.settings import BrokerSettings, ClientSettings
-from tidings.simulator.broker import Pace
 from tidings.simulator.client import Client
-from tidings.simulator.faults import ClientEnd, FaultPlan, Pause, draw_faults
-from tidings.simulator.group_checkers import GroupWatch
+from tidings.simulator.engines import Engines
+from tidings.simulator.faults import ClientEnd, ClientPause, FaultPlan
+from tidings.simulator.group_checkers import group_checkers
 from tidings.simulator.group_members import Habits, Working, batching, handling, looping, membership, one_by_one
 from tidings.simulator.hands import TOPIC
+from tidings.simulator.plans import draw_lone_plan
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
-from tidings.simulator.workload import draw_client, draw_journal
+from tidings.simulator.workload import draw_client, draw_journal, make_lone_world
 from tidings.simulator.world import World
 
 PUBLISHERS = ["ann", "bob"]
@@ -30,7 +31,7 @@ DEAD_LETTERS = "dead"
 
 
 def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
-    """A world of groups, before anything has happened in it; `tampers` as in `World`."""
+    """A world of groups, before anything has happened in it; `tampers` as in `make_lone_world`."""
     members = MEMBERS[: random.randint(2, 4)]
     lease_ms = random.randint(400, 800)
     plan = _draw_faults(random, members, calm_ms, lease_ms)
@@ -50,8 +51,10 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
         slow_ack_ms=random.choice((50, 5_000)),
         attempts_max=4 if dead_letter is not None else None,
     )
-    pace = Pace(tick_ms=random.choice((20, 100)), lanes=lanes)
-    world = World(random, plan, broker, draw_journal(random), _draw_client(random), GroupWatch, pace, tampers)
+    plan = msgspec.structs.replace(plan, tick_ms=random.choice((20, 100)))
+    engines = Engines(broker, draw_journal(random), lanes=lanes)
+    world = make_lone_world(random, plan, engines, _draw_client(random), tampers)
+    world.watch.checkers += group_checkers(world.watch.hands, lease_ms, world.nodes[0].clock)
     lane_kind: LaneKind = random.choice(("key", "key", "publisher"))
     for name in PUBLISHERS:
         _add_publisher(world, random, name, lane_kind)
@@ -62,7 +65,7 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
 
 def _draw_faults(random: Random, members: list[str], calm_ms: int, lease_ms: int) -> FaultPlan:
     """The usual faults, and more of them for members: ends, and pauses around and beyond the lease."""
-    plan = draw_faults(random, PUBLISHERS + members + members, calm_ms, 2_500)
+    plan = draw_lone_plan(random, PUBLISHERS + members + members, calm_ms, 2_500)
     ends = tuple(
         ClientEnd(
             random.randrange(calm_ms),
@@ -73,14 +76,13 @@ def _draw_faults(random: Random, members: list[str], calm_ms: int, lease_ms: int
         for _ in range(random.randint(0, 3))
     )
     pauses = tuple(
-        Pause(random.randrange(calm_ms), random.choice(members), random.randint(lease_ms // 2, 3 * lease_ms))
+        ClientPause(random.randrange(calm_ms), random.choice(members), random.randint(lease_ms // 2, 3 * lease_ms))
         for _ in range(random.randint(0, 3))
     )
     return msgspec.structs.replace(
         plan,
         severing=True,  # No connection outlives the broker, and what was under way on it is lost.
-        client_ends=plan.client_ends + ends,
-        pauses=plan.pauses + pauses,
+        faults=(*plan.faults, *ends, *pauses),
     )
 
 
@@ -99,7 +101,7 @@ def _add_publisher(world: World, random: Random, name: str, lane_kind: LaneKind)
         pace_ms=random.choice((5, 100, 300)),
         padding_max=random.choice((10, 200)),
     )
-    lanes = cast_watch(world).hands.lanes
+    lanes = world.watch.hands.lanes
     for _, item in items:
         if random.random() < 0.8:
             key = b"%d" % random.randrange(LANES_COUNT)
@@ -120,9 +122,3 @@ def _add_member(world: World, random: Random, name: str, lane_kind: LaneKind) ->
         leaving=random.choice((0.0, 0.0, 0.1)),
     )
     world.clients[name] = Client(world, name, [partial(membership, style=style, habits=habits)], None)
-
-
-def cast_watch(world: World) -> GroupWatch:
-    """The watch of a world of groups."""
-    assert isinstance(world.watch, GroupWatch)
-    return world.watch

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidings.protocols.broker import commands, messages
+from tidings.simulator.checkers import Checker
 from tidings.simulator.ledger import Existing, Ledger
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ Session = tuple[str, int]
 Lane = str | bytes | tuple[str, bytes]
 
 
-class Hands:
-    """The picture of one group."""
+class Hands(Checker):
+    """The picture of one group. It breaks no rule; of all checkers it comes last, because the others see an observation
+    before the picture changes by it.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+        super().__init__(ledger)
         self.lanes: dict[str, Lane] = {}
         """message -> its lane, for those that have one; set by the workload."""
         self.settled: dict[int, Session | None] = {}
@@ -42,6 +45,11 @@ class Hands:
         self._leaving: dict[str, None] = {}
         self._of_lane: dict[Lane, list[int]] = {}
         self._known = 0
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether nothing is left to do for anybody."""
+        return len(self.settled) == len(self.ledger.topics.get(TOPIC, ()))
 
     def lane(self, offset: int) -> Lane | None:
         return self.lanes.get(self.ledger.topics[TOPIC][offset])
@@ -92,7 +100,7 @@ class Hands:
             self._resting.pop(command.client, None)
 
     def on_recovered(self) -> None:
-        """The broker has been restarted: members at rest have nothing in hand."""
+        """Members at rest have nothing in hand."""
         for name in (*self._resting, *self._leaving):
             self._empty(name)
         self._leaving.clear()

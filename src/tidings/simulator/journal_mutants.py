@@ -12,7 +12,7 @@ from tidings.node import alone
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.snapshots import SegmentIndex, Snapshot
 from tidings.protocols.broker.topics import Topic
-from tidings.simulator.broker import BrokerProcess
+from tidings.simulator.node import NodeProcess
 from tidings.simulator.planting import ASSERTIONS, LOST, RECOVERY, mutant, patched
 
 # The journal.
@@ -21,13 +21,13 @@ from tidings.simulator.planting import ASSERTIONS, LOST, RECOVERY, mutant, patch
 @mutant("skip-sync", "the disk says that it has synced and has not", RECOVERY, LOST)
 def _skip_sync() -> Iterator[None]:
     def make(start: Any) -> Any:
-        def planted(self: BrokerProcess) -> None:
+        def planted(self: NodeProcess) -> None:
             self.disk.skip_syncs = True
             start(self)
 
         return planted
 
-    with patched(BrokerProcess, "start", make):
+    with patched(NodeProcess, "start", make):
         yield
 
 

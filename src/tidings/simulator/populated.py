@@ -1,38 +1,21 @@
 """A world with clients in it: who they are, what they have to publish, and when all of it is done.
 
-What the clients are connected to is not said here: one broker (`world.World`), or the nodes of a replica group
-(`cluster.world.ClusterWorld`).
+What the clients are connected to is not said here: the nodes of `world.World`, or those of `ring.service`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from typing import Protocol
 
 from tidings.settings import ClientSettings
-from tidings.simulator.client import Client, ClientProcess
+from tidings.simulator.client import Client, ClientNetwork, ClientProcess
 from tidings.simulator.planting import PROGRESS
 from tidings.simulator.publishers import Script
 from tidings.simulator.timeline import Timeline
 from tidings.simulator.watch import Watch
-from tidings.wire.codec import Frame
 
 SETTLING_MS = 1_000
 """How long a broker may take over the last thing that the network had held back."""
-
-
-class ClientNetwork(Protocol):
-    """What clients need of a network."""
-
-    def connect(self, process: ClientProcess) -> None:
-        """A new connection for a process; the old one, if any, is gone."""
-
-    def disconnect(self, process: ClientProcess) -> None:
-        """The process has gone."""
-
-    def send_to_broker(self, process: ClientProcess, frames: Sequence[Frame]) -> None:
-        """Sends over the connection that the process has."""
 
 
 class PopulatedWorld(Timeline):
@@ -49,19 +32,15 @@ class PopulatedWorld(Timeline):
 
     @property
     def doors(self) -> ClientNetwork:
-        """The network that leads to whoever serves the clients."""
         raise NotImplementedError
 
     def draw_address(self) -> str:
-        """The address that a new process of a client is given."""
-        return "the broker"
+        raise NotImplementedError
 
     def may_overlap(self, process: ClientProcess) -> bool:
-        """Whether a process may live on beside the next one of its name."""
         return True
 
     def drained(self, client: str, topics: tuple[str, ...]) -> bool:
-        """Whether everything has been published and a subscriber has been handed all of it."""
         return self.settled and not self.watch.once.missing((client, topics))
 
     @property

@@ -6,28 +6,43 @@ run up to a step of the disk and cut there, so the disk holds whatever a real on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from random import Random
+from typing import Protocol
 
 from tidings.journal.disk import DiskFull, SyncFailed
 from tidings.journal.journal import Commit, Journal
 from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
-from tidings.simulator.faults import End
-from tidings.simulator.timeline import Timeline
+from tidings.simulator.faults import End, NodeEnd
 
 START_MS = 1_700_000_000_000
 """What a machine's clock shows when the run begins."""
 RETRY_MS = 200
 
 
+class Machinery(Protocol):
+    """What a process needs of its world."""
+
+    random: Random
+    now_ms: int
+    calm: bool
+
+    def note(self, process: str, what: str) -> None: ...
+
+    def at(self, at_ms: int, what: Callable[[], None]) -> None: ...
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None: ...
+
+
 class DiskProcess:
-    """What is common to the processes of brokers and replicas: their disk, their lives and their deaths."""
+    """What is common to the processes of nodes and bare replicas: their disk, their lives and their deaths."""
 
-    write_steps_max = 16
-    """About as many steps as the longest commit takes, one that begins a segment."""
-
-    def __init__(self, timeline: Timeline, name: str) -> None:
+    def __init__(self, timeline: Machinery, name: str, write_steps_max: int = 16) -> None:
+        """`write_steps_max`: about as many steps as the longest commit takes, one that begins a segment."""
         self._timeline = timeline
         self.name = name
+        self._write_steps_max = write_steps_max
         self.use_new_disk()
         self.life = 0
         self._steps_how: End = "kill"
@@ -71,7 +86,7 @@ class DiskProcess:
         """A commit that is under way when the process ends gets as far as some step."""
         # Most commits take two steps, a write and a sync; one that begins a segment takes many.
         random = self._timeline.random
-        self._steps_left = random.randint(0, random.choice((2, 2, self.write_steps_max)))
+        self._steps_left = random.randint(0, random.choice((2, 2, self._write_steps_max)))
         with suppress(PowerCut, DiskFull, SyncFailed):
             journal.write(commit)
 
@@ -87,15 +102,20 @@ class DiskProcess:
         """The process ends now, wherever it is."""
         raise NotImplementedError
 
-    def on_end(self, how: End, steps: int | None, back_after_ms: int) -> None:
-        """A fault: it ends now, at a step of the disk, or when a sync fails."""
-        self._back_after_ms = back_after_ms
-        if how == "sync":
+    def on_end(self, fault: NodeEnd) -> None:
+        """It ends now, at a step of the disk, or when a sync fails."""
+        self._back_after_ms = fault.back_after_ms
+        if fault.how == "sync":
             self.disk.fail_next_sync()
-        elif steps is None:
-            self.end(how)
+        elif fault.steps is None:
+            self.end(fault.how)
         else:
-            self.plan_end(steps, how)
+            self.plan_end(fault.steps, fault.how)
+
+    def on_outage(self, back_after_ms: int) -> None:
+        """It loses power together with all others."""
+        self._back_after_ms = back_after_ms
+        self.end("power")
 
     def on_calm(self) -> None:
         """Nothing that was planned and has not happened will happen any more."""

@@ -10,14 +10,12 @@ import msgspec
 from tidings.simulator.checkers import Violation
 from tidings.simulator.cluster.ring_workload import make_ring_world
 from tidings.simulator.cluster.workload import make_cluster_world
-from tidings.simulator.cluster.world import ClusterWorld
-from tidings.simulator.faults import draw_faults
 from tidings.simulator.group_workload import make_group_world
 from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.stage_workload import make_stage_world
 from tidings.simulator.tampering import TAMPERED
-from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
+from tidings.simulator.workload import make_topic_world
 from tidings.simulator.world import World
 
 CALM_MS_MIN = 3_000
@@ -51,6 +49,10 @@ def tampered_kind(seed: int) -> str:
 def make_world(seed: int, kind: str = "topics") -> World:
     """The world of a seed, before anything has happened in it."""
     random = Random(seed)
+    if kind == "cluster":
+        return make_cluster_world(random)
+    if kind == "ring-cluster":
+        return make_ring_world(random)
     tampers = kind == TAMPERED
     if tampers:
         kind = tampered_kind(seed)
@@ -58,11 +60,7 @@ def make_world(seed: int, kind: str = "topics") -> World:
         return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
     if kind == "stages":
         return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
-    names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
-    plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
-    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=tampers)
-    populate(world, names)
-    return world
+    return make_topic_world(random, random.randint(3, 5), random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
 
 
 def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "topics") -> Result:
@@ -70,15 +68,7 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
     if mutant is not None:
         with MUTANTS[mutant].plant():
             return run(seed, trace, None, MUTANTS[mutant].world)
-    world: World | PaxosWorld | ClusterWorld
-    if kind == "paxos":
-        world = PaxosWorld(Random(seed))
-    elif kind == "cluster":
-        world = make_cluster_world(Random(seed))
-    elif kind == "ring-cluster":
-        world = make_ring_world(Random(seed))
-    else:
-        world = make_world(seed, kind)
+    world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
     invariant, text = None, ""
     try:
         world.run()

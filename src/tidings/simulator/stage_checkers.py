@@ -8,17 +8,14 @@ from tidings.message import Batch
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker.bulk import PublishDone
 from tidings.protocols.broker.commands import Publish
-from tidings.settings import BrokerSettings
 from tidings.simulator.checkers import Checker
 from tidings.simulator.ledger import Existing, name_of
-from tidings.simulator.watch import Watch
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
     from tidings.simulator.ledger import Ledger
     from tidings.simulator.stage_writers import Query
-    from tidings.simulator.world import World
 
 
 class EachBatchOnce(Checker):
@@ -78,22 +75,3 @@ class RangesAreTrue(Checker):
         wanted = self.ledger.topics.get(batch.topic, [])[batch.first_offset : batch.next_offset]
         if found != wanted:
             self.broken(f"{process.label} read {found} at {batch.first_offset} of {batch.topic}, and {wanted} is there")
-
-
-class StageWatch(Watch):
-    """All checkers, with those of stages."""
-
-    def __init__(self, world: World, settings: BrokerSettings) -> None:
-        super().__init__(world, settings)
-        self.batches = EachBatchOnce(self.ledger)
-        self.ranges = RangesAreTrue(self.ledger)
-        self.checkers += [self.batches, self.ranges]
-
-    def on_published(self, process: ClientProcess, query: Query, batch: int, done: PublishDone) -> None:
-        again = " already" if done.repeated else ""
-        self._world.note(process.label, f"knows that batch {batch} is published{again}")
-        self.batches.on_published(process, query, batch, done)
-
-    def on_read(self, process: ClientProcess, batch: Batch) -> None:
-        self._world.note(process.label, f"reads {batch.topic} from {batch.first_offset} to {batch.next_offset}")
-        self.ranges.on_read(process, batch)

@@ -8,10 +8,18 @@ from random import Random
 import msgspec
 
 from tidings.simulator.client import Client
-from tidings.simulator.faults import ClientEnd, draw_faults
-from tidings.simulator.stage_checkers import StageWatch
+from tidings.simulator.engines import Engines
+from tidings.simulator.faults import ClientEnd
+from tidings.simulator.plans import draw_lone_plan
 from tidings.simulator.stage_writers import Query, Row, ranging, writing
-from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, draw_publisher
+from tidings.simulator.workload import (
+    SILENCE_MS,
+    draw_broker,
+    draw_client,
+    draw_journal,
+    draw_publisher,
+    make_lone_world,
+)
 from tidings.simulator.world import World
 
 TOPICS = ["a", "b"]
@@ -21,10 +29,10 @@ PUBLISHERS = ["ann"]
 
 
 def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
-    """A world of stages, before anything has happened in it; `tampers` as in `World`."""
+    """A world of stages, before anything has happened in it; `tampers` as in `make_lone_world`."""
     queries = QUERIES[: random.randint(1, 2)]
     publishers = PUBLISHERS[: random.randint(0, 1)]
-    plan = draw_faults(random, [*queries, *queries, *READERS, *publishers], calm_ms, SILENCE_MS)
+    plan = draw_lone_plan(random, [*queries, *queries, *READERS, *publishers], calm_ms, SILENCE_MS)
     ends = tuple(
         ClientEnd(
             random.randrange(calm_ms),
@@ -34,13 +42,14 @@ def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
         )
         for _ in range(random.randint(0, 4))
     )
-    plan = msgspec.structs.replace(plan, client_ends=plan.client_ends + ends)
+    plan = msgspec.structs.replace(plan, faults=(*plan.faults, *ends))
     broker = msgspec.structs.replace(
         draw_broker(random),
         read_bytes_max=random.choice((1, 500, 100_000)),
         stage_age_ms=random.choice((2_000, 86_400_000, 86_400_000)),
     )
-    world = World(random, plan, broker, draw_journal(random), draw_client(random), StageWatch, tampers=tampers)
+    world = make_lone_world(random, plan, Engines(broker, draw_journal(random)), draw_client(random), tampers)
+    world.watch.checkers += [world.watch.batches, world.watch.ranges]
     for name in queries:
         _add_query(world, random, name)
     for name in publishers:
@@ -54,7 +63,6 @@ def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
 
 def _add_query(world: World, random: Random, name: str) -> None:
     watch = world.watch
-    assert isinstance(watch, StageWatch)
     batches: list[list[Row]] = []
     for number in range(random.randint(2, 8)):
         rows = [(random.choice(TOPICS), f"{name}{number}.{row}") for row in range(random.randint(0, 9))]

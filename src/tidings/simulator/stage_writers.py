@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import groupby
 from operator import itemgetter
 from random import Random
-from typing import TYPE_CHECKING, cast
 
 from tidings.client import operations, staging
 from tidings.client.operations import Operation
@@ -20,9 +19,6 @@ from tidings.message import Columns
 from tidings.protocols.broker.bulk import StageName
 from tidings.simulator.client import ClientProcess
 from tidings.simulator.publishers import Script, insist
-
-if TYPE_CHECKING:
-    from tidings.simulator.stage_checkers import StageWatch
 
 Row = tuple[str, str]
 """A topic and the unique name of a message for it."""
@@ -107,13 +103,13 @@ def _publish(me: ClientProcess, query: Query, number: int, named: list[StageName
             world.note(me.label, f"writes {number} again: {error}")  # Its stages have grown old.
             return False
         else:
-            cast("StageWatch", world.watch).on_published(me, query, number, done)
+            world.watch.on_published(me, query, number, done)
             return True
 
 
 def ranging(me: ClientProcess, topic: str, pace_ms: int) -> Operation[None]:
     """Reads whatever ranges of a topic there are until the last of it has been read."""
-    random, watch = me.world.random, cast("StageWatch", me.world.watch)
+    random, watch = me.world.random, me.world.watch
     at = 0
     while True:
         try:

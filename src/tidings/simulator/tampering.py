@@ -17,6 +17,11 @@ from tidings.errors import StorageError
 from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX, SNAPSHOT_SUFFIX
 from tidings.simulator.checkers import Violation
 from tidings.simulator.disk import SimulatedDisk
+from tidings.simulator.faults import aside
+from tidings.simulator.lone_judge import LoneJudge
+from tidings.simulator.node import NodeProcess
+from tidings.simulator.served import SERVED, check_served
+from tidings.simulator.world import World
 
 TAMPERED = "tampered"
 """The world of topics, at whose end such things happen."""
@@ -142,3 +147,31 @@ def check_tampered(
     except Exception as error:
         raise Violation(RULE, f"{kind}: {done}, and that ends in {error!r}") from error
     return f"{done}: everything is there"
+
+
+class Tampering:
+    """What happens at the end of a world to copies of its broker's folder."""
+
+    def __init__(self, world: World, judge: LoneJudge, broker: NodeProcess) -> None:
+        self._world = world
+        self._judge = judge
+        self._broker = broker
+        self._older: dict[str, bytes] = {}
+        """The broker's files as they were half way."""
+        world.at(world.plan.calm_ms // 2, lambda: self._older.update(broker.disk.image()))
+        world.at_last.append(self._run)
+
+    def _run(self) -> None:
+        world, broker = self._world, self._broker
+        broker.end("kill")
+        for kind in TAMPERINGS:
+            world.note("world", check_tampered(kind, broker.disk, self._older, world.random, self._look_at))
+        for kind in SERVED:
+            random = aside(world.random, kind)
+            world.note("world", check_served(kind, broker.disk, random, broker.clock(), world.engines.alone_on))
+
+    def _look_at(self, disk: SimulatedDisk) -> None:
+        """Opens a copy of the broker's disk and compares all of it with what should be there."""
+        engine = self._world.engines.alone_on(disk)
+        engine.recover()
+        self._judge.look_at(engine)

@@ -6,11 +6,20 @@ decides anything, so a seed replays a run exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
+from typing import Any, Protocol
 
 from tidings.simulator.trace import Trace
+
+
+class Fault(Protocol):
+    """Something that is planned before the run begins."""
+
+    @property
+    def at_ms(self) -> int: ...
 
 
 class Timeline:
@@ -49,3 +58,17 @@ class Timeline:
         self.now_ms, _, what = heappop(self._events)
         self.events += 1
         what()
+
+    def plan_all(self, faults: Iterable[Fault], handlers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Each fault happens at its time, as the handler of its kind does it."""
+        for fault in faults:
+            self.at(fault.at_ms, partial(handlers[type(fault)], fault))
+
+    def pass_until(self, done: Callable[[], bool], deadline_ms: int, events_max: int | None = None) -> bool:
+        """Lets things happen until something is the case; False if that does not come true in time."""
+        while not done():
+            next_ms = self.next_event_ms
+            if next_ms is None or next_ms > deadline_ms or (events_max is not None and self.events >= events_max):
+                return False
+            self.step()
+        return True

@@ -14,6 +14,10 @@ from tidings.client.operations import Operation
 from tidings.protocols.broker.messages import Start
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.client import Client, MemoryInbox, Role
+from tidings.simulator.engines import Engines
+from tidings.simulator.faults import FaultPlan
+from tidings.simulator.lone_judge import LoneJudge
+from tidings.simulator.plans import draw_lone_plan
 from tidings.simulator.populated import PopulatedWorld
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
 from tidings.simulator.subscribers import (
@@ -25,8 +29,11 @@ from tidings.simulator.subscribers import (
     transacting,
     waiting,
 )
+from tidings.simulator.tampering import Tampering
+from tidings.simulator.world import World
 
 SILENCE_MS = 2_500
+NAMES = ["ann", "bob", "eve", "kim", "zoe"]
 
 Reading = Callable[..., Operation[None]]
 """A role that reads, still without its topics."""
@@ -62,6 +69,28 @@ def draw_client(random: Random) -> ClientSettings:
         credit_bytes=random.choice((100, 1_000, 5_000)),
         beat_ms=random.choice((200, 600)),
     )
+
+
+def make_lone_world(
+    random: Random, plan: FaultPlan, engines: Engines, client: ClientSettings, tampers: bool = False
+) -> World:
+    """A world of one broker, without clients. `tampers`: at last things happen to its files that no process does."""
+    world = World(random, plan, engines, client, lambda world: LoneJudge(world, engines.broker))
+    broker = world.add_broker()
+    if tampers:
+        assert isinstance(world.judge, LoneJudge)
+        Tampering(world, world.judge, broker)
+    return world
+
+
+def make_topic_world(random: Random, names_count: int, calm_ms: int, tampers: bool = False) -> World:
+    """A world of publishers and subscribers, before anything has happened in it; `tampers` as in `make_lone_world`."""
+    names = NAMES[:names_count]
+    plan = draw_lone_plan(random, names, calm_ms, SILENCE_MS)
+    engines = Engines(draw_broker(random), draw_journal(random))
+    world = make_lone_world(random, plan, engines, draw_client(random), tampers)
+    populate(world, names)
+    return world
 
 
 def populate(world: PopulatedWorld, names: list[str]) -> None:

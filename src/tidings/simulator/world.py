@@ -1,23 +1,79 @@
-"""A made-up world: virtual time, one source of chance, a broker, its clients, the network and the faults."""
+"""A made-up world: virtual time, one source of chance, nodes, their clients, the network and the faults.
+
+It is made of parts. Nodes come in groups: one broker alone, the members of one group, or the groups of a ring
+(`rings.Ring`), which come and go. Who the clients are and what they do the workloads say; what happens when all of that
+has come to its end is a list too: bits that flip (`flips`), or folders with which somebody tampers (`tampering`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any, NamedTuple, Protocol
 
-from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
-from tidings.simulator.broker import BrokerProcess, Pace
+from tidings.node.engine import AnyEngine
+from tidings.node.founding import FIRST_SLOT
+from tidings.node.identity import Identity
+from tidings.protocols.multipaxos.joining import Member
+from tidings.settings import ClientSettings
+from tidings.simulator.checkers import Violation
+from tidings.simulator.client import ClientProcess
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.faults import FaultPlan
-from tidings.simulator.network import Network
+from tidings.simulator.engines import Engines
+from tidings.simulator.faults import (
+    ClientBreak,
+    ClientCut,
+    ClientEnd,
+    ClientPause,
+    ClockJump,
+    DiskLoss,
+    FaultPlan,
+    FullDisk,
+    NodeBreak,
+    NodeEnd,
+    NodePause,
+    Outage,
+    Partition,
+)
+from tidings.simulator.network import Doors, Links
+from tidings.simulator.node import NodeProcess, Seat
+from tidings.simulator.planting import PROGRESS
 from tidings.simulator.populated import PopulatedWorld
-from tidings.simulator.served import SERVED, check_served
-from tidings.simulator.tampering import TAMPERINGS, check_tampered
-from tidings.simulator.watch import Watch
+from tidings.simulator.watch import Judge, Notes
+from tidings.wire.codec import Frame
 
-PATIENCE_MS = 120_000
-"""How long everything may take to come to its end once nothing goes wrong any more."""
-EVENTS_MAX = 200_000
+SAME_MS_MAX = 10_000
+"""How long it may take at the end until every node has applied everything."""
+NOWHERE = ""
+"""The address of a broker alone: its clients have nothing to choose."""
+LOSS_RETRY_MS = 100
+"""How long a disk that is to be lost waits for a moment in which the group can bear it."""
+
+
+class Patience(NamedTuple):
+    """How long everything may take to come to its end once nothing goes wrong any more, and how much may happen."""
+
+    calm_ms: int = 120_000
+    events: int = 200_000
+
+
+class Ring(Protocol):
+    """What groups that are a ring add to a world."""
+
+    def begin(self) -> None:
+        """Plans who comes and goes."""
+
+    def draw_address(self) -> str:
+        """The addresses that a client is given."""
+
+    def has_arrived(self) -> bool:
+        """Whether what clients have left behind has arrived at its owners."""
+
+    def unsettled(self) -> str:
+        """What still moves, or is not where it should be; "" when the ring is at rest."""
+
+    def on_answer(self, node: NodeProcess, peer: Any, frames: Sequence[Frame]) -> bool:
+        """A node says something that is neither for a client nor for another node; False if it is."""
 
 
 class World(PopulatedWorld):
@@ -27,95 +83,217 @@ class World(PopulatedWorld):
         self,
         random: Random,
         plan: FaultPlan,
-        broker: BrokerSettings,
-        journal: JournalSettings,
+        engines: Engines,
         client: ClientSettings,
-        make_watch: Callable[[World, BrokerSettings], Watch] = Watch,
-        pace: Pace | None = None,
-        tampers: bool = False,
+        make_judge: Callable[[Notes], Judge],
+        patience: Patience = Patience(),  # noqa: B008 - it never changes.
     ) -> None:
-        """`tampers`: at last things happen to the files of its broker that no process does."""
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
-        self.watch = make_watch(self, broker)
-        self.network = Network(self, plan)
-        self.broker = BrokerProcess(self, broker, journal, pace or Pace())
-        self._tampers = tampers
-        self._older: dict[str, bytes] = {}
-        """The broker's files as they were half way."""
+        self.engines = engines
+        self.judge = make_judge(self)
+        self.watch = self.judge.watch
+        self._patience = patience
+        self.groups: dict[str, list[NodeProcess]] = {}
+        self.by_address: dict[str, NodeProcess] = {}
+        self.links = Links(self, plan)
+        self._doors = Doors(self.links, self.watch, self.by_address)
+        self.ring: Ring | None = None
+        self.when_done: list[Callable[[], None]] = []
+        """What happens when all clients have come to their end."""
+        self.at_last: list[Callable[[], None]] = []
+        """What happens after the last power cut."""
+
+    @property
+    def doors(self) -> Doors:
+        return self._doors
 
     @property
     def lives(self) -> int:
-        return self.broker.life
+        return sum(node.life for node in self.nodes)
 
     @property
-    def doors(self) -> Network:
-        return self.network
+    def nodes(self) -> list[NodeProcess]:
+        """Those that have not been switched off for good."""
+        return [node for node in self.by_address.values() if not node.is_off]
 
-    def sync_delay_ms(self) -> int:
-        return 1 if self.calm else self.random.randint(0, self.plan.sync_ms_max)
+    # Nodes.
+
+    def add_broker(self) -> NodeProcess:
+        """A broker alone, which has not been started yet."""
+        return self._add_nodes("broker", [NodeProcess(self, "broker", Seat("broker", NOWHERE, 0))])[0]
+
+    def add_group(self, group: str, size: int) -> list[NodeProcess]:
+        """The nodes of a new group, which have not been started yet."""
+        founders = tuple(
+            Member(number, f"tcp://{group}{number}:7400", f"disk of {group}{number}".encode())
+            for number in range(1, size + 1)
+        )
+        mark = group.encode().ljust(16, b"-")
+        self.judge.on_group(group, FIRST_SLOT)
+        return self._add_nodes(
+            group,
+            [
+                NodeProcess(
+                    self,
+                    f"{group}{each.number}",
+                    Seat(group, each.address, len(self.by_address) + rank),
+                    Identity(mark, each.number, each.disk, founders, founders),
+                )
+                for rank, each in enumerate(founders)
+            ],
+        )
+
+    def _add_nodes(self, group: str, nodes: list[NodeProcess]) -> list[NodeProcess]:
+        self.groups[group] = nodes
+        self.by_address.update({node.address: node for node in nodes})
+        return nodes
+
+    def open_engine(self, node: NodeProcess, disk: SimulatedDisk) -> AnyEngine:
+        return self.engines.open(node, disk, self.random)
+
+    def carry(self, node: NodeProcess, peer: Any, frames: Sequence[Frame]) -> None:
+        if isinstance(peer, int):
+            self._doors.send_to_client(node, peer, frames)
+        elif self.ring is None or not self.ring.on_answer(node, peer, frames):
+            self.send_to_node(node, peer.address, frames)
+
+    def send_to_node(self, node: NodeProcess, address: str, frames: Sequence[Frame]) -> None:
+        receiver = self.by_address.get(address)
+        if receiver is not None:
+            self.links.send(node, receiver, frames)
+
+    def on_node_died(self, node: NodeProcess) -> None:
+        self._doors.on_node_died(node)
+
+    @property
+    def serving(self) -> list[NodeProcess]:
+        """The nodes that take themselves for leaders."""
+        return [node for node in self.nodes if node.log is not None and node.log.serving]
+
+    def pick(self, choice: int) -> NodeProcess:
+        """The node that a number chooses, or one that leads."""
+        nodes = self.nodes
+        if choice < 0:
+            nodes = self.serving or nodes
+        return nodes[choice % len(nodes)]
+
+    # What clients see.
+
+    def draw_address(self) -> str:
+        """Some of the nodes, or only one, in any order."""
+        if self.ring is not None:
+            return self.ring.draw_address()
+        if self.engines.replica is None:
+            return "the broker"
+        addresses = list(self.by_address)
+        return ",".join(self.random.sample(addresses, self.random.randint(1, len(addresses))))
+
+    def may_overlap(self, process: ClientProcess) -> bool:
+        """Of several nodes, one that still looks for the leader might find it after the next one of its name, and be
+        the newer session. The checkers take the lives of a client for the order of its sessions.
+        """
+        return self.engines.replica is None or process.session.main.epoch > 0
+
+    @property
+    def settled(self) -> bool:
+        return super().settled and (self.ring is None or self.ring.has_arrived())
+
+    # The run.
 
     def run(self) -> None:
-        """Everything that happens, until all clients have come to their end or patience has."""
-        self._plan_faults()
-        self.broker.start()
+        """Everything that happens, until all clients have come to their end or patience has; then a last power cut and
+        a look at all disks.
+        """
+        self._begin()
+        if not self.pass_until(self._all_done, self.plan.calm_ms + self._patience.calm_ms, self._patience.events):
+            self.check_progress()
+            if what := self._unsettled():
+                self.watch.violate(PROGRESS, f"the ring did not come to rest: {what}")
+        self.check_nodes("every node")
+        for happen in self.when_done:
+            happen()
+        for node in self.nodes:
+            node.end("power")
+        for node in self.nodes:
+            while node.engine is None:  # A sync that was still to fail may fail now.
+                node.start()
+        self.check_nodes("every node after a last restart")
+        for node in self.nodes:
+            assert node.engine is not None
+            self.watch.on_end(node.engine)
+        for happen in self.at_last:
+            happen()
+
+    def _begin(self) -> None:
+        self.plan_all(self.plan.faults, self._handlers())
+        self.at(self.plan.calm_ms, self._on_calm)
+        if self.ring is not None:
+            self.ring.begin()
+        for node in self.nodes:
+            node.start()
         for client in self.clients.values():
             self.after(0, client.start)
-        deadline_ms = self.plan.calm_ms + PATIENCE_MS
-        while (next_ms := self.next_event_ms) is not None and next_ms <= deadline_ms and self.events < EVENTS_MAX:
-            if self.calm and all(client.finished for client in self.clients.values()):
-                break
-            self.step()
-        self.check_progress()
-        self._check_at_last()
 
-    def _check_at_last(self) -> None:
-        """One more power cut, and a look at everything that is on the disk."""
-        if self.broker.engine is not None:
-            self.broker.end("power")
-        self.broker.start()
-        if self.broker.engine is None:  # A sync that was still to fail has failed now.
-            self.broker.start()
-        assert self.broker.engine is not None
-        self.watch.on_end(self.broker.engine)
-        if self._tampers:
-            self.broker.end("kill")
-            for kind in TAMPERINGS:
-                self.note("world", check_tampered(kind, self.broker.disk, self._older, self.random, self._look_at))
-            for kind in SERVED:
-                random = Random(f"{kind} after {self.plan}")  # What else happens in a world stays what it is.
-                broker = self.broker
-                self.note("world", check_served(kind, broker.disk, random, broker.clock(), broker.open_on))
+    def _all_done(self) -> bool:
+        return self.calm and all(client.finished for client in self.clients.values()) and not self._unsettled()
 
-    def _look_at(self, disk: SimulatedDisk) -> None:
-        """Opens a copy of the broker's disk and compares all of it with what should be there."""
-        engine = self.broker.open_on(disk)
-        engine.recover()
-        self.watch.recovery.compare(engine)
-        self.watch.on_end(engine)
+    def _unsettled(self) -> str:
+        return self.ring.unsettled() if self.ring is not None else ""
 
-    def _plan_faults(self) -> None:
-        plan, network, broker = self.plan, self.network, self.broker
-        for end in plan.broker_ends:
-            self.at(end.at_ms, lambda end=end: broker.on_end(end.how, end.steps, end.back_after_ms))  # type: ignore[misc]
-        for death in plan.client_ends:
-            self.at(death.at_ms, lambda death=death: self.clients[death.client].on_end(death))  # type: ignore[misc]
-        for pause in plan.pauses:
-            self.at(pause.at_ms, lambda pause=pause: self.clients[pause.client].on_pause(pause))  # type: ignore[misc]
-        for broken in plan.breaks:
-            self.at(broken.at_ms, lambda broken=broken: network.on_break(broken))  # type: ignore[misc]
-        for full in plan.full_disks:
-            self.at(full.at_ms, lambda full=full: broker.on_full_disk(full))  # type: ignore[misc]
-            self.at(full.until_ms, broker.on_free_disk)
-        for jump in plan.clock_jumps:
-            self.at(jump.at_ms, lambda jump=jump: broker.on_clock_jump(jump))  # type: ignore[misc]
-        if self._tampers:
-            self.at(plan.calm_ms // 2, lambda: self._older.update(broker.disk.image()))
-        self.at(plan.calm_ms, self._calm_down)
+    def check_nodes(self, who: str) -> None:
+        """All nodes come to where the others are, and know the same."""
+        self.pass_or_break(lambda: all(map(self.judge.has_all, self.nodes)) and not self._unsettled(), who)
+        for node in self.nodes:
+            self.judge.compare(node)
 
-    def _calm_down(self) -> None:
+    def pass_or_break(self, done: Callable[[], bool], who: str) -> None:
+        if not self.pass_until(done, self.now_ms + SAME_MS_MAX, self._patience.events):
+            raise Violation(PROGRESS, f"{who} did not come to where the others are")
+
+    # Faults.
+
+    def _handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            NodeEnd: lambda fault: self.pick(fault.victim).on_end(fault),
+            Outage: self._on_outage,
+            NodePause: lambda fault: self.pick(fault.victim).on_pause(fault.for_ms),
+            ClockJump: lambda fault: self.pick(fault.victim).on_clock_jump(fault),
+            FullDisk: lambda fault: self.pick(fault.victim).on_full_disk(fault),
+            DiskLoss: self._on_loss,
+            Partition: self.links.on_partition,
+            NodeBreak: self.links.on_node_break,
+            ClientCut: self._doors.on_cut,
+            ClientBreak: self._doors.on_break,
+            ClientEnd: lambda fault: self.clients[fault.client].on_end(fault),
+            ClientPause: lambda fault: self.clients[fault.client].on_pause(fault),
+        }
+
+    def _on_outage(self, fault: Outage) -> None:
+        self.note("world", "all lights go out")
+        for node in self.nodes:
+            node.on_outage(self.random.randint(1, fault.back_after_ms))
+
+    def _on_loss(self, fault: DiskLoss) -> None:
+        node = self.pick(fault.victim)
+        if self._can_lose_a_disk(node.group):
+            node.lose_disk(fault.back_after_ms)
+        elif not self.calm:
+            self.after(LOSS_RETRY_MS, lambda: self._on_loss(fault))
+
+    def _can_lose_a_disk(self, group: str) -> bool:
+        """Whether every disk of a group counts, so that the rest of them are enough: what operators wait for, too."""
+        nodes = self.groups[group]
+        numbers = sorted(node.identity.number for node in nodes)
+        if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
+            return False
+        leaders = [node.log for node in nodes if node.log is not None and node.log.serving]
+        return any(leader.changes.is_settled and sorted(leader.voters) == numbers for leader in leaders)
+
+    def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")
         self.calm = True
-        self.broker.on_calm()
+        for node in self.nodes:
+            node.on_calm()
         for client in self.clients.values():
             client.on_calm()

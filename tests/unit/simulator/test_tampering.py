@@ -74,5 +74,5 @@ def test_the_world_comes_to_its_end_before_anything_is_tampered_with(kind: str) 
     """Whatever the product answers, a seed of this world is that of its kind of world up to there."""
     seed = next(seed for seed in range(50) if tampered_kind(seed) == kind)
     plain, tampered = run(seed, trace=True, kind=kind).trace, run(seed, trace=True, kind=TAMPERED).trace
-    assert [line for line in tampered if line in plain] == list(plain)
+    assert tampered[: len(plain)] == plain
     assert len(tampered) > len(plain)

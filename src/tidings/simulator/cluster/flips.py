@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from tidings.client import operations
 from tidings.client.operations import Operation
@@ -20,13 +19,10 @@ from tidings.journal.segment import journal_name
 from tidings.node.engine import TICK_MS
 from tidings.protocols.multipaxos.messages import FetchCopy
 from tidings.simulator.client import Client, ClientProcess
+from tidings.simulator.node import NodeProcess
 from tidings.simulator.publishers import insist
-from tidings.simulator.stage_checkers import RangesAreTrue
 from tidings.simulator.subscribers import looping
-
-if TYPE_CHECKING:
-    from tidings.simulator.cluster.node import NodeProcess
-    from tidings.simulator.cluster.world import ClusterWorld
+from tidings.simulator.world import World
 
 RULE = "what is damaged on one member comes from another, as it was"
 READER = "vic"
@@ -35,13 +31,30 @@ READER = "vic"
 class Flips:
     """What happens to the files of leaders at the end of a run, and who reads them."""
 
-    def __init__(self, world: ClusterWorld, group: str) -> None:
+    def __init__(self, world: World, group: str, choices: tuple[int, ...]) -> None:
+        """`choices`: which bits."""
         self._world = world
         self._group = group
-        self._ranges = RangesAreTrue(world.watch.ledger)
+        self._choices = choices
         self._readers = 0
 
-    def new_reader(self) -> Client:
+    def run(self) -> None:
+        """Everything is read, then a bit flips, then everything is read again; and so on.
+
+        What was read from memory all the time nobody has missed then, so the disks are scrubbed before the next one.
+        """
+        world = self._world
+        for choice in (None, *self._choices):
+            if choice is None or self.flip(choice):
+                reader = self._new_reader()
+                reader.start()
+                world.pass_or_break(lambda reader=reader: reader.finished, "whoever reads everything")  # type: ignore[misc]
+                for node in world.nodes:
+                    node.scrub_all()
+                world.pass_or_break(lambda: all(map(is_readable, world.nodes)), "fetching what is damaged")
+        world.check_nodes("every node after bits had flipped")
+
+    def _new_reader(self) -> Client:
         """A client that reads everything that there is, each topic as a range and by a subscription."""
         world = self._world
         self._readers += 1
@@ -72,8 +85,7 @@ class Flips:
             try:
                 yield from reader.begin()
                 while (batch := (yield from reader.step())) is not None:
-                    me.world.note(me.label, f"reads {topic} from {batch.first_offset} to {batch.next_offset}")
-                    self._ranges.on_read(me, batch)
+                    me.world.watch.on_read(me, batch)
                     at = batch.next_offset
             except (Unavailable, InvalidRequest) as error:  # Retention may have been faster.
                 me.world.note(me.label, f"goes on after {error}")
@@ -126,8 +138,8 @@ def _has_whole(node: NodeProcess, topic: str, first_offset: int) -> bool:
 
 def is_readable(node: NodeProcess) -> bool:
     """Whether no message of a member lies where its disk is known to be damaged, and what has come is on the disk."""
-    assert node.engine is not None
-    replica = node.engine.log.replica
+    assert node.log is not None
+    replica = node.log.replica
     if replica.has_staged or replica.committing:
         return False
     return not any(isinstance(each, FetchCopy) for each in replica.repairs.left(replica.state))

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from tidings.node.engine import AnyEngine
-from tidings.node.engines import GroupEngine
 from tidings.node.group import Group
 from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
@@ -19,15 +18,15 @@ from tidings.protocols.ring.arcs import WHOLE, Arcs, common, home_of, joined, ow
 from tidings.protocols.ring.commands import Claim, Drop, Give, Take
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
-from tidings.simulator.checkers import AllOrNone, Checker, CursorsForward, NothingLost, NothingTwice
+from tidings.simulator.checkers import Checker, CursorsForward, NothingLost, NothingTwice
 from tidings.simulator.cluster.ring_ledger import RingLedger, contents
-from tidings.simulator.cluster.watch import AnswersAreCurrent, ClusterWatch
+from tidings.simulator.cluster.watch import GroupJudge
 from tidings.simulator.ledger import Existing, Ledger, name_of
+from tidings.simulator.watch import Notes
 from tidings.wire.codec import decode_columns, thin
 
 if TYPE_CHECKING:
-    from tidings.simulator.cluster.node import NodeProcess
-    from tidings.simulator.populated import PopulatedWorld
+    from tidings.simulator.node import NodeProcess
 
 
 def shown(arcs: Arcs) -> str:
@@ -217,23 +216,20 @@ class NothingLostAnywhere(NothingLost):
                 self.broken(f"{name} from {topic.first_offset} on holds {names}, not {wanted[topic.first_offset :]}")
 
 
-class RingWatch(ClusterWatch):
+class RingJudge(GroupJudge):
     """The checkers of one broker, for a ring of groups that are one together."""
 
-    def __init__(self, world: PopulatedWorld, settings: BrokerSettings) -> None:
+    def __init__(self, world: Notes, settings: BrokerSettings) -> None:
         self.ring = RingLedger(settings)
-        super().__init__(world, settings, self.ring)
+        super().__init__(world, self.ring)
         self.owners = OneOwner(self.ring)
-        self.together = AllOrNone(self.ring)
-        self.current = AnswersAreCurrent(self.ring)
-        # The first one writes the ledger's topics, on which the others rely.
-        self.checkers = [
-            NothingTwice(self.ring),
+        self.watch.checkers = [
+            NothingTwice(self.ring),  # It writes the ledger's topics, on which those below rely.
             NothingLostAnywhere(self.ring),
-            self.once,
+            self.watch.once,
             CursorsForward(self.ring),
             FencedAtOwners(self.ring),
-            self.together,
+            self.watch.together,
             self.current,
             self.owners,
         ]
@@ -248,19 +244,19 @@ class RingWatch(ClusterWatch):
     def _exist(self, group: str, command: commands.Command, time_ms: int, bodies: list[bytes]) -> Existing:
         existing = self.ring.of[group].take_command(command, time_ms, self._address, bodies)
         if self.owners.on_decided(group, existing):
-            self._world.note(f"group {group}", f"owns {shown(self.owners.owned[group])}")
+            self.watch.note(f"group {group}", f"owns {shown(self.owners.owned[group])}")
         return existing
 
     def _on_state(self, node: NodeProcess, machine: Machine) -> None:
         """Only what a group owns says anything: the rest is frozen, or not complete."""
         owned = self.owners.owned.get(node.group, ())
         seen = {key: each for key, each in machine.subscriptions.items() if owns(owned, point_of(key[1][0]))}
-        for checker in self.checkers:
-            checker.on_state(cast(Machine, SimpleNamespace(subscriptions=seen)))
+        self.watch.show_state(cast(Machine, SimpleNamespace(subscriptions=seen)))
 
-    def compare(self, node: NodeProcess, engine: GroupEngine) -> None:
-        super().compare(node, engine)
-        found, wanted = ring_of(engine.broker.machine), ring_of(self.ring.of[node.group].reference)
+    def compare(self, node: NodeProcess) -> None:
+        super().compare(node)
+        assert node.engine is not None
+        found, wanted = ring_of(node.engine.broker.machine), ring_of(self.ring.of[node.group].reference)
         if (found and found.state()) != (wanted and wanted.state()):
             self._same[node.name].broken(f"{node.name} knows of its ring {found and found.state()}, not {wanted}")
 

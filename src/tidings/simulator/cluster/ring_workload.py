@@ -8,10 +8,12 @@ import msgspec
 
 from tidings.protocols.ring.arcs import tag_of
 from tidings.simulator.client import Client, MemoryInbox, Role
-from tidings.simulator.cluster.faults import draw_plan, with_losses
-from tidings.simulator.cluster.ring_world import Joining, Leaving, RingPlan, RingWorld
+from tidings.simulator.cluster.ring_watch import RingJudge
 from tidings.simulator.cluster.workload import ASKER, NAMES, asking
+from tidings.simulator.engines import Engines
 from tidings.simulator.paxos.world import draw_replica
+from tidings.simulator.plans import draw_group_plan, with_losses
+from tidings.simulator.rings import Joining, Leaving, RingOfGroups, RingPlan
 from tidings.simulator.subscribers import waiting
 from tidings.simulator.workload import (
     SILENCE_MS,
@@ -21,6 +23,7 @@ from tidings.simulator.workload import (
     draw_publisher,
     draw_subscriber,
 )
+from tidings.simulator.world import Patience, World
 
 FAMILIES = [["{shop}orders", "{shop}refunds"], ["{a}x", "{a}y"], ["b"], ["c"], ["news"], ["k7"]]
 """Topics that lie together, and apart from those of the other families."""
@@ -28,14 +31,20 @@ GROUPS = "abcdefghkmnpqrtuvwxyz"
 CALM_MS_RANGE = (3_000, 9_000)
 
 
-def make_ring_world(random: Random) -> RingWorld:
+def make_ring_world(random: Random) -> World:
     """A ring of one to three groups, before anything has happened in it."""
     names = NAMES[: random.randint(2, 4)]
-    plan = draw_plan(random, [*names, ASKER], SILENCE_MS, CALM_MS_RANGE)
+    plan = draw_group_plan(random, [*names, ASKER], SILENCE_MS, CALM_MS_RANGE)
     replica = msgspec.structs.replace(draw_replica(random), unanswered_beats_max=random.choice((4, 12, 25)))
     ring_plan = draw_ring_plan(random, plan.calm_ms)
-    plan = with_losses(plan)
-    world = RingWorld(random, plan, ring_plan, draw_broker(random), draw_journal(random), replica, draw_client(random))
+    plan = with_losses(random, plan)
+    engines = Engines(draw_broker(random), draw_journal(random), replica, {})
+    client = draw_client(random)
+    world = World(
+        random, plan, engines, client, lambda world: RingJudge(world, engines.broker), Patience(events=1_500_000)
+    )
+    assert isinstance(world.judge, RingJudge)
+    world.ring = RingOfGroups(world, world.judge, ring_plan)
     families = random.sample(FAMILIES, random.randint(1, 3))
     for number, name in enumerate(names):
         _add_client(world, random, number, name, families)
@@ -60,7 +69,7 @@ def draw_ring_plan(random: Random, calm_ms: int) -> RingPlan:
     return RingPlan(tuple(joins), tuple(leaves))
 
 
-def _add_client(world: RingWorld, random: Random, number: int, name: str, families: list[list[str]]) -> None:
+def _add_client(world: World, random: Random, number: int, name: str, families: list[list[str]]) -> None:
     topics = [topic for family in families for topic in family]
     roles: list[Role] = []
     inbox = None

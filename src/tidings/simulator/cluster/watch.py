@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
-from tidings.node.engines import GroupEngine
+from tidings.node.engine import AnyEngine
 from tidings.node.replicated import Part, unpack
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.multipaxos.values import Command, Value
 from tidings.protocols.ring.commands import decode_command
-from tidings.settings import BrokerSettings
-from tidings.simulator.checkers import Checker
+from tidings.simulator.checkers import Checker, CursorsForward, FencedStayOut, NothingLost, NothingTwice
 from tidings.simulator.ledger import Existing, Ledger
 from tidings.simulator.recovery_checker import RecoveryEqualsPrefix
-from tidings.simulator.watch import Watch
+from tidings.simulator.watch import Judge, Notes, Watch
 
 if TYPE_CHECKING:
     from tidings.simulator.client import ClientProcess
-    from tidings.simulator.cluster.node import NodeProcess
-    from tidings.simulator.populated import PopulatedWorld
+    from tidings.simulator.node import NodeProcess
 
 ADDRESSES = "addresses"
 """Where the messages lie is each node's own affair."""
@@ -107,31 +105,36 @@ class History:
         self.existing: dict[int, list[Existing]] = {}
 
 
-class ClusterWatch(Watch):
+class GroupJudge(Judge):
     """The checkers of one broker, and what several nodes owe to each other."""
 
-    def __init__(self, world: PopulatedWorld, settings: BrokerSettings, ledger: Ledger | None = None) -> None:
-        super().__init__(world, settings, ledger)
+    def __init__(self, world: Notes, ledger: Ledger) -> None:
+        super().__init__(Watch(world, ledger))
         self.histories: dict[str, History] = {}
         self._same: dict[str, SameEverywhere] = {}
         self._address = 0
-        self.current = AnswersAreCurrent(self.ledger)
-        self.checkers = [*self.checkers[1:], self.current]
+        self.current = AnswersAreCurrent(ledger)
+        self.watch.checkers = [
+            NothingTwice(ledger),  # It writes the ledger's topics, on which those below rely.
+            NothingLost(ledger),
+            self.watch.once,
+            CursorsForward(ledger),
+            FencedStayOut(ledger),
+            self.watch.together,
+            self.current,
+        ]
 
     def on_group(self, group: str, first_slot: int) -> None:
-        """A group is founded."""
         self.histories[group] = History(first_slot)
 
     def ledger_of(self, group: str) -> Ledger:
         """What a group is judged by."""
-        return self.ledger
+        return self.watch.ledger
 
-    def on_node(self, node: NodeProcess) -> None:
-        """A life of a node is about to read its disk."""
+    def on_life(self, node: NodeProcess) -> None:
         self._same[node.name] = SameEverywhere(self.ledger_of(node.group))
 
     def on_slot(self, node: NodeProcess, slot: int, value: Value) -> bool:
-        """A node is about to apply a slot; whether it is the first one to do so."""
         history, same = self.histories[node.group], self._same[node.name]
         first = slot >= history.next_slot
         if first:
@@ -142,7 +145,7 @@ class ClusterWatch(Watch):
             history.existing[slot] = self._take(node.group, value) if isinstance(value, Command) else []
             if history.existing[slot]:
                 kinds = ", ".join(type(each.command).__name__ for each in history.existing[slot])
-                self._world.note(node.name, f"applies slot {slot}: {kinds}")
+                self.watch.note(node.name, f"applies slot {slot}: {kinds}")
         elif history.values[slot] != value:
             same.broken(f"{node.name} applies {value} in slot {slot}, and others {history.values[slot]}")
         same.expect_slot(history.existing[slot])
@@ -157,21 +160,20 @@ class ClusterWatch(Watch):
             existing = self._exist(group, command, time_ms, bodies)
             self._address += part.bodies_size
             found.append(existing)
-            self._on_existing(existing)
+            self.watch.exists(existing)
         return found
 
     def _exist(self, group: str, command: commands.Command, time_ms: int, bodies: list[bytes]) -> Existing:
         """A command of a group has been decided."""
-        return self.ledger.take_command(command, time_ms, self._address, bodies)
+        return self.watch.ledger.take_command(command, time_ms, self._address, bodies)
 
-    def on_effect(
-        self, node: NodeProcess, command: commands.Command, result: object, error: TidingsError | None
+    def on_applied(
+        self, node: NodeProcess, machine: Machine, command: commands.Command, result: object, error: TidingsError | None
     ) -> None:
-        """A node's machine has applied a command."""
         if not isinstance(command, commands.Carry):  # That is for its own journal, and agreed on with nobody.
             self._same[node.name].applied(command, result, error)
 
-    def on_slot_applied(self, node: NodeProcess, engine: GroupEngine, slot: int, first: bool) -> None:
+    def on_slot_applied(self, node: NodeProcess, engine: AnyEngine, slot: int, first: bool) -> None:
         machine = engine.broker.machine
         if first:
             self._on_state(node, machine)
@@ -181,12 +183,14 @@ class ClusterWatch(Watch):
 
     def _on_state(self, node: NodeProcess, machine: Machine) -> None:
         """A node is the first one to have come to this state."""
-        for checker in self.checkers:
-            checker.on_state(machine)
+        self.watch.show_state(machine)
 
-    def compare(self, node: NodeProcess, engine: GroupEngine) -> None:
-        """A node that has applied everything has to know what the reference knows."""
-        self._same[node.name].compare(engine, ADDRESSES)
+    def has_all(self, node: NodeProcess) -> bool:
+        return node.log is not None and node.log.replica.applied == self.histories[node.group].next_slot
+
+    def compare(self, node: NodeProcess) -> None:
+        assert node.engine is not None
+        self._same[node.name].compare(node.engine, ADDRESSES)
 
 
 def _bodies(command: Any, body: Buffer, part: Part) -> list[bytes]:

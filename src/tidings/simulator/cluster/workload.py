@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import msgspec
@@ -9,28 +10,37 @@ import msgspec
 from tidings.client import operations
 from tidings.client.operations import Operation
 from tidings.simulator.client import Client, ClientProcess
-from tidings.simulator.cluster.faults import draw_flips, draw_plan, with_losses
-from tidings.simulator.cluster.world import ClusterWorld
+from tidings.simulator.cluster.flips import Flips
+from tidings.simulator.cluster.watch import GroupJudge
+from tidings.simulator.engines import Engines
+from tidings.simulator.faults import DiskLoss
+from tidings.simulator.ledger import Ledger
 from tidings.simulator.paxos.world import draw_replica
+from tidings.simulator.plans import draw_flips, draw_group_plan, with_losses
 from tidings.simulator.publishers import insist
 from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
+from tidings.simulator.world import Patience, World
 
 NAMES = ["ann", "bob", "eve", "kim"]
 ASKER = "pia"
 
 
-def make_cluster_world(random: Random) -> ClusterWorld:
+def make_cluster_world(random: Random) -> World:
     """A world of one group, before anything has happened in it."""
     names = NAMES[: random.randint(2, 4)]
-    plan = with_losses(draw_plan(random, [*names, ASKER], SILENCE_MS))
+    plan = with_losses(random, draw_group_plan(random, [*names, ASKER], SILENCE_MS))
     # A leader that is cut off believes in itself for long, and clients that stay with it ask it meanwhile.
     replica = msgspec.structs.replace(draw_replica(random), unanswered_beats_max=random.choice((4, 12, 25)))
     broker, journal = draw_broker(random), draw_journal(random)
-    if len(plan.losses) > 1:  # Files that are seldom sealed know nobody who has come meanwhile.
+    if len(plan.of(DiskLoss)) > 1:  # Files that are seldom sealed know nobody who has come meanwhile.
         journal = msgspec.structs.replace(journal, segment_bytes_max=1_000_000, segment_records_max=100_000)
-    world = ClusterWorld(random, plan, broker, journal, replica, draw_client(random))
-    world.flips = draw_flips(plan)
+    engines, client = Engines(broker, journal, replica), draw_client(random)
+    flips = draw_flips(random)
+    judge = partial(GroupJudge, ledger=Ledger(broker))
+    world = World(random, plan, engines, client, judge, Patience(60_000, 400_000))
     world.add_group("n", random.choice((3, 3, 3, 5)))
+    if flips:
+        world.when_done.append(Flips(world, "n", flips).run)
     populate(world, names)
     world.clients[ASKER] = Client(world, ASKER, [asking], None)
     return world

@@ -53,7 +53,7 @@ class Client:
         world = self._world
         self._attempt += 1
         attempt = self._attempt
-        target = self._target if self._target is not None else world.pick(world.random.randrange(16))
+        target = self._target if self._target is not None else world.pick(world.random.randrange(16)).number
         world.call(target, self._command, self._token)
         world.after(world.random.randint(200, 800), lambda: self._give_up(attempt))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +29,7 @@ from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
 from tidings.simulator.disk import PowerCut, SimulatedDisk
-from tidings.simulator.faults import End
+from tidings.simulator.faults import ClockJump, End
 from tidings.simulator.paxos.row import Row
 from tidings.simulator.process import RETRY_MS, START_MS, DiskProcess
 from tidings.wire.codec import Frame
@@ -54,9 +54,10 @@ class Node(DiskProcess):
     """One number of the group: a disk, and a process that dies and comes back on it."""
 
     def __init__(self, world: PaxosWorld, number: int, founded: Snapshot | None) -> None:
-        super().__init__(world, f"node {number}")
+        super().__init__(world, name_of(number))
         self._world = world
-        self.number = number
+        self.number = self.place = number
+        self.address = name_of(number)
         self._founded = founded
         self._random = world.random
         self.engine: ReplicaEngine | None = None
@@ -81,9 +82,15 @@ class Node(DiskProcess):
         self._said_decided = 0
         """As far as this disk says it, synced, all is decided."""
         self._last_commit_address = 0
+        self.forks: list[ForkedNode] = []
+        """Processes on copies of its folder, beside it."""
         world.after(CHECK_EVERY_MS, self.check)
 
     # Its life.
+
+    @property
+    def is_up(self) -> bool:
+        return self.engine is not None
 
     def start(self) -> None:
         """Recovers what the disk holds."""
@@ -200,11 +207,11 @@ class Node(DiskProcess):
         self._world.note(self.name, f"stands still for {for_ms} ms")
         self._paused_until_ms = self._world.now_ms + for_ms
 
-    def on_clock_jump(self, by_ms: int) -> None:
+    def on_clock_jump(self, fault: ClockJump) -> None:
         """Its clock is set. When it goes forward, all its timers are due."""
-        self._world.note(self.name, f"its clock is set by {by_ms} ms")
-        self._clock_offset_ms += by_ms
-        if by_ms > 0:
+        self._world.note(self.name, f"its clock is set by {fault.by_ms} ms")
+        self._clock_offset_ms += fault.by_ms
+        if fault.by_ms > 0:
             for timer, number in list(self._timers.items()):
                 self._fire(timer, number)
 
@@ -301,8 +308,14 @@ class Node(DiskProcess):
 
     # Its work.
 
-    def receive(self, frames: list[Frame]) -> None:
-        if self._postponed(lambda: self.receive(frames)):
+    def receive(self, peer: object, frames: Sequence[Frame]) -> None:
+        """What is sent to a number reaches all who go by it."""
+        self._hear(frames)
+        for fork in self.forks:
+            fork._hear(frames)
+
+    def _hear(self, frames: Sequence[Frame]) -> None:
+        if self._postponed(lambda: self._hear(frames)):
             return
         header = decode_message(frames)
         if isinstance(header.message, Piece) and not self._world.calm:
@@ -311,7 +324,7 @@ class Node(DiskProcess):
 
     def _plan_end_among_files(self) -> None:
         random = self._world.random
-        if not self.end_is_planned and random.random() < self._world.plan.piece_ends:
+        if not self.end_is_planned and random.random() < self._world.piece_ends:
             self.plan_end(random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power")))
 
     def propose(self, command: Command) -> None:
@@ -374,7 +387,7 @@ class Node(DiskProcess):
             world.watch.on_sent(self, nodes, message)
             for node in nodes:
                 frames = encode_message(message, b"group", self.number, node, engine.witness.claim(node))
-                world.network.send(self.number, node, frames)
+                world.links.send(self, world.nodes[node], frames)
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
             self._on_notification(notification)
@@ -478,3 +491,8 @@ class ForkedNode(Node):
 
     def check(self) -> None:
         """It is not there long enough."""
+
+
+def name_of(number: int) -> str:
+    """What a node is called in the trace."""
+    return f"node {number}"

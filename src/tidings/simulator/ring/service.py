@@ -27,6 +27,7 @@ from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
 from tidings.simulator.client import Client, ClientProcess
+from tidings.simulator.ledger import Ledger
 from tidings.simulator.overlay.world import without_collection
 from tidings.simulator.populated import PopulatedWorld
 from tidings.simulator.ring.service_load import ServiceAccount, ServiceLoad, draw_load
@@ -108,7 +109,7 @@ class ServiceWorld(PopulatedWorld):
 
     def __init__(self, plan: ServicePlan) -> None:
         super().__init__(Random(f"{plan}"), ClientSettings(timeout_ms=2_000, retries=60), 0)
-        self.watch = Watch(self, BrokerSettings())
+        self.watch = Watch(self, Ledger(BrokerSettings()))
         self.plan = plan
         self.nodes: dict[str, ServiceNode] = {}
         self.groups: list[list[ServiceNode]] = []
