@@ -17,11 +17,13 @@ from tidings.cli import main
 from tidings.message import TopicInfo
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.values import Add, Noop
-from tidings.simulator.checkers import Violation
-from tidings.simulator.client import ClientProcess
-from tidings.simulator.cluster.watch import GroupJudge
-from tidings.simulator.cluster.workload import make_cluster_world
-from tidings.simulator.faults import (
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.cluster import GroupJudge
+from tidings.simulator.clients.client import ClientProcess
+from tidings.simulator.run import run
+from tidings.simulator.workloads.cluster import make_cluster_world
+from tidings.simulator.world.faults import (
     SHAPES,
     ClientBreak,
     ClientCut,
@@ -35,9 +37,7 @@ from tidings.simulator.faults import (
     Outage,
     Partition,
 )
-from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.run import run
-from tidings.simulator.world import World
+from tidings.simulator.world.world import World
 
 SEEDS = 60
 WORLD = "cluster"

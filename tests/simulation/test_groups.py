@@ -10,9 +10,9 @@ import pytest
 from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
-from tidings.simulator.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.run import make_world, run
+from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 
 SEEDS = 200
 WORLD = "groups"

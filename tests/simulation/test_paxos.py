@@ -15,15 +15,15 @@ from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Promote, Remove
 from tidings.settings import ReplicaSettings
-from tidings.simulator.faults import SHAPES, ClockJump, NodeEnd, NodePause, Outage, Partition, Shape
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.many import run_many
-from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.network import blocks
 from tidings.simulator.paxos.clients import Client
 from tidings.simulator.paxos.faults import TASKS, Damage, FolderCopies, Fork, Work, draw_plan, quiet_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.run import run
+from tidings.simulator.world.faults import SHAPES, ClockJump, NodeEnd, NodePause, Outage, Partition, Shape
+from tidings.simulator.world.network import blocks
 
 SEEDS = 500
 WORLD = "paxos"

@@ -26,14 +26,14 @@ from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
-from tidings.simulator.checkers import Violation
-from tidings.simulator.cluster.ring_ledger import RingLedger
-from tidings.simulator.cluster.ring_watch import FencedAtOwners, OneOwner, mark_of
-from tidings.simulator.cluster.ring_workload import make_ring_world
-from tidings.simulator.ledger import Existing
-from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.rings import RingOfGroups
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.ledger import Existing
+from tidings.simulator.checkers.ring_cluster import FencedAtOwners, OneOwner, mark_of
+from tidings.simulator.checkers.ring_ledger import RingLedger
 from tidings.simulator.run import run
+from tidings.simulator.workloads.ring_cluster import make_ring_world
+from tidings.simulator.world.rings import RingOfGroups
 
 SEEDS = 40
 WORLD = "ring-cluster"

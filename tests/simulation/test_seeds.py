@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
-from tidings.simulator.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
+from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 
 SEEDS = 500
 

@@ -7,16 +7,16 @@ from random import Random
 
 import msgspec
 
-from tidings.simulator.checkers import Violation
-from tidings.simulator.cluster.ring_workload import make_ring_world
-from tidings.simulator.cluster.workload import make_cluster_world
-from tidings.simulator.group_workload import make_group_world
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.paxos.world import PaxosWorld
-from tidings.simulator.stage_workload import make_stage_world
-from tidings.simulator.tampering import TAMPERED
-from tidings.simulator.workload import make_topic_world
-from tidings.simulator.world import World
+from tidings.simulator.workloads.cluster import make_cluster_world
+from tidings.simulator.workloads.groups import make_group_world
+from tidings.simulator.workloads.ring_cluster import make_ring_world
+from tidings.simulator.workloads.stages import make_stage_world
+from tidings.simulator.workloads.topics import make_topic_world
+from tidings.simulator.world.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000

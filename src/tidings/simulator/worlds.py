@@ -13,13 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidings.simulator.checkers import Violation
-from tidings.simulator.mutants import MUTANTS as BROKER_MUTANTS
+from tidings.simulator.bugs.all import MUTANTS as BROKER_MUTANTS
+from tidings.simulator.bugs.planting import Mutant
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.rules import ASSERTIONS
 from tidings.simulator.overlay import scenario
 from tidings.simulator.overlay.mutants import MUTANTS as OVERLAY_MUTANTS
 from tidings.simulator.overlay.run import Run
 from tidings.simulator.overlay.world import World, without_collection
-from tidings.simulator.planting import ASSERTIONS, Mutant
 from tidings.simulator.ring.churn import Churn, draw_plan
 from tidings.simulator.ring.multicast import Multicast, draw_multicast
 from tidings.simulator.ring.mutants import RING_MUTANTS

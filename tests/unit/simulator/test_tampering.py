@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from tidings.errors import StorageDamaged
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.disk import SimulatedDisk
+from tidings.simulator.endings.tampering import RULE, TAMPERED, TAMPERINGS, check_tampered
 from tidings.simulator.run import run, tampered_kind
-from tidings.simulator.tampering import RULE, TAMPERED, TAMPERINGS, check_tampered
 
 OLDER = {"00.journal": b"first", "00.index": b"old index", "05.snapshot": b"before", "05.journal": b"now"}
 FILES = {

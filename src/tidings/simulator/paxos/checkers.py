@@ -18,7 +18,7 @@ from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, 
 from tidings.protocols.multipaxos.records import Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Command, Entry
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.paxos.ledger import Ledger
 
 if TYPE_CHECKING:

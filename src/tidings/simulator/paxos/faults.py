@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from tidings.simulator.faults import FaultPlan, aside
-from tidings.simulator.plans import Drawing
+from tidings.simulator.world.faults import FaultPlan, aside
+from tidings.simulator.world.plans import Drawing
 
 Task = Literal["grow", "shrink", "replace", "lose-disk", "rash", "put-back"]
 """What an operator does. rash: several changes at once, without waiting for the first. put-back: an older copy of a

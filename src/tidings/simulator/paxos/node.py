@@ -29,9 +29,9 @@ from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
 from tidings.simulator.disk import PowerCut, SimulatedDisk
-from tidings.simulator.faults import ClockJump, End
 from tidings.simulator.paxos.row import Row
-from tidings.simulator.process import RETRY_MS, START_MS, DiskProcess
+from tidings.simulator.world.faults import ClockJump, End
+from tidings.simulator.world.process import RETRY_MS, START_MS, DiskProcess
 from tidings.wire.codec import Frame
 from tidings.wire.replication import decode_message, encode_message
 

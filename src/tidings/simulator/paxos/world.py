@@ -9,17 +9,17 @@ from typing import Any
 from tidings.node.founding import FIRST_SLOT, founding
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.settings import JournalSettings, ReplicaSettings
-from tidings.simulator.checkers import Violation
-from tidings.simulator.faults import ClockJump, NodeEnd, NodePause, Outage, Partition
-from tidings.simulator.network import Links
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.rules import PROGRESS
 from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.clients import Client
 from tidings.simulator.paxos.faults import Damage, FolderCopies, Fork, PaxosPlan, Work, draw_plan
 from tidings.simulator.paxos.ledger import Ledger
 from tidings.simulator.paxos.node import ForkedNode, Node
 from tidings.simulator.paxos.operator import Operator
-from tidings.simulator.planting import PROGRESS
-from tidings.simulator.timeline import Timeline
+from tidings.simulator.world.faults import ClockJump, NodeEnd, NodePause, Outage, Partition
+from tidings.simulator.world.network import Links
+from tidings.simulator.world.timeline import Timeline
 
 PATIENCE_MS = 30_000
 """How long everything may take to come to its end once nothing goes wrong any more."""

@@ -26,13 +26,13 @@ from tidings.node.replicated import BrokerState
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import WHOLE, Arc, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
-from tidings.simulator.client import Client, ClientProcess
-from tidings.simulator.ledger import Ledger
+from tidings.simulator.checkers.ledger import Ledger
+from tidings.simulator.checkers.watch import Watch
+from tidings.simulator.clients.client import Client, ClientProcess
 from tidings.simulator.overlay.world import without_collection
-from tidings.simulator.populated import PopulatedWorld
 from tidings.simulator.ring.service_load import ServiceAccount, ServiceLoad, draw_load
 from tidings.simulator.ring.service_nodes import Census, ServiceNode
-from tidings.simulator.watch import Watch
+from tidings.simulator.world.populated import PopulatedWorld
 from tidings.wire.codec import Frame
 
 LATENCY_MS_MAX = 40

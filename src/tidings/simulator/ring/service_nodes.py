@@ -32,7 +32,7 @@ from tidings.protocols.ring.messages import (
 from tidings.protocols.stack import Message
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.process import START_MS
+from tidings.simulator.world.process import START_MS
 from tidings.wire.codec import Frame
 from tidings.wire.replication import MARK as MATE_MARK
 from tidings.wire.replication import Mate, decode_message
