@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from random import Random
 
 import msgspec
 
 from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.rules import ASSERTIONS
 from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.workloads.cluster import make_cluster_world
@@ -41,6 +43,24 @@ class Result(msgspec.Struct, frozen=True):
     world: str = "topics"
 
 
+Broken = tuple[str | None, str]
+"""The invariant that broke, if any, and what was seen."""
+
+
+def outcome(happen: Callable[[], Broken], lines: list[str] | None = None) -> Broken:
+    """What comes of a run; whatever the code under test raises is a finding, and `lines` say where that was."""
+    try:
+        return happen()
+    except Violation as violation:
+        return violation.invariant, violation.text
+    except Exception as error:  # noqa: BLE001 - whatever it is.
+        if lines is not None:
+            lines += traceback.format_exc().splitlines()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        file = where.filename.rsplit("/", 1)[-1]
+        return ASSERTIONS, f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
+
+
 def tampered_kind(seed: int) -> str:
     """Of which kind the tampered world of a seed is: up to its end it is just that world of the same seed."""
     return Random(f"who lives in {seed}").choice(("topics", "topics", "groups", "stages"))
@@ -69,18 +89,12 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
         with MUTANTS[mutant].plant():
             return run(seed, trace, None, MUTANTS[mutant].world)
     world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
-    invariant, text = None, ""
-    try:
+
+    def happen() -> Broken:
         world.run()
-    except Violation as violation:
-        invariant, text = violation.invariant, violation.text
-    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        invariant = "the code's own assertions hold"
-        file = where.filename.rsplit("/", 1)[-1]
-        text = f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
-        if trace:
-            world.trace.lines += traceback.format_exc().splitlines()
+        return None, ""
+
+    invariant, text = outcome(happen, world.trace.lines if trace else None)
     if invariant is not None:
         world.note("world", f"BROKEN {invariant}: {text}")
     return Result(
