@@ -9,7 +9,7 @@ from tidings.journal.journal import Journal
 from tidings.node.engine import AnyEngine
 from tidings.node.engines import group_engine, lone_engine, ring_engine
 from tidings.protocols.broker.members import LaneSettings
-from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, RingSettings
+from tidings.settings import BrokerSettings, Dissemination, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.world.node import NodeProcess
 
@@ -23,6 +23,7 @@ class Engines(NamedTuple):
     """None: they are brokers alone."""
     contacts: dict[str, tuple[str, ...]] | None = None
     """Of groups in a ring: whom each group asks for the ring, by its name. None: there is no ring."""
+    dissemination: Dissemination = "scribe"
     lanes: LaneSettings | None = None
     """The bounds of the work of a broker's groups if they are not the usual ones."""
 
@@ -32,7 +33,7 @@ class Engines(NamedTuple):
             return self._alone(journal)
         if self.contacts is None:
             return group_engine(self.broker, self.replica, node.identity, journal, disk, random)
-        ring = RingSettings(contacts=self.contacts[node.group])
+        ring = RingSettings(contacts=self.contacts[node.group], dissemination=self.dissemination)
         return ring_engine(self.broker, self.replica, ring, node.address, node.identity, journal, disk, random)
 
     def alone_on(self, disk: SimulatedDisk) -> AnyEngine:

@@ -204,6 +204,11 @@ class NodeProcess(DiskProcess):
         self.is_off = True
         self.end("kill")
 
+    def switch_on(self) -> None:
+        """It comes back all the same."""
+        self.is_off = False
+        self.start()
+
     # Its disk, and who it is.
 
     def lose_disk(self, back_after_ms: int) -> None:
