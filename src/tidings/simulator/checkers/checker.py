@@ -6,7 +6,7 @@ ledger), from what clients were given and told, and from the broker's state, nev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tidings.message import Message, Receipt, Receipts
 from tidings.node.engine import AnyEngine
@@ -16,8 +16,14 @@ from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 from tidings.wire.codec import decode_columns, thin
 
-if TYPE_CHECKING:
-    from tidings.simulator.clients.client import ClientProcess
+
+class Process(Protocol):
+    """A client's process, as checkers know it."""
+
+    name: str
+    life: int
+    label: str
+    """Both together."""
 
 
 class Violation(Exception):
@@ -49,31 +55,31 @@ class Checker:
     def on_recovered(self) -> None:
         """The broker has been restarted."""
 
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         """A client sends a request."""
 
-    def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_arrived(self, process: Process, request: messages.AnyRequest) -> None:
         """A request has reached the broker."""
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         """The broker sends an answer, a delivery or a parcel, which may get lost."""
 
-    def on_receipts(self, process: ClientProcess, name: str, receipts: list[Receipt]) -> None:
+    def on_receipts(self, process: Process, name: str, receipts: list[Receipt]) -> None:
         """A client was told that its message is stored."""
 
-    def on_many(self, process: ClientProcess, topic: str, names: list[str], receipts: Receipts) -> None:
+    def on_many(self, process: Process, topic: str, names: list[str], receipts: Receipts) -> None:
         """A client was told that its messages are stored."""
 
-    def on_process(self, process: ClientProcess) -> None:
+    def on_process(self, process: Process) -> None:
         """A client's process begins."""
 
-    def on_handed(self, process: ClientProcess, topics: tuple[str, ...], message: Message) -> None:
+    def on_handed(self, process: Process, topics: tuple[str, ...], message: Message) -> None:
         """An application was given a message."""
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         """An application was given a message of its group."""
 
-    def on_confirmed(self, process: ClientProcess, message: Message) -> None:
+    def on_confirmed(self, process: Process, message: Message) -> None:
         """An application was told that its settlement of a message counts."""
 
     def on_end(self, engine: AnyEngine) -> None:
@@ -85,7 +91,7 @@ class NothingLost(Checker):
 
     RULE = "no acknowledged put is lost"
 
-    def on_receipts(self, process: ClientProcess, name: str, receipts: list[Receipt]) -> None:
+    def on_receipts(self, process: Process, name: str, receipts: list[Receipt]) -> None:
         wanted = self.ledger.intended[name]
         if sorted(receipt.topic for receipt in receipts) != sorted(wanted):
             self.broken(f"{process.label} put {name} to {wanted} and was told {receipts}")
@@ -95,7 +101,7 @@ class NothingLost(Checker):
             elif not self.ledger.holds(receipt.topic, receipt.offset, name):
                 self.broken(f"{process.label} was told that {name} is at {receipt}, and it is not durable there")
 
-    def on_many(self, process: ClientProcess, topic: str, names: list[str], receipts: Receipts) -> None:
+    def on_many(self, process: Process, topic: str, names: list[str], receipts: Receipts) -> None:
         stored = self.ledger.topics.get(topic, [])
         missing = [name for name in names if name not in stored]
         first = receipts.first_offset
@@ -104,7 +110,7 @@ class NothingLost(Checker):
         if first is not None and not receipts.duplicates and stored[first] != names[0]:
             self.broken(f"{process.label} was told {receipts}, and {names[0]} is not at {first}")
 
-    def _check_gone(self, process: ClientProcess, name: str, topic: str) -> None:
+    def _check_gone(self, process: Process, name: str, topic: str) -> None:
         """A receipt without an offset is only for what retention has removed."""
         stored = self.ledger.topics.get(topic, [])
         if name not in stored:
@@ -160,7 +166,7 @@ class CursorsForward(Checker):
         self._reached: dict[SubscriptionKey, dict[str, int]] = {}
         self._asked: dict[tuple[SubscriptionKey, str], int] = {}
 
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         given: tuple[messages.Acknowledgement, ...] = ()
         if isinstance(request, messages.Ack):
             given = (request.acknowledgement,)

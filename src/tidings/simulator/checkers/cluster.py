@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
@@ -19,14 +19,17 @@ from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.multipaxos.values import Command, Value
 from tidings.protocols.ring.commands import decode_command
-from tidings.simulator.checkers.checker import Checker, CursorsForward, FencedStayOut, NothingLost, NothingTwice
+from tidings.simulator.checkers.checker import (
+    Checker,
+    CursorsForward,
+    FencedStayOut,
+    NothingLost,
+    NothingTwice,
+    Process,
+)
 from tidings.simulator.checkers.ledger import Existing, Ledger
 from tidings.simulator.checkers.recovery import RecoveryEqualsPrefix
-from tidings.simulator.checkers.watch import Judge, Notes, Watch
-
-if TYPE_CHECKING:
-    from tidings.simulator.clients.client import ClientProcess
-    from tidings.simulator.world.node import NodeProcess
+from tidings.simulator.checkers.watch import Judge, JudgedNode, Notes, Watch
 
 ADDRESSES = "addresses"
 """Where the messages lie is each node's own affair."""
@@ -72,7 +75,7 @@ class AnswersAreCurrent(Checker):
                 key = (command.client, topic)
                 self._sequences[key] = max(self._sequences.get(key, 0), track.last)
 
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         match request:
             case messages.AskTopics():
                 least = dict(self._visible)
@@ -82,7 +85,7 @@ class AnswersAreCurrent(Checker):
                 return
         self._asked.setdefault((process.label, request.request), least)
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         if not isinstance(answer, messages.Topics | messages.Sequence):
             return
         least = self._asked.get((process.label, answer.request), {})
@@ -131,10 +134,10 @@ class GroupJudge(Judge):
         """What a group is judged by."""
         return self.watch.ledger
 
-    def on_life(self, node: NodeProcess) -> None:
+    def on_life(self, node: JudgedNode) -> None:
         self._same[node.name] = SameEverywhere(self.ledger_of(node.group))
 
-    def on_slot(self, node: NodeProcess, slot: int, value: Value) -> bool:
+    def on_slot(self, node: JudgedNode, slot: int, value: Value) -> bool:
         history, same = self.histories[node.group], self._same[node.name]
         first = slot >= history.next_slot
         if first:
@@ -168,12 +171,12 @@ class GroupJudge(Judge):
         return self.watch.ledger.take_command(command, time_ms, self._address, bodies)
 
     def on_applied(
-        self, node: NodeProcess, machine: Machine, command: commands.Command, result: object, error: TidingsError | None
+        self, node: JudgedNode, machine: Machine, command: commands.Command, result: object, error: TidingsError | None
     ) -> None:
         if not isinstance(command, commands.Carry):  # That is for its own journal, and agreed on with nobody.
             self._same[node.name].applied(command, result, error)
 
-    def on_slot_applied(self, node: NodeProcess, engine: AnyEngine, slot: int, first: bool) -> None:
+    def on_slot_applied(self, node: JudgedNode, engine: AnyEngine, slot: int, first: bool) -> None:
         machine = engine.broker.machine
         if first:
             self._on_state(node, machine)
@@ -181,14 +184,14 @@ class GroupJudge(Judge):
             for existing in self.histories[node.group].existing[slot]:
                 self.current.on_visible(existing, machine)
 
-    def _on_state(self, node: NodeProcess, machine: Machine) -> None:
+    def _on_state(self, node: JudgedNode, machine: Machine) -> None:
         """A node is the first one to have come to this state."""
         self.watch.show_state(machine)
 
-    def has_all(self, node: NodeProcess) -> bool:
+    def has_all(self, node: JudgedNode) -> bool:
         return node.log is not None and node.log.replica.applied == self.histories[node.group].next_slot
 
-    def compare(self, node: NodeProcess) -> None:
+    def compare(self, node: JudgedNode) -> None:
         assert node.engine is not None
         self._same[node.name].compare(node.engine, ADDRESSES)
 

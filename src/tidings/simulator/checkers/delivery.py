@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidings.message import Message
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
-from tidings.simulator.checkers.checker import Checker
+from tidings.simulator.checkers.checker import Checker, Process
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
-
-if TYPE_CHECKING:
-    from tidings.simulator.clients.client import ClientProcess
 
 Mode = str
 """loop: acknowledged after it was dealt with. get: acknowledged before it is handed out. inbox: written down when it is
@@ -71,13 +66,13 @@ class EachOnceInOrder(Checker):
         elif isinstance(command, commands.Unsubscribe):
             self._readings.pop((command.client, command.topics), None)
 
-    def on_process(self, process: ClientProcess) -> None:
+    def on_process(self, process: Process) -> None:
         self._newest[process.name] = process.life
         for key, reading in self._readings.items():
             if key[0] == process.name:
                 reading.floors[process.life] = dict(self.ledger.reference.subscriptions[key].cursors)
 
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         if isinstance(request, messages.Subscribe):
             self._lives[process.name, request.epoch] = process.life
         elif isinstance(request, messages.Ack):
@@ -86,7 +81,7 @@ class EachOnceInOrder(Checker):
                 for position in request.acknowledgement.positions:
                     reading.asked[position.topic] = max(reading.asked.get(position.topic, 0), position.offset)
 
-    def on_handed(self, process: ClientProcess, topics: tuple[str, ...], message: Message) -> None:
+    def on_handed(self, process: Process, topics: tuple[str, ...], message: Message) -> None:
         key = (process.name, topics)
         reading = self._readings.get(key)
         name, topic, offset = name_of(message.value), message.topic, message.offset
@@ -109,14 +104,14 @@ class EachOnceInOrder(Checker):
         self._check_repetition(where, reading, process.life, message)
         reading.last[process.life, topic] = offset
 
-    def _is_older(self, process: ClientProcess, reading: _Reading | None) -> bool:
+    def _is_older(self, process: Process, reading: _Reading | None) -> bool:
         """Whether a life is from before the subscription; but one that began earlier may have got its epoch later."""
         if reading is None:
             return process.life < self._newest[process.name]
         epochs = (epoch for (name, epoch), life in self._lives.items() if (name, life) == (process.name, process.life))
         return process.life < reading.life and max(epochs, default=0) <= reading.epoch
 
-    def _check_hole(self, where: str, reading: _Reading, process: ClientProcess, topic: str, offset: int) -> None:
+    def _check_hole(self, where: str, reading: _Reading, process: Process, topic: str, offset: int) -> None:
         """Everything between the last one and this one was handed out before, or need not be."""
         previous = reading.last.get((process.life, topic))
         begin = reading.starts[topic] if previous is None else previous + 1

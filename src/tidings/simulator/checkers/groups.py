@@ -6,18 +6,14 @@ Each sees an observation before the picture changes by it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tidings.message import Message
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.members import LaneSettings
-from tidings.simulator.checkers.checker import Checker
+from tidings.simulator.checkers.checker import Checker, Process
 from tidings.simulator.checkers.hands import GROUP, TOPIC, Hands, Session, kept
 from tidings.simulator.checkers.ledger import Existing
-
-if TYPE_CHECKING:
-    from tidings.simulator.clients.client import ClientProcess
 
 HEARD = (
     messages.Beat,
@@ -67,7 +63,7 @@ class SettledWasTaken(GroupChecker):
         super().__init__(hands)
         self._taken: dict[tuple[str, int], None] = {}
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         self._taken[process.name, message.offset] = None
 
     def on_existing(self, existing: Existing) -> None:
@@ -91,10 +87,10 @@ class SettledStaysSettled(GroupChecker):
         self._finished: dict[str, dict[int, None]] = {}
         """life -> what was settled when it began."""
 
-    def on_process(self, process: ClientProcess) -> None:
+    def on_process(self, process: Process) -> None:
         self._finished[process.label] = dict.fromkeys(self.hands.settled)
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         given: list[int] = []
         if isinstance(answer, messages.Parcel):
             given = list(answer.offsets)
@@ -104,7 +100,7 @@ class SettledStaysSettled(GroupChecker):
         if again:
             self.broken(f"{process.label} is given {', '.join(again)}, which is settled")
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         offset = message.offset
         if offset in self._finished[process.label]:
             self.broken(f"{process.label} takes {self.name(offset)}, which was settled before it began")
@@ -122,7 +118,7 @@ class LanesInOrder(GroupChecker):
         super().__init__(hands)
         self._taken: dict[str, dict[int, None]] = {}
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         if isinstance(answer, messages.Parcel):
             given, fresh = list(answer.offsets), False
         elif isinstance(answer, messages.Working) and self.hands.begins(process, answer):
@@ -142,7 +138,7 @@ class LanesInOrder(GroupChecker):
                         f"with {self.hands.holders.get(earlier, 'nobody')}"
                     )
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         taken = self._taken.setdefault(process.label, {})
         if message.offset in taken:
             return
@@ -181,7 +177,7 @@ class OneOwner(GroupChecker):
         self._ending.clear()
         self._sent.clear()
 
-    def on_arrived(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_arrived(self, process: Process, request: messages.AnyRequest) -> None:
         if isinstance(request, HEARD) and request.epoch >= self._newest.get(request.client, 0):
             session = (request.client, request.epoch)
             if self._is_silent(session):  # Whatever it says now, it may have been given up already.
@@ -201,7 +197,7 @@ class OneOwner(GroupChecker):
             assert isinstance(existing.result, int)
             self._newest[command.client] = existing.result
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         if isinstance(answer, messages.Working) and self.hands.begins(process, answer):
             if self.hands.session(process, answer.stream) not in self._ending:
                 self._gone.pop(process.name, None)
@@ -242,7 +238,7 @@ class StaleRefused(GroupChecker):
         self._attempts: dict[tuple[str, int], int] = {}
         """The attempt at which each process was last handed a message."""
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         self._attempts[process.label, message.offset] = message.attempt
 
     def on_existing(self, existing: Existing) -> None:
@@ -257,7 +253,7 @@ class StaleRefused(GroupChecker):
                 holder = self.hands.holders.get(offset, "nobody")
                 self.broken(f"{session} settled {self.name(offset)} while it was in the hands of {holder}")
 
-    def on_confirmed(self, process: ClientProcess, message: Message) -> None:
+    def on_confirmed(self, process: Process, message: Message) -> None:
         settled, what = self.hands.settled, f"{process.label} was told that it has settled {self.name(message.offset)}"
         if message.offset not in settled:
             self.broken(f"{what}, and that is not settled")
@@ -281,14 +277,14 @@ class RepeatsAreMarked(GroupChecker):
         super().__init__(hands)
         self._first: dict[int, str] = {}
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         if isinstance(answer, messages.ReleaseDone):
             for start, end in answer.ranges:
                 for offset in range(start, end):
                     if self._first.get(offset) == process.label:
                         del self._first[offset]
 
-    def on_taken(self, process: ClientProcess, message: Message) -> None:
+    def on_taken(self, process: Process, message: Message) -> None:
         if message.redelivered:
             return
         first = self._first.setdefault(message.offset, process.label)

@@ -8,14 +8,10 @@ to another member, whatever the first one had behind it in that lane is no longe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from tidings.protocols.broker import commands, messages
-from tidings.simulator.checkers.checker import Checker
+from tidings.simulator.checkers.checker import Checker, Process
 from tidings.simulator.checkers.ledger import Existing, Ledger
-
-if TYPE_CHECKING:
-    from tidings.simulator.clients.client import ClientProcess
 
 GROUP = "crew"
 TOPIC = "work"
@@ -65,17 +61,17 @@ class Hands(Checker):
         lane = self.lane(offset)
         return [] if lane is None else [each for each in self._of_lane[lane] if each not in self.settled]
 
-    def session(self, process: ClientProcess, stream: int) -> Session:
+    def session(self, process: Process, stream: int) -> Session:
         """The session that has this stream open."""
         return self._streams[process.label, stream]
 
-    def begins(self, process: ClientProcess, working: messages.Working) -> bool:
+    def begins(self, process: Process, working: messages.Working) -> bool:
         """Whether this answer begins a stream, and does not only say that it stands."""
         return working.stream > self._newest.get(process.label, 0)
 
     # What happens.
 
-    def on_request(self, process: ClientProcess, request: messages.AnyRequest) -> None:
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         if isinstance(request, messages.Work):
             session = (request.client, request.epoch)
             self._streams[process.label, request.stream] = session
@@ -105,7 +101,7 @@ class Hands(Checker):
             self._empty(name)
         self._leaving.clear()
 
-    def on_answer(self, process: ClientProcess, answer: object) -> None:
+    def on_answer(self, process: Process, answer: object) -> None:
         if isinstance(answer, messages.Parcel):
             session = self.session(process, answer.stream)
             for offset in answer.offsets:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidings.errors import TidingsError
 from tidings.journal.journal import Commit
 from tidings.node.engine import AnyEngine
@@ -13,10 +11,7 @@ from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.checker import CursorsForward, FencedStayOut, NothingLost, NothingTwice
 from tidings.simulator.checkers.ledger import Ledger
 from tidings.simulator.checkers.recovery import RecoveryEqualsPrefix
-from tidings.simulator.checkers.watch import Judge, Notes, Watch
-
-if TYPE_CHECKING:
-    from tidings.simulator.world.node import NodeProcess
+from tidings.simulator.checkers.watch import Judge, JudgedNode, Notes, Watch
 
 
 class LoneJudge(Judge):
@@ -39,11 +34,11 @@ class LoneJudge(Judge):
     def on_begun(self, commit: Commit) -> None:
         self.recovery.unfinished = commit
 
-    def on_refused(self, node: NodeProcess, commit: Commit) -> None:
+    def on_refused(self, node: JudgedNode, commit: Commit) -> None:
         self.watch.note(node.name, f"refuses {len(commit.records)} records: the disk is full")
         self.recovery.unfinished = None
 
-    def on_durable(self, node: NodeProcess, commit: Commit) -> None:
+    def on_durable(self, node: JudgedNode, commit: Commit) -> None:
         first = commit.records[0].slot
         rolled = ", a new segment" if commit.roll is not None else ""
         self.watch.note(node.name, f"slots {first} to {first + len(commit.records) - 1} are durable{rolled}")
@@ -60,7 +55,7 @@ class LoneJudge(Judge):
             checker.on_recovered()
 
     def on_applied(
-        self, node: NodeProcess, machine: Machine, command: commands.Command, result: object, error: TidingsError | None
+        self, node: JudgedNode, machine: Machine, command: commands.Command, result: object, error: TidingsError | None
     ) -> None:
         self.recovery.applied(command, result, error)
         self.watch.show_state(machine)

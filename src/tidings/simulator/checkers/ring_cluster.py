@@ -6,7 +6,7 @@ Who owns what is reckoned here by the decided `Claim`, `Give` and `Take` alone, 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from tidings.node.engine import AnyEngine
 from tidings.node.group import Group
@@ -22,11 +22,8 @@ from tidings.simulator.checkers.checker import Checker, CursorsForward, NothingL
 from tidings.simulator.checkers.cluster import GroupJudge
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 from tidings.simulator.checkers.ring_ledger import RingLedger, contents
-from tidings.simulator.checkers.watch import Notes
+from tidings.simulator.checkers.watch import JudgedNode, Notes
 from tidings.wire.codec import decode_columns, thin
-
-if TYPE_CHECKING:
-    from tidings.simulator.world.node import NodeProcess
 
 
 def shown(arcs: Arcs) -> str:
@@ -247,13 +244,13 @@ class RingJudge(GroupJudge):
             self.watch.note(f"group {group}", f"owns {shown(self.owners.owned[group])}")
         return existing
 
-    def _on_state(self, node: NodeProcess, machine: Machine) -> None:
+    def _on_state(self, node: JudgedNode, machine: Machine) -> None:
         """Only what a group owns says anything: the rest is frozen, or not complete."""
         owned = self.owners.owned.get(node.group, ())
         seen = {key: each for key, each in machine.subscriptions.items() if owns(owned, point_of(key[1][0]))}
         self.watch.show_state(cast(Machine, SimpleNamespace(subscriptions=seen)))
 
-    def compare(self, node: NodeProcess) -> None:
+    def compare(self, node: JudgedNode) -> None:
         super().compare(node)
         assert node.engine is not None
         found, wanted = ring_of(node.engine.broker.machine), ring_of(self.ring.of[node.group].reference)

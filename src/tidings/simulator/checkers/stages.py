@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tidings.message import Batch
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker.bulk import PublishDone
 from tidings.protocols.broker.commands import Publish
-from tidings.simulator.checkers.checker import Checker
-from tidings.simulator.checkers.ledger import Existing, name_of
+from tidings.simulator.checkers.checker import Checker, Process
+from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 from tidings.wire.codec import decode_columns
 
-if TYPE_CHECKING:
-    from tidings.simulator.checkers.ledger import Ledger
-    from tidings.simulator.clients.client import ClientProcess
-    from tidings.simulator.clients.stage_writers import Query
+
+class Query(Protocol):
+    """What checkers know of a query."""
+
+    publisher: str
+    batches: list[list[tuple[str, str]]]
+    noted: int
+    """So many of its batches are noted as published."""
 
 
 class EachBatchOnce(Checker):
@@ -45,7 +49,7 @@ class EachBatchOnce(Checker):
         if counted != len(wanted):
             self.broken(f"batch {command.batch} of {command.query} takes {counted} offsets and has {len(wanted)} rows")
 
-    def on_published(self, process: ClientProcess, query: Query, batch: int, done: PublishDone) -> None:
+    def on_published(self, process: Process, query: Query, batch: int, done: PublishDone) -> None:
         """A client was told that a batch is published."""
         if (query.publisher, batch) not in self._visible:
             self.broken(f"{process.label} was told {done} of batch {batch}, and it is not durable")
@@ -69,7 +73,7 @@ class RangesAreTrue(Checker):
 
     RULE = "a range reads as what is stored there"
 
-    def on_read(self, process: ClientProcess, batch: Batch) -> None:
+    def on_read(self, process: Process, batch: Batch) -> None:
         """A reader was given a batch."""
         found = [name_of(value) for value in batch.values]
         wanted = self.ledger.topics.get(batch.topic, [])[batch.first_offset : batch.next_offset]
