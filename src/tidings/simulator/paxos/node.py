@@ -45,7 +45,6 @@ PIECE_STEPS_MAX = 40
 """About as many as it takes to exchange all files."""
 REFUSALS_MAX = 3
 """So often a process that refuses its folder is started again, as a supervisor does."""
-SLOW_DISK_FACTOR = 10
 CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
 
@@ -361,18 +360,15 @@ class Node(DiskProcess):
         if engine is None:
             return
         try:
-            engine.handle(event)
-        except PowerCut:  # Only where the files of another are taken over is the disk touched outside a commit.
-            self.die_at_step("among the files of another")
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
+            # Only where the files of another are taken over is the disk touched outside a commit.
+            with self.mortal("among the files of another"):
+                engine.handle(event)
+                self._go_on(engine)
         except StorageDamaged as error:
             if not (self.outdated or self.on_copy):
                 raise
             self._world.note(self.name, f"ends: {error}")
             self.retire()
-        else:
-            self._go_on(engine)
 
     def _go_on(self, engine: ReplicaEngine) -> None:
         """Does what the replica wants done, and starts the next commit."""
@@ -395,10 +391,8 @@ class Node(DiskProcess):
             world.watch.on_state(self, engine.applied)
         if engine.has_staged and not engine.committing:
             engine.begin_commit(self.clock())
-            slow = SLOW_DISK_FACTOR if self.number == world.plan.slow_disk else 1
-            delay_ms = 1 if world.calm else world.random.randint(0, world.plan.sync_ms_max) * slow
             life = self.life
-            world.after(delay_ms, lambda: self._end_commit(life))
+            world.after(self.sync_delay_ms(world.plan, self.number), lambda: self._end_commit(life))
 
     def _end_commit(self, life: int) -> None:
         engine = self.engine
@@ -407,26 +401,14 @@ class Node(DiskProcess):
         commit = engine.commit
         assert commit is not None
         address = engine.journal.end_address
-        try:
+        with self.mortal("at a step of the disk"):
             engine.journal.write(commit)
-        except PowerCut:
-            self.die_at_step("at a step of the disk")
-            return
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-            return
-        self._last_commit_address = address
-        for record in engine.committing_records:
-            if isinstance(record, Known):
-                self._said_decided = max(self._said_decided, record.decided)
-        self._world.watch.on_durable(self, engine.committing_records)
-        try:
+            self._last_commit_address = address
+            for record in engine.committing_records:
+                if isinstance(record, Known):
+                    self._said_decided = max(self._said_decided, record.decided)
+            self._world.watch.on_durable(self, engine.committing_records)
             engine.finish_commit(self.clock())
-        except PowerCut:
-            self.die_at_step("after a commit")
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-        else:
             self._carry(engine)
             self._go_on(engine)
 

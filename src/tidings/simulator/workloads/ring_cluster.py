@@ -6,20 +6,11 @@ from random import Random
 
 import msgspec
 
-from tidings.protocols.ring.arcs import tag_of
 from tidings.simulator.checkers.ring_cluster import RingJudge
-from tidings.simulator.clients.client import Client, MemoryInbox, Role
-from tidings.simulator.clients.subscribers import waiting
+from tidings.simulator.clients.client import Client
 from tidings.simulator.paxos.world import draw_replica
 from tidings.simulator.workloads.cluster import ASKER, NAMES, asking
-from tidings.simulator.workloads.topics import (
-    SILENCE_MS,
-    draw_broker,
-    draw_client,
-    draw_journal,
-    draw_publisher,
-    draw_subscriber,
-)
+from tidings.simulator.workloads.topics import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
 from tidings.simulator.world.engines import Engines
 from tidings.simulator.world.plans import draw_group_plan, with_losses
 from tidings.simulator.world.rings import Joining, Leaving, RingOfGroups, RingPlan
@@ -46,8 +37,7 @@ def make_ring_world(random: Random) -> World:
     assert isinstance(world.judge, RingJudge)
     world.ring = RingOfGroups(world, world.judge, ring_plan)
     families = random.sample(FAMILIES, random.randint(1, 3))
-    for number, name in enumerate(names):
-        _add_client(world, random, number, name, families)
+    populate(world, names, families)
     world.clients[ASKER] = Client(world, ASKER, [asking], None)
     return world
 
@@ -67,22 +57,3 @@ def draw_ring_plan(random: Random, calm_ms: int) -> RingPlan:
         for each in random.sample(leavers, min(len(leavers), random.choice((0, 1, 1, 2))))
     ]
     return RingPlan(tuple(joins), tuple(leaves))
-
-
-def _add_client(world: World, random: Random, number: int, name: str, families: list[list[str]]) -> None:
-    topics = [topic for family in families for topic in family]
-    roles: list[Role] = []
-    inbox = None
-    waits_for: tuple[str, ...] | None = None
-    if number == 0 or (number > 1 and random.random() < 0.5):
-        roles.append(draw_publisher(world, random, name, topics, families))
-    if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
-        inbox = MemoryInbox() if random.random() < 0.3 else None
-        family = random.choice(families)
-        answers = f"{{{tag_of(family[0])}}}{name}-answers"
-        kind, chosen, role = draw_subscriber(world, random, name, family, inbox, answers)
-        roles.append(role)
-        if kind is waiting:
-            waits_for = chosen
-    world.clients[name] = Client(world, name, roles, inbox)
-    world.clients[name].waits_for = waits_for

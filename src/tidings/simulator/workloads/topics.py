@@ -12,6 +12,7 @@ from random import Random
 
 from tidings.client.operations import Operation
 from tidings.protocols.broker.messages import Start
+from tidings.protocols.ring.arcs import tag_of
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.checkers.lone import LoneJudge
 from tidings.simulator.clients.client import Client, MemoryInbox, Role
@@ -93,20 +94,29 @@ def make_topic_world(random: Random, names_count: int, calm_ms: int, tampers: bo
     return world
 
 
-def populate(world: PopulatedWorld, names: list[str]) -> None:
-    """Makes the clients: the first publishes, the second reads, the others do either or both."""
+def populate(world: PopulatedWorld, names: list[str], families: list[list[str]] | None = None) -> None:
+    """Makes the clients: the first publishes, the second reads, the others do either or both.
+
+    `families`: topics that lie together, and apart from those of the other families; what is used at once is of one.
+    """
     random = world.random
-    topics = ["a", "b", "c"][: random.randint(1, 3)]
+    topics = (
+        ["a", "b", "c"][: random.randint(1, 3)]
+        if families is None
+        else [topic for family in families for topic in family]
+    )
     for number, name in enumerate(names):
         roles: list[Role] = []
         inbox = None
         kind: Reading | None = None
         chosen: tuple[str, ...] = ()
         if number == 0 or (number > 1 and random.random() < 0.5):
-            roles.append(draw_publisher(world, random, name, topics))
+            roles.append(draw_publisher(world, random, name, topics, families))
         if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
             inbox = MemoryInbox() if random.random() < 0.3 else None
-            kind, chosen, role = draw_subscriber(world, random, name, topics, inbox)
+            family = topics if families is None else random.choice(families)
+            tag = "" if families is None else f"{{{tag_of(family[0])}}}"
+            kind, chosen, role = draw_subscriber(world, random, name, family, inbox, f"{tag}{name}-answers")
             roles.append(role)
         world.clients[name] = Client(world, name, roles, inbox)
         if kind is waiting:
@@ -142,7 +152,7 @@ def draw_subscriber(
     name: str,
     topics: list[str],
     inbox: MemoryInbox | None,
-    answers: str | None = None,
+    answers: str,
 ) -> tuple[Reading, tuple[str, ...], Role]:
     """What a subscriber does, and with which topics; in transactions it puts its answers to the topic `answers`."""
     kind: Reading = random.choice(
@@ -156,7 +166,6 @@ def draw_subscriber(
     mode = "loop" if kind in (looping, waiting, batching) else "get"
     if kind is transacting:
         mode = "transaction"
-        answers = answers or f"{name}-answers"
         world.watch.together.transactions[name, chosen] = answers
         role = partial(role, answers=answers)
     elif inbox is not None:

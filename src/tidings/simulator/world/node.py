@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from tidings.errors import ProtocolError, TidingsError
@@ -34,8 +35,6 @@ from tidings.simulator.world.faults import ClockJump, End, FaultPlan, FullDisk
 from tidings.simulator.world.process import START_MS, DiskProcess, Machinery
 from tidings.wire.codec import Frame, encode, guess_request
 from tidings.wire.replication import MARK, decode_message, encode_message
-
-SLOW_DISK_FACTOR = 10
 
 
 class Host(Machinery, Protocol):
@@ -247,21 +246,12 @@ class NodeProcess(DiskProcess):
                 answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
                 self._world.carry(self, peer, [encode(answer)])
             return
-        try:
-            answers = list(newcomer.hear(decode_message(frames).message))
-        except ProtocolError:
-            return
-        except PowerCut:
-            self.die_at_step("before it knows who it is")
-            return
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-            return
-        for address, message in answers:
-            self._say(address, message)
-        if newcomer.identity is not None:
-            self._newcomer = None
-            self.start()
+        with self.mortal("before it knows who it is"), suppress(ProtocolError):
+            for address, message in list(newcomer.hear(decode_message(frames).message)):
+                self._say(address, message)
+            if newcomer.identity is not None:
+                self._newcomer = None
+                self.start()
 
     # What is planned for it.
 
@@ -336,16 +326,10 @@ class NodeProcess(DiskProcess):
             self._perform(what)
 
     def _perform(self, what: Callable[[AnyEngine], None]) -> None:
-        if self.engine is None:
-            return
-        try:
-            what(self.engine)
-        except PowerCut:
-            self.die_at_step("at a step of the disk")
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-        else:
-            self._plan_round()
+        if self.engine is not None:
+            with self.mortal("at a step of the disk"):
+                what(self.engine)
+                self._plan_round()
 
     def _tick_after(self, delay_ms: int, life: int) -> None:
         def tick() -> None:
@@ -378,14 +362,12 @@ class NodeProcess(DiskProcess):
             self._commit = engine.begin_commit(self.clock())
             world, life = self._world, self.life
             world.judge.on_begun(self._commit)
-            slow = SLOW_DISK_FACTOR if self.place == world.plan.slow_disk else 1
-            delay_ms = 1 if world.calm else world.random.randint(0, world.plan.sync_ms_max) * slow
 
             def written() -> None:
                 if life == self.life:
                     self._do(self._end_commit)
 
-            world.after(delay_ms, written)
+            world.after(self.sync_delay_ms(world.plan, self.place), written)
         self._flush(engine)
 
     def _end_commit(self, engine: AnyEngine) -> None:

@@ -6,19 +6,20 @@ run up to a step of the disk and cut there, so the disk holds whatever a real on
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Protocol
 
 from tidings.journal.disk import DiskFull, SyncFailed
 from tidings.journal.journal import Commit, Journal
 from tidings.simulator.disk import PowerCut, SimulatedDisk, Step
-from tidings.simulator.world.faults import End, NodeEnd
+from tidings.simulator.world.faults import End, FaultPlan, NodeEnd
 
 START_MS = 1_700_000_000_000
 """What a machine's clock shows when the run begins."""
 RETRY_MS = 200
+SLOW_DISK_FACTOR = 10
 
 
 class Machinery(Protocol):
@@ -81,6 +82,21 @@ class DiskProcess:
     def die_at_step(self, where: str) -> None:
         """The process has ended at the step of the disk at which it was to end."""
         self.die(self._steps_how, f"{where} ({self._steps_how})")
+
+    @contextmanager
+    def mortal(self, where: str) -> Iterator[None]:
+        """What is done here touches the disk, and the process may end at one of its steps."""
+        try:
+            yield
+        except PowerCut:
+            self.die_at_step(where)
+        except SyncFailed:
+            self.die("sync", f"{where}, because a sync failed")
+
+    def sync_delay_ms(self, plan: FaultPlan, place: int) -> int:
+        """How long a commit takes on the disk of the node at this place."""
+        slow = SLOW_DISK_FACTOR if place == plan.slow_disk else 1
+        return 1 if self._timeline.calm else self._timeline.random.randint(0, plan.sync_ms_max) * slow
 
     def cut_write(self, journal: Journal, commit: Commit) -> None:
         """A commit that is under way when the process ends gets as far as some step."""
