@@ -57,6 +57,9 @@ class Patience(NamedTuple):
     events: int = 200_000
 
 
+PATIENCE = Patience()
+
+
 class Ring(Protocol):
     """What groups that are a ring add to a world."""
 
@@ -86,7 +89,7 @@ class World(PopulatedWorld):
         engines: Engines,
         client: ClientSettings,
         make_judge: Callable[[Notes], Judge],
-        patience: Patience = Patience(),  # noqa: B008 - it never changes.
+        patience: Patience = PATIENCE,
     ) -> None:
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
