@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import SyncFailed
@@ -13,6 +13,7 @@ from tidings.journal.segment import JOURNAL_SUFFIX, journal_name, slots_of
 from tidings.node.identity import check_original
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.claims import Extent
+from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
@@ -28,15 +29,15 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
+from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.disk import PowerCut, SimulatedDisk
+from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.row import Row
-from tidings.simulator.world.faults import ClockJump, End
-from tidings.simulator.world.process import RETRY_MS, START_MS, DiskProcess
+from tidings.simulator.world.faults import ClockJump, End, FaultPlan
+from tidings.simulator.world.network import Links
+from tidings.simulator.world.process import RETRY_MS, START_MS, DiskProcess, Machinery
 from tidings.wire.codec import Frame
 from tidings.wire.replication import decode_message, encode_message
-
-if TYPE_CHECKING:
-    from tidings.simulator.paxos.world import PaxosWorld
 
 CHECK_EVERY_MS = 150
 DAMAGED_LAST = 8
@@ -49,10 +50,51 @@ CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
 
 
+class Staff(Protocol):
+    """The operator, as nodes know him."""
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether the group can bear the loss of a disk from now on."""
+
+    def on_refused(self, number: int) -> None:
+        """A node refuses to start on its disk."""
+
+    def on_settled(self, first_slot: int, membership: Membership) -> None:
+        """A membership is in force, and the earlier voters are needed no more."""
+
+
+class Host(Machinery, Protocol):
+    """What a node needs of its world."""
+
+    plan: FaultPlan
+    piece_ends: float
+    journal_settings: JournalSettings
+    replica_settings: ReplicaSettings
+    watch: Watch
+    links: Links
+    nodes: dict[int, Node]
+
+    @property
+    def operator(self) -> Staff: ...
+
+    def members_beside(self, node: Node) -> list[Node]:
+        """The other members of the group."""
+
+    def answer_command(self, node: Node, command: Command, result: bytes | None) -> None:
+        """A command is applied; no result: as older than another of its client."""
+
+    def turn_away(self, command: Command, leader: int | None) -> None:
+        """A command is for another node."""
+
+    def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
+        """A read may be answered, or is for another node."""
+
+
 class Node(DiskProcess):
     """One number of the group: a disk, and a process that dies and comes back on it."""
 
-    def __init__(self, world: PaxosWorld, number: int, founded: Snapshot | None) -> None:
+    def __init__(self, world: Host, number: int, founded: Snapshot | None) -> None:
         super().__init__(world, name_of(number))
         self._world = world
         self.number = self.place = number
@@ -459,7 +501,7 @@ class Node(DiskProcess):
 class ForkedNode(Node):
     """A process on a copy of a node's folder, under the same number, beside the node itself."""
 
-    def __init__(self, world: PaxosWorld, node: Node, older: bool) -> None:
+    def __init__(self, world: Host, node: Node, older: bool) -> None:
         super().__init__(world, node.number, node._founded)
         self.name = f"fork of {node.name}"
         self.on_copy = True
