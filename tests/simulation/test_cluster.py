@@ -17,14 +17,27 @@ from tidings.cli import main
 from tidings.message import TopicInfo
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.values import Add, Noop
-from tidings.simulator.checkers import Violation
-from tidings.simulator.client import ClientProcess
-from tidings.simulator.cluster.watch import ClusterWatch
-from tidings.simulator.cluster.workload import make_cluster_world
-from tidings.simulator.cluster.world import ClusterWorld
-from tidings.simulator.mutants import MUTANTS
-from tidings.simulator.paxos.faults import SHAPES
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.cluster import GroupJudge
+from tidings.simulator.clients.client import ClientProcess
 from tidings.simulator.run import run
+from tidings.simulator.workloads.cluster import make_cluster_world
+from tidings.simulator.world.faults import (
+    SHAPES,
+    ClientBreak,
+    ClientCut,
+    ClientEnd,
+    ClientPause,
+    ClockJump,
+    DiskLoss,
+    NodeBreak,
+    NodeEnd,
+    NodePause,
+    Outage,
+    Partition,
+)
+from tidings.simulator.world.world import World
 
 SEEDS = 30
 WORLD = "cluster"
@@ -44,17 +57,17 @@ def test_every_kind_of_fault_is_drawn() -> None:
     plans = [world.plan for world in worlds]
     assert {len(world.nodes) for world in worlds} == {3, 5}
     assert {plan.holding for plan in plans} == {True, False}
-    assert any(plan.late > 0 for plan in plans)
-    for kind in (
-        *("ends", "outages", "pauses", "partitions", "node_breaks", "clock_jumps", "losses"),
-        *("client_ends", "client_pauses", "client_cuts", "breaks"),
-    ):
-        assert any(getattr(plan, kind) for plan in plans), kind
-    assert {partition.shape for plan in plans for partition in plan.partitions} == set(SHAPES)
-    assert {end.how for plan in plans for end in plan.ends} == {"kill", "power", "sync"}
-    assert {end.how for plan in plans for end in plan.client_ends} == {"kill", "close", "overlap"}
-    patience_ms = max(2 * world.replica_settings.election_ms for world in worlds)
-    assert any(pause.for_ms > patience_ms for plan in plans for pause in plan.pauses)
+    assert any(plan.late for plan in plans)
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {type(fault) for fault in faults} == {
+        *(NodeEnd, Outage, NodePause, Partition, NodeBreak, ClockJump, DiskLoss),
+        *(ClientEnd, ClientPause, ClientCut, ClientBreak),
+    }
+    assert {fault.shape for fault in faults if isinstance(fault, Partition)} == set(SHAPES)
+    assert {fault.how for fault in faults if isinstance(fault, NodeEnd)} == {"kill", "power", "sync"}
+    assert {fault.how for fault in faults if isinstance(fault, ClientEnd)} == {"kill", "close", "overlap"}
+    patience_ms = max(2 * world.engines.replica.election_ms for world in worlds if world.engines.replica is not None)
+    assert any(fault.for_ms > patience_ms for fault in faults if isinstance(fault, NodePause))
     addresses = [world.draw_address().split(",") for world in worlds]
     assert {len(each) for each in addresses} >= {1, 2, 3}
 
@@ -90,14 +103,15 @@ def test_a_run_is_not_idle() -> None:
 # The checkers of this world, which judge everybody else.
 
 
-def world_with_asker() -> tuple[ClusterWorld, ClientProcess]:
+def world_with_asker() -> tuple[World, GroupJudge, ClientProcess]:
     world = make_cluster_world(Random(1))
-    return world, ClientProcess(world.clients["pia"], 1)
+    assert isinstance(world.judge, GroupJudge)
+    return world, world.judge, ClientProcess(world.clients["pia"], 1)
 
 
 def test_an_answer_that_is_older_than_its_question_is_noticed() -> None:
-    world, process = world_with_asker()
-    current = world.watch.current
+    _, judge, process = world_with_asker()
+    current = judge.current
     current.on_answer(process, messages.Topics(1, (topic("a", 3),)))  # From then on three are known.
     current.on_request(process, messages.AskTopics(2))
     current.on_answer(process, messages.Topics(2, (topic("a", 3),)))
@@ -110,18 +124,17 @@ def topic(name: str, next_offset: int) -> TopicInfo:
 
 
 def test_two_values_for_a_slot_are_noticed() -> None:
-    world, _ = world_with_asker()
-    watch, (one, other, *_) = world.watch, world.nodes
-    assert isinstance(watch, ClusterWatch)
+    world, judge, _ = world_with_asker()
+    one, other, *_ = world.nodes
     for node in (one, other):
-        watch.on_node(node)
-    assert watch.on_slot(one, 1, Noop())
-    assert not watch.on_slot(other, 1, Noop())
-    watch.on_slot(one, 2, Noop())
+        judge.on_life(node)
+    assert judge.on_slot(one, 1, Noop())
+    assert not judge.on_slot(other, 1, Noop())
+    judge.on_slot(one, 2, Noop())
     with pytest.raises(Violation, match="and others Noop"):
-        watch.on_slot(other, 2, Add(4))
+        judge.on_slot(other, 2, Add(4))
     with pytest.raises(Violation, match="nobody has applied 3"):
-        watch.on_slot(other, 4, Noop())
+        judge.on_slot(other, 4, Noop())
 
 
 def test_bugs_are_planted() -> None:

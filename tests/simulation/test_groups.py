@@ -10,8 +10,9 @@ import pytest
 from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.run import make_world, run
+from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 
 SEEDS = 100
 WORLD = "groups"
@@ -28,13 +29,15 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 
 def test_members_stall_end_and_overlap() -> None:
     plans = [make_world(seed, WORLD).plan for seed in range(100)]
-    for kind in ("broker_ends", "client_ends", "pauses", "partitions", "breaks", "full_disks", "clock_jumps"):
-        assert any(getattr(plan, kind) for plan in plans), kind
-    assert {end.how for plan in plans for end in plan.client_ends} == {"kill", "close", "overlap"}
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {type(fault) for fault in faults} == {
+        *(NodeEnd, FullDisk, ClockJump, ClientEnd, ClientPause, ClientCut, ClientBreak),
+    }
+    assert {fault.how for fault in faults if isinstance(fault, ClientEnd)} == {"kill", "close", "overlap"}
     assert {plan.orderly for plan in plans} == {True, False}
     assert any(plan.loss for plan in plans)
     assert any(plan.repetition for plan in plans)
-    assert {jump.by_ms > 0 for plan in plans for jump in plan.clock_jumps} == {True, False}
+    assert {fault.by_ms > 0 for fault in faults if isinstance(fault, ClockJump)} == {True, False}
 
 
 def test_a_run_is_not_idle() -> None:

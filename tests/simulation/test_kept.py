@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation import seeds
 from tests.simulation.seeds import NO_BUG, Kept, check_fresh, kept_seeds, told
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.worlds import WORLDS, run_seed
 
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.simulator import (
-    checkers,
-    delivery_checkers,
-    group_checkers,
-    planting,
-    recovery_checker,
-    served,
-    stage_checkers,
-    tampering,
-)
-from tidings.simulator.cluster import flips, ring_watch
-from tidings.simulator.cluster import watch as cluster_watch
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers import checker as checkers
+from tidings.simulator.checkers import cluster, delivery, groups, recovery, ring_cluster, rules, stages
+from tidings.simulator.endings import flips, served, tampering
 from tidings.simulator.paxos import checkers as paxos_checkers
 from tidings.simulator.run import run
 
@@ -55,19 +46,19 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 
 def test_the_rules_are_those_of_the_checkers() -> None:
     kinds = (checkers.Checker, paxos_checkers.PaxosChecker)
-    rules = {
+    known = {
         checker.RULE
         for module in (
-            *(checkers, delivery_checkers, group_checkers, recovery_checker, stage_checkers),
-            *(paxos_checkers, cluster_watch, ring_watch),
+            *(checkers, delivery, groups, recovery, stages, cluster, ring_cluster),
+            paxos_checkers,
         )
         for checker in vars(module).values()
         if isinstance(checker, type) and issubclass(checker, kinds) and checker.RULE
     }
     assert {rule for mutant in MUTANTS.values() for rule in mutant.rules} - {
-        planting.ASSERTIONS,
-        planting.PROGRESS,
+        rules.ASSERTIONS,
+        rules.PROGRESS,
         flips.RULE,
         served.RULE,
         tampering.RULE,
-    } <= rules
+    } <= known

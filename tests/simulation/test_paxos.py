@@ -15,14 +15,15 @@ from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Promote, Remove
 from tidings.settings import ReplicaSettings
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.many import run_many
-from tidings.simulator.mutants import MUTANTS
 from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import SHAPES, TASKS, Partition, Shape, draw_plan, quiet_plan
+from tidings.simulator.paxos.faults import TASKS, Damage, FolderCopies, Fork, Work, draw_plan, quiet_plan
 from tidings.simulator.paxos.ledger import Ledger
-from tidings.simulator.paxos.network import blocks
 from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.run import run
+from tidings.simulator.world.faults import SHAPES, ClockJump, NodeEnd, NodePause, Outage, Partition, Shape
+from tidings.simulator.world.network import blocks
 
 SEEDS = 250
 WORLD = "paxos"
@@ -43,15 +44,18 @@ def test_every_kind_of_fault_is_drawn() -> None:
     plans = [draw_plan(Random(seed)) for seed in range(100)]
     assert {plan.founders for plan in plans} == {3, 5}
     for rate in ("loss", "repetition", "late"):
-        assert any(getattr(plan, rate) > 0 for plan in plans), rate
-    for kind in ("ends", "outages", "pauses", "partitions", "clock_jumps", "works", "copies"):
-        assert any(getattr(plan, kind) for plan in plans), kind
-    assert {partition.shape for plan in plans for partition in plan.partitions} == set(SHAPES)
-    assert {work.task for plan in plans for work in plan.works} == set(TASKS)
-    assert {end.how for plan in plans for end in plan.ends} == {"kill", "power", "sync"}
-    assert {jump.by_ms > 0 for plan in plans for jump in plan.clock_jumps} == {True, False}
+        assert any(getattr(plan.faults, rate) > 0 for plan in plans), rate
+    faults = [fault for plan in plans for fault in plan.faults.faults]
+    assert {type(fault) for fault in faults} == {
+        *(NodeEnd, Outage, NodePause, Partition, ClockJump, Damage, Work, FolderCopies, Fork),
+    }
+    assert any(plan.moved for plan in plans)
+    assert {fault.shape for fault in faults if isinstance(fault, Partition)} == set(SHAPES)
+    assert {fault.task for fault in faults if isinstance(fault, Work)} == set(TASKS)
+    assert {fault.how for fault in faults if isinstance(fault, NodeEnd)} == {"kill", "power", "sync"}
+    assert {fault.by_ms > 0 for fault in faults if isinstance(fault, ClockJump)} == {True, False}
     longest_patience_ms = 2 * 350
-    assert any(pause.for_ms > longest_patience_ms for plan in plans for pause in plan.pauses)
+    assert any(fault.for_ms > longest_patience_ms for fault in faults if isinstance(fault, NodePause))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +108,10 @@ def failover_ms(seed: int) -> int:
     """Virtual milliseconds from the death of a leader until another node leads."""
     world = PaxosWorld(Random(seed), quiet_plan(3, calm_ms=60_000, latency_ms_max=5, sync_ms_max=10), ReplicaSettings())
     world.begin()
-    world.pass_until(lambda: world.now_ms > 3_000 and bool(world.leading), 10_000, "the first election")
+    world.pass_or_break(lambda: world.now_ms > 3_000 and bool(world.leading), 10_000, "the first election")
     dead_at_ms = world.now_ms
     world.nodes[world.leading[0]].retire()
-    world.pass_until(lambda: bool(world.leading), 30_000, "the next election")
+    world.pass_or_break(lambda: bool(world.leading), 30_000, "the next election")
     return world.now_ms - dead_at_ms
 
 
@@ -122,13 +126,14 @@ def test_a_group_goes_on_while_something_is_cut_off(shape: Shape, victim: int) -
     """Not only after it heals: five nodes, of which three always reach each other and are reached by clients."""
     cut = Partition(2_000, 20_000, shape, victim, other=1, sides=0b00110)
     quiet = quiet_plan(5, calm_ms=20_000, latency_ms_max=5, sync_ms_max=10)
-    world = PaxosWorld(Random(1), msgspec.structs.replace(quiet, partitions=(cut,)), ReplicaSettings())
+    faults = msgspec.structs.replace(quiet.faults, faults=(cut,))
+    world = PaxosWorld(Random(1), msgspec.structs.replace(quiet, faults=faults), ReplicaSettings())
     world.begin()
-    world.pass_until(lambda: world.now_ms > 3_000, 4_000, "the time before")
+    world.pass_or_break(lambda: world.now_ms > 3_000, 4_000, "the time before")
     for number in range(4):
         probe = world.clients[f"probe{number}"] = Client(world, f"probe{number}", 1, 1, read_share=0.0)
         probe.start()
-        world.pass_until(lambda probe=probe: probe.finished, world.now_ms + 4_000, f"the probe {number}")
+        world.pass_or_break(lambda probe=probe: probe.finished, world.now_ms + 4_000, f"the probe {number}")
     assert world.now_ms < 20_000, "it was to happen meanwhile"
 
 
@@ -142,10 +147,10 @@ def test_a_leader_that_is_well_stays() -> None:
         plan = quiet_plan(5, calm_ms=20_000, latency_ms_max=5, sync_ms_max=10)
         world = PaxosWorld(Random(seed), plan, ReplicaSettings())
         world.begin()
-        world.pass_until(lambda world=world: world.now_ms > 3_000, 20_000, "the first elections")
+        world.pass_or_break(lambda world=world: world.now_ms > 3_000, 20_000, "the first elections")
         (first,) = world.leading
         promised = promises(world)
-        world.pass_until(lambda world=world: world.now_ms > 15_000, 20_000, "twelve more seconds")
+        world.pass_or_break(lambda world=world: world.now_ms > 15_000, 20_000, "twelve more seconds")
         assert (world.leading, promises(world)) == ([first], promised)
 
 

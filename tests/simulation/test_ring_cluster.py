@@ -26,13 +26,14 @@ from tidings.protocols.ring.messages import Card
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
-from tidings.simulator.checkers import Violation
-from tidings.simulator.cluster.ring_ledger import RingLedger
-from tidings.simulator.cluster.ring_watch import FencedAtOwners, OneOwner, mark_of
-from tidings.simulator.cluster.ring_workload import make_ring_world
-from tidings.simulator.ledger import Existing
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.ledger import Existing
+from tidings.simulator.checkers.ring_cluster import FencedAtOwners, OneOwner, mark_of
+from tidings.simulator.checkers.ring_ledger import RingLedger
 from tidings.simulator.run import run
+from tidings.simulator.workloads.ring_cluster import make_ring_world
+from tidings.simulator.world.rings import RingOfGroups
 
 SEEDS = 20
 WORLD = "ring-cluster"
@@ -60,8 +61,15 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
     check_same_in_another_process(program, 6)
 
 
+def ring_of(seed: int) -> RingOfGroups:
+    """The ring of a world, before anything has happened in it."""
+    ring = make_ring_world(Random(seed)).ring
+    assert isinstance(ring, RingOfGroups)
+    return ring
+
+
 def test_groups_of_all_kinds_come_and_go() -> None:
-    plans = [make_ring_world(Random(seed)).ring_plan for seed in range(100)]
+    plans = [ring_of(seed).plan for seed in range(100)]
     assert {sum(joining.at_ms == 0 for joining in plan.joins) for plan in plans} == {1, 2, 3}
     assert {sum(joining.at_ms > 0 for joining in plan.joins) for plan in plans} == {0, 1, 2}
     assert {joining.size for plan in plans for joining in plan.joins} == {1, 3}
@@ -205,16 +213,16 @@ def test_the_reference_of_a_topic_is_that_of_its_holder() -> None:
 
 
 def test_the_world_notices_a_ring_that_is_not_at_rest() -> None:
-    world = make_ring_world(Random(2))
-    assert "has not come" in world.unsettled()
-    owner = world.ring_plan.joins[0].group
-    for joining in world.ring_plan.joins:
-        if joining.group not in world.watch.ring.of:
-            world.watch.on_group(joining.group, 1)
+    ring = ring_of(2)
+    assert "has not come" in ring.unsettled()
+    owner = ring.plan.joins[0].group
+    for joining in ring.plan.joins:
+        if joining.group not in ring.judge.ring.of:
+            ring.judge.on_group(joining.group, 1)
         arcs = (WHOLE,) if joining.group == owner else ()
         reference = cast(Machine, SimpleNamespace(ownership=RingPolicy(Ownership(arcs))))
-        world.watch.ring.of[joining.group].reference = reference
-    assert "owns" in world.unsettled() or "waits" in world.unsettled()
+        ring.judge.ring.of[joining.group].reference = reference
+    assert "owns" in ring.unsettled() or "waits" in ring.unsettled()
 
 
 def test_bugs_are_planted() -> None:

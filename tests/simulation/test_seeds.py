@@ -9,6 +9,7 @@ from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
+from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 
 SEEDS = 250
 
@@ -37,10 +38,12 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert {plan.orderly for plan in plans} == {True, False}
     for rate in ("loss", "repetition", "late"):
         assert any(getattr(plan, rate) > 0 for plan in plans), rate
-    for kind in ("broker_ends", "client_ends", "pauses", "partitions", "breaks", "full_disks", "clock_jumps"):
-        assert any(getattr(plan, kind) for plan in plans), kind
-    assert {end.how for plan in plans for end in plan.broker_ends} == {"kill", "power", "sync"}
-    assert {end.how for plan in plans for end in plan.client_ends} == {"kill", "close", "overlap"}
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {type(fault) for fault in faults} == {
+        *(NodeEnd, FullDisk, ClockJump, ClientEnd, ClientPause, ClientCut, ClientBreak),
+    }
+    assert {fault.how for fault in faults if isinstance(fault, NodeEnd)} == {"kill", "power", "sync"}
+    assert {fault.how for fault in faults if isinstance(fault, ClientEnd)} == {"kill", "close", "overlap"}
 
 
 def test_a_run_is_not_idle() -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from tests.simulation.seeds import check_fresh
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.run import run
 
 SEEDS = 80

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from random import Random
 
 import msgspec
 
-from tidings.simulator.checkers import Violation
-from tidings.simulator.cluster.ring_workload import make_ring_world
-from tidings.simulator.cluster.workload import make_cluster_world
-from tidings.simulator.cluster.world import ClusterWorld
-from tidings.simulator.faults import draw_faults
-from tidings.simulator.group_workload import make_group_world
-from tidings.simulator.mutants import MUTANTS
+from tidings.simulator.bugs.all import MUTANTS
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.rules import ASSERTIONS
+from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.paxos.world import PaxosWorld
-from tidings.simulator.stage_workload import make_stage_world
-from tidings.simulator.tampering import TAMPERED
-from tidings.simulator.workload import SILENCE_MS, draw_broker, draw_client, draw_journal, populate
-from tidings.simulator.world import World
+from tidings.simulator.workloads.cluster import make_cluster_world
+from tidings.simulator.workloads.groups import make_group_world
+from tidings.simulator.workloads.ring_cluster import make_ring_world
+from tidings.simulator.workloads.stages import make_stage_world
+from tidings.simulator.workloads.topics import make_topic_world
+from tidings.simulator.world.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
@@ -43,6 +43,24 @@ class Result(msgspec.Struct, frozen=True):
     world: str = "topics"
 
 
+Broken = tuple[str | None, str]
+"""The invariant that broke, if any, and what was seen."""
+
+
+def outcome(happen: Callable[[], Broken], lines: list[str] | None = None) -> Broken:
+    """What comes of a run; whatever the code under test raises is a finding, and `lines` say where that was."""
+    try:
+        return happen()
+    except Violation as violation:
+        return violation.invariant, violation.text
+    except Exception as error:  # noqa: BLE001 - whatever it is.
+        if lines is not None:
+            lines += traceback.format_exc().splitlines()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        file = where.filename.rsplit("/", 1)[-1]
+        return ASSERTIONS, f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
+
+
 def tampered_kind(seed: int) -> str:
     """Of which kind the tampered world of a seed is: up to its end it is just that world of the same seed."""
     return Random(f"who lives in {seed}").choice(("topics", "topics", "groups", "stages"))
@@ -51,6 +69,10 @@ def tampered_kind(seed: int) -> str:
 def make_world(seed: int, kind: str = "topics") -> World:
     """The world of a seed, before anything has happened in it."""
     random = Random(seed)
+    if kind == "cluster":
+        return make_cluster_world(random)
+    if kind == "ring-cluster":
+        return make_ring_world(random)
     tampers = kind == TAMPERED
     if tampers:
         kind = tampered_kind(seed)
@@ -58,11 +80,7 @@ def make_world(seed: int, kind: str = "topics") -> World:
         return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
     if kind == "stages":
         return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
-    names = ["ann", "bob", "eve", "kim", "zoe"][: random.randint(3, 5)]
-    plan = draw_faults(random, names, random.randint(CALM_MS_MIN, CALM_MS_MAX), SILENCE_MS)
-    world = World(random, plan, draw_broker(random), draw_journal(random), draw_client(random), tampers=tampers)
-    populate(world, names)
-    return world
+    return make_topic_world(random, random.randint(3, 5), random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
 
 
 def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "topics") -> Result:
@@ -70,27 +88,13 @@ def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "
     if mutant is not None:
         with MUTANTS[mutant].plant():
             return run(seed, trace, None, MUTANTS[mutant].world)
-    world: World | PaxosWorld | ClusterWorld
-    if kind == "paxos":
-        world = PaxosWorld(Random(seed))
-    elif kind == "cluster":
-        world = make_cluster_world(Random(seed))
-    elif kind == "ring-cluster":
-        world = make_ring_world(Random(seed))
-    else:
-        world = make_world(seed, kind)
-    invariant, text = None, ""
-    try:
+    world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
+
+    def happen() -> Broken:
         world.run()
-    except Violation as violation:
-        invariant, text = violation.invariant, violation.text
-    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        invariant = "the code's own assertions hold"
-        file = where.filename.rsplit("/", 1)[-1]
-        text = f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
-        if trace:
-            world.trace.lines += traceback.format_exc().splitlines()
+        return None, ""
+
+    invariant, text = outcome(happen, world.trace.lines if trace else None)
     if invariant is not None:
         world.note("world", f"BROKEN {invariant}: {text}")
     return Result(

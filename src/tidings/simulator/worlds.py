@@ -8,29 +8,24 @@ Whatever the world, a seed decides everything that happens in it, and its `Resul
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 import msgspec
 
-from tidings.simulator.checkers import Violation
-from tidings.simulator.mutants import MUTANTS as BROKER_MUTANTS
+from tidings.simulator.bugs.all import MUTANTS as BROKER_MUTANTS
+from tidings.simulator.bugs.planting import Mutant
 from tidings.simulator.overlay import scenario
 from tidings.simulator.overlay.mutants import MUTANTS as OVERLAY_MUTANTS
 from tidings.simulator.overlay.run import Run
 from tidings.simulator.overlay.world import World, without_collection
-from tidings.simulator.planting import ASSERTIONS, Mutant
 from tidings.simulator.ring.churn import Churn, draw_plan
 from tidings.simulator.ring.multicast import Multicast, draw_multicast
 from tidings.simulator.ring.mutants import RING_MUTANTS
 from tidings.simulator.run import WORLDS as BROKER_WORLDS
-from tidings.simulator.run import Result
+from tidings.simulator.run import Broken, Result, outcome
 from tidings.simulator.run import run as run_with_broker
 
 OVERLAY, RING = "overlay-", "ring-"
-
-Broken = tuple[str | None, str]
-"""The invariant that broke, if any, and what was seen."""
 
 
 def _overlay(name: str) -> Callable[[int, bool], tuple[World, Callable[[], Broken]]]:
@@ -38,11 +33,8 @@ def _overlay(name: str) -> Callable[[int, bool], tuple[World, Callable[[], Broke
         under_way = Run(scenario.load(name), seed, trace)
 
         def happen() -> Broken:
-            try:
-                with without_collection():
-                    under_way.run()
-            except Violation as violation:
-                return violation.invariant, violation.text
+            with without_collection():
+                under_way.run()
             return None, ""
 
         return under_way.world, happen
@@ -133,12 +125,7 @@ def run_seed(seed: int, trace: bool = False, mutant: str | None = None, world: s
     if world in BROKER_WORLDS:
         return run_with_broker(seed, trace, kind=world)
     place, happen = WITHOUT_BROKER[world](seed, trace)
-    try:
-        invariant, text = happen()
-    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        file = where.filename.rsplit("/", 1)[-1]
-        invariant, text = ASSERTIONS, f"{error!r} in {where.name}, line {where.lineno} of {file}"
+    invariant, text = outcome(happen)
     result = Result(seed, "", place.now_ms, place.delivered, 0, invariant, text, (), world)
     if place.trace is None:
         return result

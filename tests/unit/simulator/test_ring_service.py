@@ -105,5 +105,5 @@ def test_a_replica_that_is_away_does_not_agree() -> None:
     world = ServiceWorld(ServicePlan(groups=1, replicas=3, messages=1))
     world.add_group()
     assert world.wait(lambda: world.is_whole() and states(world)[0].agreeing == 3, 10_000)
-    world.groups[0][1].kill()
+    world.groups[0][1].switch_off()
     assert states(world)[0].agreeing == 2

@@ -8,7 +8,7 @@ from tidings.protocols.gossip import Delivered, Gossip
 from tidings.protocols.hyparview import HyParView
 from tidings.protocols.stack import NodeId
 from tidings.settings import GossipSettings, HyParViewSettings
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.overlay.world import Node, World
 
 MUTUAL = "active views are mutual"

@@ -12,8 +12,8 @@ from tidings.protocols import gossip, gossip_memory, hyparview
 from tidings.protocols.gossip import Gossip
 from tidings.protocols.hyparview import HyParView
 from tidings.protocols.stack import Effect, PeerDown, Send
+from tidings.simulator.bugs.planting import patched
 from tidings.simulator.overlay.checkers import BOUNDED, CONNECTED, EVERYWHERE, LEAN, MUTUAL, ONCE, UNCHANGED
-from tidings.simulator.planting import patched
 
 
 class OverlayMutant(msgspec.Struct, frozen=True):

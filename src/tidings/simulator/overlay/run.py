@@ -16,7 +16,7 @@ from tidings.protocols.gossip import Broadcast, Gossip, Graft, IHave, Missed, Pa
 from tidings.protocols.heartbeat import Heartbeat
 from tidings.protocols.hyparview import HyParView
 from tidings.protocols.stack import Layer, Message, NodeId, Stack
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.overlay import checkers, scenario
 from tidings.simulator.overlay.checkers import Deliveries, Post
 from tidings.simulator.overlay.scenario import Scenario

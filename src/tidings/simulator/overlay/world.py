@@ -46,7 +46,7 @@ from tidings.protocols.stack import (
 from tidings.simulator.overlay.agenda import Agenda, Entry
 from tidings.simulator.overlay.chance import Chance
 from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
-from tidings.simulator.trace import Trace
+from tidings.simulator.world.trace import Trace
 
 WATCHING = (Watch, Unwatch)
 """The requests that the world can serve."""

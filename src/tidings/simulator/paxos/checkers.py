@@ -10,7 +10,8 @@ it no longer knows of. What it applies has to be right all the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 from tidings.node.replica import Applied, ReplicaEngine
 from tidings.protocols.multipaxos.claims import NOTHING, Extent
@@ -18,12 +19,26 @@ from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, 
 from tidings.protocols.multipaxos.records import Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.replica import Replica
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Command, Entry
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.watch import Notes
 from tidings.simulator.paxos.ledger import Ledger
+from tidings.simulator.paxos.row import Row
 
-if TYPE_CHECKING:
-    from tidings.simulator.paxos.node import Node
-    from tidings.simulator.paxos.world import PaxosWorld
+
+class Node(Protocol):
+    """A replica, as checkers know it."""
+
+    name: str
+    number: int
+    engine: ReplicaEngine | None
+    outdated: bool
+    """Whether its folder is an older copy of itself, so that nothing that it says may count."""
+    on_copy: bool
+    """Whether its folder is a copy of a member's folder, so that it must not start at all."""
+
+    @property
+    def row(self) -> Row:
+        """The state of the process that is there."""
 
 
 class PaxosChecker:
@@ -61,10 +76,10 @@ class PaxosChecker:
     def on_read(self, node: Node, needed: int) -> None:
         """A node answers a read; so many commands had been acknowledged when it began."""
 
-    def on_last_restart(self, nodes: list[Node]) -> None:
+    def on_last_restart(self, nodes: Sequence[Node]) -> None:
         """All members at once have lost power and are back."""
 
-    def on_end(self, nodes: list[Node]) -> None:
+    def on_end(self, nodes: Sequence[Node]) -> None:
         """The run is over, and all members have caught up."""
 
 
@@ -204,7 +219,7 @@ class AcknowledgedStays(PaxosChecker):
         if self._acknowledged.setdefault(command.body, place) != place:
             self.broken(f"{command} is acknowledged at {self._acknowledged[command.body]} and at {place}")
 
-    def on_last_restart(self, nodes: list[Node]) -> None:
+    def on_last_restart(self, nodes: Sequence[Node]) -> None:
         by_number = {node.number: node for node in nodes}
         for slot in range(self.ledger.terms[0][0], self.ledger.next_slot):
             voters = [number for number in self.ledger.voters_of(slot) if number in by_number]
@@ -214,7 +229,7 @@ class AcknowledgedStays(PaxosChecker):
             if not holders:
                 self.broken(f"slot {slot} was decided, and is on no disk of {voters}")
 
-    def on_end(self, nodes: list[Node]) -> None:
+    def on_end(self, nodes: Sequence[Node]) -> None:
         for body, place in self._acknowledged.items():
             for node in nodes:
                 if node.row.bodies[place : place + 1] != [body] or node.row.bodies.count(body) != 1:
@@ -268,7 +283,7 @@ CHECKERS: tuple[type[PaxosChecker], ...] = (
 class Watch:
     """Sees everything that happens, notes it in the trace and shows it to every checker."""
 
-    def __init__(self, world: PaxosWorld, ledger: Ledger) -> None:
+    def __init__(self, world: Notes, ledger: Ledger) -> None:
         self._world = world
         self._checkers = [checker(ledger) for checker in CHECKERS]
         self.acknowledged = 0
@@ -325,11 +340,11 @@ class Watch:
         for checker in self._checkers:
             checker.on_read(node, self._reads[token])
 
-    def on_last_restart(self, nodes: list[Node]) -> None:
+    def on_last_restart(self, nodes: Sequence[Node]) -> None:
         for checker in self._checkers:
             checker.on_last_restart(nodes)
 
-    def on_end(self, nodes: list[Node]) -> None:
+    def on_end(self, nodes: Sequence[Node]) -> None:
         for checker in self._checkers:
             checker.on_end(nodes)
 

@@ -6,22 +6,39 @@ up is no answer any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
 
 from tidings.protocols.multipaxos.values import Command
-
-if TYPE_CHECKING:
-    from tidings.simulator.paxos.world import PaxosWorld
+from tidings.simulator.paxos.checkers import Node, Watch
 
 READ_SHARE = 0.3
+
+
+class Group(Protocol):
+    """What clients need of a group, and of the world around it."""
+
+    random: Random
+    calm: bool
+    watch: Watch
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None: ...
+
+    def pick(self, choice: int) -> Node:
+        """A node that is not gone for good: the one that a number chooses, or whoever leads."""
+
+    def new_token(self, client: Client) -> int:
+        """The token of a read that begins."""
+
+    def call(self, target: int, command: Command | None, token: int | None) -> None:
+        """Asks a node."""
 
 
 class Client:
     """One client, with so many things to do; once nothing goes wrong any more it ends with the one in hand."""
 
-    def __init__(
-        self, world: PaxosWorld, name: str, count: int, pause_ms_max: int, read_share: float = READ_SHARE
-    ) -> None:
+    def __init__(self, world: Group, name: str, count: int, pause_ms_max: int, read_share: float = READ_SHARE) -> None:
         self._world = world
         self._read_share = read_share
         self.name = name
@@ -53,7 +70,7 @@ class Client:
         world = self._world
         self._attempt += 1
         attempt = self._attempt
-        target = self._target if self._target is not None else world.pick(world.random.randrange(16))
+        target = self._target if self._target is not None else world.pick(world.random.randrange(16)).number
         world.call(target, self._command, self._token)
         world.after(world.random.randint(200, 800), lambda: self._give_up(attempt))
 

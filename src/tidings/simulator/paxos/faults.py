@@ -1,8 +1,4 @@
-"""What goes wrong in a world of replicas, as data, drawn from the seed.
-
-Whom a fault hits is a number that is counted through the nodes of its time, because nodes come and go. Times count from
-the start of the run; from `calm_ms` on nothing goes wrong any more.
-"""
+"""What goes wrong in a world of replicas beside the usual: damage, copies of folders, and an operator at bad times."""
 
 from __future__ import annotations
 
@@ -11,62 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from tidings.simulator.faults import End
-
-Shape = Literal["isolated", "mute", "deaf", "one-way", "split", "bridge"]
-"""isolated: a node reaches nobody and nobody reaches it. mute: nobody hears it. deaf: it hears nobody. one-way: from
-one node to another nothing passes. split: two halves. bridge: two halves, and one node that reaches both.
-"""
-SHAPES: tuple[Shape, ...] = ("isolated", "mute", "deaf", "one-way", "split", "bridge")
+from tidings.simulator.world.faults import FaultPlan, aside
+from tidings.simulator.world.plans import Drawing
 
 Task = Literal["grow", "shrink", "replace", "lose-disk", "rash", "put-back"]
 """What an operator does. rash: several changes at once, without waiting for the first. put-back: an older copy of a
 node's folder takes the place of the folder.
 """
 TASKS: tuple[Task, ...] = ("grow", "shrink", "replace", "lose-disk", "lose-disk", "rash", "put-back", "put-back")
-
-
-class NodeEnd(msgspec.Struct, frozen=True):
-    """A node's process ends, at once or at a step of its disk, and comes back."""
-
-    at_ms: int
-    victim: int
-    how: End
-    steps: int | None
-    back_after_ms: int
-
-
-class Outage(msgspec.Struct, frozen=True):
-    """All nodes lose power at once, and come back one after another."""
-
-    at_ms: int
-    back_after_ms: int
-
-
-class NodePause(msgspec.Struct, frozen=True):
-    """A node stands still, as if its machine slept, longer than the others wait for a leader."""
-
-    at_ms: int
-    victim: int
-    """-1: whoever leads."""
-    for_ms: int
-
-
-class Partition(msgspec.Struct, frozen=True):
-    at_ms: int
-    until_ms: int
-    shape: Shape
-    victim: int
-    """-1: whoever leads."""
-    other: int
-    sides: int
-    """A bit for each node: on which side of a split it is."""
-
-
-class ClockJump(msgspec.Struct, frozen=True):
-    at_ms: int
-    victim: int
-    by_ms: int
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -83,6 +31,12 @@ class Work(msgspec.Struct, frozen=True):
     choice: int
 
 
+class FolderCopies(msgspec.Struct, frozen=True):
+    """All folders are copied."""
+
+    at_ms: int
+
+
 class Fork(msgspec.Struct, frozen=True):
     """A copy of a node's folder is started beside the node, under the same number."""
 
@@ -93,76 +47,49 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class PaxosPlan(msgspec.Struct, frozen=True):
-    """Everything that will go wrong in a run."""
+    """The group that is founded, and everything that will go wrong in a run."""
 
-    calm_ms: int
     founders: int
     window: int
-    loss: float
-    repetition: float
-    late: float
-    latency_ms_max: int
-    late_ms_max: int
-    sync_ms_max: int
-    slow_disk: int
-    """A node whose disk takes ten times as long; one that does not exist: none."""
-    piece_ends: float
+    faults: FaultPlan
+    piece_ends: float = 0.0
     """How often a piece of another's file is followed by the end of the process, some steps of the disk later."""
-    ends: tuple[NodeEnd, ...]
-    outages: tuple[Outage, ...]
-    pauses: tuple[NodePause, ...]
-    partitions: tuple[Partition, ...]
-    clock_jumps: tuple[ClockJump, ...]
-    damages: tuple[Damage, ...]
-    works: tuple[Work, ...]
-    copies: tuple[int, ...] = ()
-    """When all folders are copied."""
-    forks: tuple[Fork, ...] = ()
     moved: Fork | None = None
     """At the end, when nothing else goes wrong: a copy of a folder takes the place of the folder. None: of none."""
 
 
 def quiet_plan(founders: int, calm_ms: int, latency_ms_max: int, sync_ms_max: int) -> PaxosPlan:
     """A plan in which nothing goes wrong, but for what somebody does by hand."""
-    return PaxosPlan(
-        calm_ms=calm_ms,
-        founders=founders,
-        window=64,
+    faults = FaultPlan(
+        calm_ms,
+        (),
+        latency_ms_max,
+        latency_ms_max,
+        sync_ms_max,
         loss=0.0,
         repetition=0.0,
         late=0.0,
-        latency_ms_max=latency_ms_max,
-        late_ms_max=latency_ms_max,
-        sync_ms_max=sync_ms_max,
-        slow_disk=0,
-        piece_ends=0.0,
-        ends=(),
-        outages=(),
-        pauses=(),
-        partitions=(),
-        clock_jumps=(),
-        damages=(),
-        works=(),
+        orderly=False,
+        holding=False,
+        severing=False,
     )
+    return PaxosPlan(founders, 64, faults)
 
 
 def draw_plan(random: Random) -> PaxosPlan:
     """A plan. A rate is often 0, so that each kind of fault is also seen without the others."""
-    calm_ms = random.randint(2_000, 5_000)
+    draw = Drawing(random, random.randint(2_000, 5_000), [])
 
     def rate(most: float) -> float:
         return random.choice((0.0, random.random() * most))
 
-    def times(most: int) -> list[int]:
-        return sorted(random.randrange(calm_ms) for _ in range(random.randint(0, most)))
-
-    def victim() -> int:
-        return random.choice((-1, random.randrange(16)))
-
-    plan = PaxosPlan(
-        calm_ms=calm_ms,
-        founders=random.choice((3, 3, 5)),
-        window=random.choice((2, 4, 8)),
+    founders, window = random.choice((3, 3, 5)), random.choice((2, 4, 8))
+    faults = FaultPlan(
+        calm_ms=draw.calm_ms,
+        faults=(),
+        orderly=False,
+        holding=False,
+        severing=False,
         loss=rate(0.3),
         repetition=rate(0.2),
         late=rate(0.15),
@@ -170,60 +97,35 @@ def draw_plan(random: Random) -> PaxosPlan:
         late_ms_max=random.choice((200, 1_000, 3_000)),
         sync_ms_max=random.choice((1, 10, 60)),
         slow_disk=random.randrange(12),
-        piece_ends=rate(0.1),
-        ends=tuple(draw_end(random, at_ms) for at_ms in times(6)),
-        outages=tuple(Outage(at_ms, random.randint(1, 500)) for at_ms in times(1)),
-        pauses=tuple(NodePause(at_ms, victim(), random.choice((200, 900, 2_000))) for at_ms in times(2)),
-        partitions=tuple(
-            draw_partition(random, at_ms, calm_ms, victim) for at_ms, victim in draw_cuts(random, times(5), calm_ms)
-        ),
-        clock_jumps=tuple(
-            ClockJump(at_ms, random.randrange(16), random.choice((-1, 1)) * random.randint(1, 3_600_000))
-            for at_ms in times(2)
-        ),
-        damages=_draw_damages(random, [*times(2), calm_ms - 1]),
-        works=tuple(Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in times(4)),
-        copies=tuple(times(4)),
     )
-    return with_forks(plan)
+    piece_ends = rate(0.1)
+    usual = [
+        *draw.ends(6),
+        *draw.outages(),
+        *draw.pauses(2, (200, 900, 2_000)),
+        *draw.partitions(5),
+        *draw.clock_jumps(2, 3_600_000),
+        *_draw_damages(random, [*draw.times(2), draw.calm_ms - 1]),
+    ]
+    works = [Work(at_ms, random.choice(TASKS), random.randrange(16)) for at_ms in draw.times(4)]
+    copies = [FolderCopies(at_ms) for at_ms in draw.times(4)]
+    forks, moved = _draw_forks(random, draw.calm_ms)
+    faults = msgspec.structs.replace(faults, faults=(*usual, *forks, *copies, *works))
+    return PaxosPlan(founders, window, faults, piece_ends, moved)
 
 
-def with_forks(plan: PaxosPlan) -> PaxosPlan:
-    """The plan, and copies of folders that somebody starts, in half of all worlds beside their originals.
-
-    They are drawn by a chance of their own: what else goes wrong in a world stays what it is.
-    """
-    random = Random(f"forks of {plan}")
+def _draw_forks(random: Random, calm_ms: int) -> tuple[list[Fork], Fork | None]:
+    """Copies of folders that somebody starts, in half of all worlds beside their originals; and one at the end."""
+    random = aside(random, "forks")
 
     def fork(at_ms: int) -> Fork:
         return Fork(at_ms, random.choice((-1, random.randrange(16))), random.random() < 0.5)
 
-    times = sorted(random.randrange(plan.calm_ms) for _ in range(random.choice((0, 0, 1, 3))))
-    moved = random.choice((None, None, fork(plan.calm_ms)))
-    return msgspec.structs.replace(plan, forks=tuple(map(fork, times)), moved=moved)
+    times = sorted(random.randrange(calm_ms) for _ in range(random.choice((0, 0, 1, 3))))
+    moved = random.choice((None, None, fork(calm_ms)))
+    return [fork(at_ms) for at_ms in times], moved
 
 
-def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:
+def _draw_damages(random: Random, times: list[int]) -> list[Damage]:
     victim = random.randrange(16)
-    return tuple(Damage(at_ms, victim, random.getrandbits(32)) for at_ms in times)
-
-
-def draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:
-    """When something is cut off, and whom: now one, now another, or for the whole time whoever leads."""
-    hunt_ms = random.choice((0, 0, random.randint(300, 1_000)))
-    if hunt_ms:
-        return [(at_ms, -1) for at_ms in range(hunt_ms, calm_ms, hunt_ms)]
-    return [(at_ms, random.choice((-1, random.randrange(16)))) for at_ms in times]
-
-
-def draw_end(random: Random, at_ms: int) -> NodeEnd:
-    """The end of some node, often of one that leads."""
-    how: End = random.choice(("kill", "power", "power", "sync"))
-    steps = random.randint(0, 12) if random.random() < 0.5 else None
-    return NodeEnd(at_ms, random.choice((-1, random.randrange(16))), how, steps, random.choice((1, 300, 1_500)))
-
-
-def draw_partition(random: Random, at_ms: int, calm_ms: int, victim: int) -> Partition:
-    """A partition of some shape that is over before the world is calm."""
-    until_ms = min(calm_ms, at_ms + random.randint(100, 2_000))
-    return Partition(at_ms, until_ms, random.choice(SHAPES), victim, random.randrange(16), random.getrandbits(16))
+    return [Damage(at_ms, victim, random.getrandbits(32)) for at_ms in times]

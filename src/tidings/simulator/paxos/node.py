@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal.disk import SyncFailed
@@ -13,6 +13,7 @@ from tidings.journal.segment import JOURNAL_SUFFIX, journal_name, slots_of
 from tidings.node.identity import check_original
 from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
 from tidings.protocols.multipaxos.claims import Extent
+from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
@@ -28,15 +29,15 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.protocols.stack import Event, Request, Requested, SetTimer, Timer, TimerFired
+from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.disk import PowerCut, SimulatedDisk
-from tidings.simulator.faults import End
+from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.row import Row
-from tidings.simulator.process import RETRY_MS, START_MS, DiskProcess
+from tidings.simulator.world.faults import ClockJump, End, FaultPlan
+from tidings.simulator.world.network import Links
+from tidings.simulator.world.process import RETRY_MS, START_MS, DiskProcess, Machinery
 from tidings.wire.codec import Frame
 from tidings.wire.replication import decode_message, encode_message
-
-if TYPE_CHECKING:
-    from tidings.simulator.paxos.world import PaxosWorld
 
 CHECK_EVERY_MS = 150
 DAMAGED_LAST = 8
@@ -45,18 +46,59 @@ PIECE_STEPS_MAX = 40
 """About as many as it takes to exchange all files."""
 REFUSALS_MAX = 3
 """So often a process that refuses its folder is started again, as a supervisor does."""
-SLOW_DISK_FACTOR = 10
 CARRY_SHARE = 0.02
 """Of the commits, how many are followed by a copy of something old to the end of the journal."""
+
+
+class Staff(Protocol):
+    """The operator, as nodes know him."""
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether the group can bear the loss of a disk from now on."""
+
+    def on_refused(self, number: int) -> None:
+        """A node refuses to start on its disk."""
+
+    def on_settled(self, first_slot: int, membership: Membership) -> None:
+        """A membership is in force, and the earlier voters are needed no more."""
+
+
+class Host(Machinery, Protocol):
+    """What a node needs of its world."""
+
+    plan: FaultPlan
+    piece_ends: float
+    journal_settings: JournalSettings
+    replica_settings: ReplicaSettings
+    watch: Watch
+    links: Links
+    nodes: dict[int, Node]
+
+    @property
+    def operator(self) -> Staff: ...
+
+    def members_beside(self, node: Node) -> list[Node]:
+        """The other members of the group."""
+
+    def answer_command(self, node: Node, command: Command, result: bytes | None) -> None:
+        """A command is applied; no result: as older than another of its client."""
+
+    def turn_away(self, command: Command, leader: int | None) -> None:
+        """A command is for another node."""
+
+    def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
+        """A read may be answered, or is for another node."""
 
 
 class Node(DiskProcess):
     """One number of the group: a disk, and a process that dies and comes back on it."""
 
-    def __init__(self, world: PaxosWorld, number: int, founded: Snapshot | None) -> None:
-        super().__init__(world, f"node {number}")
+    def __init__(self, world: Host, number: int, founded: Snapshot | None) -> None:
+        super().__init__(world, name_of(number))
         self._world = world
-        self.number = number
+        self.number = self.place = number
+        self.address = name_of(number)
         self._founded = founded
         self._random = world.random
         self.engine: ReplicaEngine | None = None
@@ -81,9 +123,15 @@ class Node(DiskProcess):
         self._said_decided = 0
         """As far as this disk says it, synced, all is decided."""
         self._last_commit_address = 0
+        self.forks: list[ForkedNode] = []
+        """Processes on copies of its folder, beside it."""
         world.after(CHECK_EVERY_MS, self.check)
 
     # Its life.
+
+    @property
+    def is_up(self) -> bool:
+        return self.engine is not None
 
     def start(self) -> None:
         """Recovers what the disk holds."""
@@ -200,11 +248,11 @@ class Node(DiskProcess):
         self._world.note(self.name, f"stands still for {for_ms} ms")
         self._paused_until_ms = self._world.now_ms + for_ms
 
-    def on_clock_jump(self, by_ms: int) -> None:
+    def on_clock_jump(self, fault: ClockJump) -> None:
         """Its clock is set. When it goes forward, all its timers are due."""
-        self._world.note(self.name, f"its clock is set by {by_ms} ms")
-        self._clock_offset_ms += by_ms
-        if by_ms > 0:
+        self._world.note(self.name, f"its clock is set by {fault.by_ms} ms")
+        self._clock_offset_ms += fault.by_ms
+        if fault.by_ms > 0:
             for timer, number in list(self._timers.items()):
                 self._fire(timer, number)
 
@@ -301,8 +349,14 @@ class Node(DiskProcess):
 
     # Its work.
 
-    def receive(self, frames: list[Frame]) -> None:
-        if self._postponed(lambda: self.receive(frames)):
+    def receive(self, peer: object, frames: Sequence[Frame]) -> None:
+        """What is sent to a number reaches all who go by it."""
+        self._hear(frames)
+        for fork in self.forks:
+            fork._hear(frames)
+
+    def _hear(self, frames: Sequence[Frame]) -> None:
+        if self._postponed(lambda: self._hear(frames)):
             return
         header = decode_message(frames)
         if isinstance(header.message, Piece) and not self._world.calm:
@@ -311,7 +365,7 @@ class Node(DiskProcess):
 
     def _plan_end_among_files(self) -> None:
         random = self._world.random
-        if not self.end_is_planned and random.random() < self._world.plan.piece_ends:
+        if not self.end_is_planned and random.random() < self._world.piece_ends:
             self.plan_end(random.randint(0, PIECE_STEPS_MAX), random.choice(("kill", "power")))
 
     def propose(self, command: Command) -> None:
@@ -348,18 +402,15 @@ class Node(DiskProcess):
         if engine is None:
             return
         try:
-            engine.handle(event)
-        except PowerCut:  # Only where the files of another are taken over is the disk touched outside a commit.
-            self.die_at_step("among the files of another")
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
+            # Only where the files of another are taken over is the disk touched outside a commit.
+            with self.mortal("among the files of another"):
+                engine.handle(event)
+                self._go_on(engine)
         except StorageDamaged as error:
             if not (self.outdated or self.on_copy):
                 raise
             self._world.note(self.name, f"ends: {error}")
             self.retire()
-        else:
-            self._go_on(engine)
 
     def _go_on(self, engine: ReplicaEngine) -> None:
         """Does what the replica wants done, and starts the next commit."""
@@ -374,7 +425,7 @@ class Node(DiskProcess):
             world.watch.on_sent(self, nodes, message)
             for node in nodes:
                 frames = encode_message(message, b"group", self.number, node, engine.witness.claim(node))
-                world.network.send(self.number, node, frames)
+                world.links.send(self, world.nodes[node], frames)
         notifications, engine.notifications = engine.notifications, []
         for notification in notifications:
             self._on_notification(notification)
@@ -382,10 +433,8 @@ class Node(DiskProcess):
             world.watch.on_state(self, engine.applied)
         if engine.has_staged and not engine.committing:
             engine.begin_commit(self.clock())
-            slow = SLOW_DISK_FACTOR if self.number == world.plan.slow_disk else 1
-            delay_ms = 1 if world.calm else world.random.randint(0, world.plan.sync_ms_max) * slow
             life = self.life
-            world.after(delay_ms, lambda: self._end_commit(life))
+            world.after(self.sync_delay_ms(world.plan, self.number), lambda: self._end_commit(life))
 
     def _end_commit(self, life: int) -> None:
         engine = self.engine
@@ -394,26 +443,14 @@ class Node(DiskProcess):
         commit = engine.commit
         assert commit is not None
         address = engine.journal.end_address
-        try:
+        with self.mortal("at a step of the disk"):
             engine.journal.write(commit)
-        except PowerCut:
-            self.die_at_step("at a step of the disk")
-            return
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-            return
-        self._last_commit_address = address
-        for record in engine.committing_records:
-            if isinstance(record, Known):
-                self._said_decided = max(self._said_decided, record.decided)
-        self._world.watch.on_durable(self, engine.committing_records)
-        try:
+            self._last_commit_address = address
+            for record in engine.committing_records:
+                if isinstance(record, Known):
+                    self._said_decided = max(self._said_decided, record.decided)
+            self._world.watch.on_durable(self, engine.committing_records)
             engine.finish_commit(self.clock())
-        except PowerCut:
-            self.die_at_step("after a commit")
-        except SyncFailed:
-            self.die("sync", "because a sync failed")
-        else:
             self._carry(engine)
             self._go_on(engine)
 
@@ -464,7 +501,7 @@ class Node(DiskProcess):
 class ForkedNode(Node):
     """A process on a copy of a node's folder, under the same number, beside the node itself."""
 
-    def __init__(self, world: PaxosWorld, node: Node, older: bool) -> None:
+    def __init__(self, world: Host, node: Node, older: bool) -> None:
         super().__init__(world, node.number, node._founded)
         self.name = f"fork of {node.name}"
         self.on_copy = True
@@ -478,3 +515,8 @@ class ForkedNode(Node):
 
     def check(self) -> None:
         """It is not there long enough."""
+
+
+def name_of(number: int) -> str:
+    """What a node is called in the trace."""
+    return f"node {number}"

@@ -7,23 +7,45 @@ change is asked for again until it has come into force.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
 
 from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.values import Add, Change, Promote, Remove
 from tidings.simulator.paxos.faults import Work
-
-if TYPE_CHECKING:
-    from tidings.simulator.paxos.world import PaxosWorld
+from tidings.simulator.paxos.ledger import Ledger
+from tidings.simulator.paxos.node import Node
 
 RETRY_MS = 150
 VOTERS_MAX = 6
 
 
+class Group(Protocol):
+    """What an operator sees, and can do."""
+
+    random: Random
+    ledger: Ledger
+    nodes: dict[int, Node]
+
+    def note(self, process: str, what: str) -> None: ...
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None: ...
+
+    def add_node(self) -> int:
+        """A new machine with an empty disk, under a number that was never used."""
+
+    def call_change(self, change: Change) -> None:
+        """Asks whoever leads, or anybody."""
+
+    def may_put_back(self, number: int) -> bool:
+        """Whether the copy of a node's folder may take the place of the folder."""
+
+
 class Operator:
     """Does one task after another."""
 
-    def __init__(self, world: PaxosWorld) -> None:
+    def __init__(self, world: Group) -> None:
         self._world = world
         self._tasks: deque[Work] = deque()
         self._wanted: list[list[Change]] = []

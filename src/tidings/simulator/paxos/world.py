@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 from tidings.node.founding import FIRST_SLOT, founding
 from tidings.protocols.multipaxos.values import Change, Command
 from tidings.settings import JournalSettings, ReplicaSettings
-from tidings.simulator.checkers import Violation
+from tidings.simulator.checkers.checker import Violation
+from tidings.simulator.checkers.rules import PROGRESS
 from tidings.simulator.paxos.checkers import Watch
 from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import Damage, Fork, NodeEnd, Outage, PaxosPlan, draw_plan
+from tidings.simulator.paxos.faults import Damage, FolderCopies, Fork, PaxosPlan, Work, draw_plan
 from tidings.simulator.paxos.ledger import Ledger
-from tidings.simulator.paxos.network import Network
 from tidings.simulator.paxos.node import ForkedNode, Node
 from tidings.simulator.paxos.operator import Operator
-from tidings.simulator.planting import PROGRESS
-from tidings.simulator.timeline import Timeline
-from tidings.wire.codec import Frame
+from tidings.simulator.world.faults import ClockJump, NodeEnd, NodePause, Outage, Partition
+from tidings.simulator.world.network import Links
+from tidings.simulator.world.timeline import Timeline
 
 PATIENCE_MS = 30_000
 """How long everything may take to come to its end once nothing goes wrong any more."""
@@ -34,17 +35,18 @@ class PaxosWorld(Timeline):
 
     def __init__(self, random: Random, plan: PaxosPlan | None = None, settings: ReplicaSettings | None = None) -> None:
         super().__init__(random)
-        self.plan: PaxosPlan = plan if plan is not None else draw_plan(random)
+        paxos_plan = plan if plan is not None else draw_plan(random)
+        self.plan = paxos_plan.faults
+        self.piece_ends = paxos_plan.piece_ends
+        self._moved = paxos_plan.moved
         self.replica_settings = settings if settings is not None else draw_replica(random)
         self.journal_settings = JournalSettings(segment_records_max=random.choice((6, 20, 100)))
-        voters = tuple(range(1, self.plan.founders + 1))
-        self.ledger = Ledger(FIRST_SLOT, voters, self.plan.window)
+        voters = tuple(range(1, paxos_plan.founders + 1))
+        self.ledger = Ledger(FIRST_SLOT, voters, paxos_plan.window)
         self.watch = Watch(self, self.ledger)
-        self.network = Network(self, self.plan)
-        founded = founding(voters, self.plan.window)
+        self.links = Links(self, self.plan)
+        founded = founding(voters, paxos_plan.window)
         self.nodes = {number: Node(self, number, founded) for number in voters}
-        self.forks: list[ForkedNode] = []
-        """Processes on copies of folders, beside the nodes."""
         self.operator = Operator(self)
         pause_ms_max = random.choice((30, 150, 600))
         self.clients = {
@@ -62,7 +64,9 @@ class PaxosWorld(Timeline):
     # The run.
 
     def begin(self) -> None:
-        self._plan_faults()
+        self.operator.planned = len(self.plan.of(Work))
+        self.plan_all(self.plan.faults, self._handlers())
+        self.at(self.plan.calm_ms, self._on_calm)
         for node in self.nodes.values():
             node.start()
         for client in self.clients.values():
@@ -71,13 +75,13 @@ class PaxosWorld(Timeline):
     def run(self) -> None:
         """Everything that happens, then one more command, then a last power cut and a look at all disks."""
         self.begin()
-        self.pass_until(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
+        self.pass_or_break(self._all_done, self.plan.calm_ms + PATIENCE_MS, "the clients and the operator")
         probe = self.clients["probe"] = Client(self, "probe", 1, 1, read_share=0.0)
         probe.start()
-        self.pass_until(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
-        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
-        if self.plan.moved is not None and len(self.ledger.voters) >= 3:
-            self._move_to_copy(self.plan.moved)
+        self.pass_or_break(lambda: probe.finished, self.now_ms + PROBE_MS_MAX, "one more command")
+        self.pass_or_break(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member")
+        if self._moved is not None and len(self.ledger.voters) >= 3:
+            self._move_to_copy(self._moved)
         self._check_at_last()
 
     def _move_to_copy(self, moved: Fork) -> None:
@@ -85,16 +89,13 @@ class PaxosWorld(Timeline):
         voters = self.ledger.voters
         node = self.nodes[voters[moved.victim % len(voters)]]
         node.move_to_copy(moved.older)
-        self.pass_until(lambda: node.retired and self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing a copy")
-        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member beside a copy")
+        self.pass_or_break(lambda: node.retired and self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing a copy")
+        self.pass_or_break(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member beside a copy")
 
-    def pass_until(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
+    def pass_or_break(self, done: Callable[[], bool], deadline_ms: int, who: str) -> None:
         """Lets things happen until something is the case, which has to be before the deadline."""
-        while not done():
-            next_ms = self.next_event_ms
-            if next_ms is None or next_ms > deadline_ms or self.events >= EVENTS_MAX:
-                raise Violation(PROGRESS, f"{who} did not come to an end within its time")
-            self.step()
+        if not self.pass_until(done, deadline_ms, EVENTS_MAX):
+            raise Violation(PROGRESS, f"{who} did not come to an end within its time")
 
     def _all_done(self) -> bool:
         return self.calm and self.operator.idle and all(client.finished for client in self.clients.values())
@@ -121,61 +122,42 @@ class PaxosWorld(Timeline):
             while node.engine is None and not node.retired:  # A sync that was still to fail may fail now.
                 node.start()
         self.watch.on_last_restart([node for node in members if not node.retired])
-        self.pass_until(lambda: self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing what is damaged")
-        self.pass_until(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
-        self.pass_until(self._all_in_place, self.now_ms + PROBE_MS_MAX, "fetching what is damaged")
+        self.pass_or_break(lambda: self.operator.idle, self.now_ms + PROBE_MS_MAX, "replacing what is damaged")
+        self.pass_or_break(self._all_have_all, self.now_ms + PROBE_MS_MAX, "every member after a last restart")
+        self.pass_or_break(self._all_in_place, self.now_ms + PROBE_MS_MAX, "fetching what is damaged")
         self.watch.on_end([self.nodes[number] for number in self.ledger.members])
 
-    def _plan_faults(self) -> None:
-        plan = self.plan
-        for end in plan.ends:
-            self.at(end.at_ms, lambda end=end: self._on_end(end))  # type: ignore[misc]
-        for outage in plan.outages:
-            self.at(outage.at_ms, lambda outage=outage: self._on_outage(outage))  # type: ignore[misc]
-        for pause in plan.pauses:
-            self.at(
-                pause.at_ms,
-                lambda pause=pause: self.nodes[self.pick(pause.victim)].on_pause(pause.for_ms),  # type: ignore[misc]
-            )
-        for partition in plan.partitions:
-            self.at(partition.at_ms, lambda each=partition: self.network.on_partition(each))  # type: ignore[misc]
-        for jump in plan.clock_jumps:
-            self.at(
-                jump.at_ms,
-                lambda jump=jump: self.nodes[self.pick(jump.victim)].on_clock_jump(jump.by_ms),  # type: ignore[misc]
-            )
-        for damage in plan.damages:
-            self.at(damage.at_ms, lambda damage=damage: self._on_damage(damage))  # type: ignore[misc]
-        for fork in plan.forks:
-            self.at(fork.at_ms, lambda fork=fork: self._on_fork(fork))  # type: ignore[misc]
-        for at_ms in plan.copies:
-            self.at(at_ms, self._on_copy)
-        self.operator.planned = len(plan.works)
-        for work in plan.works:
-            self.at(work.at_ms, lambda work=work: self.operator.on_work(work))  # type: ignore[misc]
-        self.at(plan.calm_ms, self._on_calm)
+    def _handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            NodeEnd: lambda fault: self.pick(fault.victim).on_end(fault),
+            Outage: self._on_outage,
+            NodePause: lambda fault: self.pick(fault.victim).on_pause(fault.for_ms),
+            ClockJump: lambda fault: self.pick(fault.victim).on_clock_jump(fault),
+            Partition: self.links.on_partition,
+            Damage: self._on_damage,
+            Fork: self._on_fork,
+            FolderCopies: self._on_copies,
+            Work: self.operator.on_work,
+        }
 
-    def _on_end(self, end: NodeEnd) -> None:
-        self.nodes[self.pick(end.victim)].on_end(end.how, end.steps, end.back_after_ms)
-
-    def _on_outage(self, outage: Outage) -> None:
+    def _on_outage(self, fault: Outage) -> None:
         self.note("world", "all lights go out")
         for node in self.nodes.values():
-            node.on_end("power", None, self.random.randint(1, outage.back_after_ms))
+            node.on_outage(self.random.randint(1, fault.back_after_ms))
 
     def _on_damage(self, damage: Damage) -> None:
         if self._damaged is None:
-            self._damaged = self.pick(damage.victim)
+            self._damaged = self.pick(damage.victim).number
         self.nodes[self._damaged].on_damage(damage.choice)
 
     def _on_fork(self, fork: Fork) -> None:
-        node = self.nodes[self.pick(fork.victim)]
+        node = self.pick(fork.victim)
         if node.engine is not None and not node.outdated:
             self.note(node.name, "a copy of its folder is started beside it")
-            self.forks.append(ForkedNode(self, node, fork.older))
-            self.forks[-1].start()
+            node.forks.append(ForkedNode(self, node, fork.older))
+            node.forks[-1].start()
 
-    def _on_copy(self) -> None:
+    def _on_copies(self, fault: FolderCopies) -> None:
         self.note("world", "all folders are copied")
         for node in self.nodes.values():
             node.copy_folder()
@@ -209,12 +191,12 @@ class PaxosWorld(Timeline):
         others = [voter for voter in sorted(voters) if not self.nodes[voter].retired]
         return began is not None and not any(began.covers(self.watch.testimony(other, number)) for other in others)
 
-    def pick(self, choice: int) -> int:
+    def pick(self, choice: int) -> Node:
         """A node that is not gone for good: the one that a number chooses, or whoever leads."""
         numbers = [number for number, node in self.nodes.items() if not node.retired]
         if choice < 0:
             numbers = self.leading or numbers
-        return numbers[choice % len(numbers)]
+        return self.nodes[numbers[choice % len(numbers)]]
 
     def add_node(self) -> int:
         """A new machine with an empty disk, under a number that was never used."""
@@ -222,11 +204,6 @@ class PaxosWorld(Timeline):
         self.nodes[number] = Node(self, number, None)
         self.nodes[number].start()
         return number
-
-    def deliver(self, receiver: int, frames: list[Frame]) -> None:
-        for node in (self.nodes[receiver], *self.forks):
-            if node.number == receiver:
-                node.receive(frames)
 
     # Clients.
 
@@ -237,21 +214,16 @@ class PaxosWorld(Timeline):
 
     def call(self, target: int, command: Command | None, token: int | None) -> None:
         """A client asks a node."""
-        delay_ms = self.network.delay_of_call()
-        if delay_ms is None:
-            return
         node = self.nodes[target]
         if command is not None:
-            self.after(delay_ms, lambda: node.propose(command))
+            self._say(lambda: node.propose(command))
         if token is not None:
-            self.after(delay_ms, lambda: node.read(token))
+            self._say(lambda: node.read(token))
 
     def call_change(self, change: Change) -> None:
         """The operator asks whoever leads, or anybody."""
-        node = self.nodes[self.pick(-1)]
-        delay_ms = self.network.delay_of_call()
-        if delay_ms is not None:
-            self.after(delay_ms, lambda: node.change(change))
+        node = self.pick(-1)
+        self._say(lambda: node.change(change))
 
     def answer_command(self, node: Node, command: Command, result: bytes | None) -> None:
         if result is None:
@@ -260,19 +232,19 @@ class PaxosWorld(Timeline):
         self.note(node.name, f"acknowledges {command.body.decode()} at {place}")
         self.watch.on_acknowledged(command, place)
         client = self.clients[command.client]
-        self._reply(lambda: client.on_answered(command.sequence))
+        self._say(lambda: client.on_answered(command.sequence))
 
     def turn_away(self, command: Command, leader: int | None) -> None:
         client = self.clients[command.client]
-        self._reply(lambda: client.on_turned_away(command.sequence, leader))
+        self._say(lambda: client.on_turned_away(command.sequence, leader))
 
     def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
         client = self._readers[token]
-        self._reply(lambda: client.on_read_answered(token, refused, leader))
+        self._say(lambda: client.on_read_answered(token, refused, leader))
 
-    def _reply(self, what: Callable[[], None]) -> None:
-        delay_ms = self.network.delay_of_call()
-        if delay_ms is not None:
+    def _say(self, what: Callable[[], None]) -> None:
+        """A question of a client, or the answer to it, takes its time, and may get lost."""
+        for delay_ms in self.links.delays(self.plan.repetition)[:1]:
             self.after(delay_ms, what)
 
 

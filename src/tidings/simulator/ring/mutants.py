@@ -22,7 +22,7 @@ from tidings.protocols.scribe.roots import Root, Roots
 from tidings.protocols.scribe.scribe import Scribe
 from tidings.protocols.scribe.trees import Tree, Trees
 from tidings.protocols.stack import Effect, NodeId, Send
-from tidings.simulator.planting import patched
+from tidings.simulator.bugs.planting import patched
 from tidings.simulator.ring import checkers, tree_checkers
 
 

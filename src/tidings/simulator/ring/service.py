@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -20,18 +21,25 @@ from tidings.client.operations import Operation
 from tidings.client.serving import Service
 from tidings.errors import Unavailable
 from tidings.message import Message
-from tidings.node.engines import RingEngine
+from tidings.node.engine import AnyEngine
+from tidings.node.group import Group
 from tidings.node.identity import Identity
 from tidings.node.replicated import BrokerState
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.ring.arcs import WHOLE, Arc, joined
-from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
-from tidings.simulator.client import Client, ClientProcess
+from tidings.settings import BrokerSettings, ClientSettings, Dissemination, JournalSettings, ReplicaSettings
+from tidings.simulator.checkers.ledger import Ledger
+from tidings.simulator.checkers.watch import Judge, Watch
+from tidings.simulator.clients.client import Client, ClientProcess
+from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.overlay.world import without_collection
-from tidings.simulator.populated import PopulatedWorld
 from tidings.simulator.ring.service_load import ServiceAccount, ServiceLoad, draw_load
-from tidings.simulator.ring.service_nodes import Census, ServiceNode
-from tidings.simulator.watch import Watch
+from tidings.simulator.ring.service_nodes import Census
+from tidings.simulator.world.engines import Engines
+from tidings.simulator.world.faults import FaultPlan
+from tidings.simulator.world.network import Connection
+from tidings.simulator.world.node import NodeProcess, Seat
+from tidings.simulator.world.populated import PopulatedWorld
 from tidings.wire.codec import Frame
 
 LATENCY_MS_MAX = 40
@@ -94,24 +102,22 @@ class ServiceResult(msgspec.Struct, frozen=True):
     events: int
 
 
-class _Connection:
-    """A client's way to a node."""
-
-    def __init__(self, number: int, process: ClientProcess, node: ServiceNode) -> None:
-        self.number = number
-        self.process = process
-        self.node = node
-
-
 class ServiceWorld(PopulatedWorld):
     """All processes of a run, the network between them, and the time they share."""
 
     def __init__(self, plan: ServicePlan) -> None:
         super().__init__(Random(f"{plan}"), ClientSettings(timeout_ms=2_000, retries=60), 0)
-        self.watch = Watch(self, BrokerSettings())
-        self.plan = plan
-        self.nodes: dict[str, ServiceNode] = {}
-        self.groups: list[list[ServiceNode]] = []
+        self.judge = Judge(Watch(self, Ledger(BrokerSettings())))
+        self.watch = self.judge.watch
+        self.calm = True
+        self.plan = FaultPlan(0, (), LATENCY_MS_MAX, LATENCY_MS_MAX, 1, tick_ms=Group.tick_ms)
+        self.service_plan = plan
+        self._contacts: dict[str, tuple[str, ...]] = {}
+        self._engines = Engines(
+            BrokerSettings(), JournalSettings(), ReplicaSettings(), self._contacts, plan.dissemination
+        )
+        self.nodes: dict[str, NodeProcess] = {}
+        self.groups: list[list[NodeProcess]] = []
         self.census = Census()
         self.account = ServiceAccount(draw_load(plan.groups * plan.replicas, plan.messages, plan.seed))
         self.subscribed = 0
@@ -119,22 +125,28 @@ class ServiceWorld(PopulatedWorld):
         self._addresses: deque[str] = deque()
         self._ready_ms: dict[tuple[object, object], int] = {}
         """When what is sent next from one process to another arrives at the earliest."""
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._connected = 0
 
     # Nodes.
 
-    def add_group(self) -> list[ServiceNode]:
+    def add_group(self) -> list[NodeProcess]:
         """A new group starts; it joins by the first nodes that there are."""
-        number, size = len(self.groups), self.plan.replicas
-        addresses = [f"tcp://10.0.{number}.{each}:7500" for each in range(1, size + 1)]
+        plan, number = self.service_plan, len(self.groups)
+        addresses = [f"tcp://10.0.{number}.{each}:7500" for each in range(1, plan.replicas + 1)]
         members = tuple(Member(each, address, f"disk {address}".encode()) for each, address in enumerate(addresses, 1))
         # The same ring for every load, so that it is the load that makes the difference.
-        name = Random(f"{self.plan.seed} {self.plan.groups} {number}").randbytes(16)
-        ring = RingSettings(contacts=tuple(list(self.nodes)[:3]), dissemination=self.plan.dissemination)
+        mark = Random(f"{plan.seed} {plan.groups} {number}").randbytes(16)
+        group = f"group {number}"
+        self._contacts[group] = tuple(list(self.nodes)[:3])
         nodes = [
-            ServiceNode(self, Identity(name, member.number, member.disk, members, members), member.address, ring)
-            for member in members
+            NodeProcess(
+                self,
+                member.address,
+                Seat(group, member.address, len(self.nodes) + rank),
+                Identity(mark, member.number, member.disk, members, members),
+            )
+            for rank, member in enumerate(members)
         ]
         self.groups.append(nodes)
         for node in nodes:
@@ -142,7 +154,16 @@ class ServiceWorld(PopulatedWorld):
             node.start()
         return nodes
 
-    def leader_of(self, group: Sequence[ServiceNode]) -> ServiceNode | None:
+    def open_engine(self, node: NodeProcess, disk: SimulatedDisk) -> AnyEngine:
+        return self._engines.open(node, disk, self.random)
+
+    def carry(self, node: NodeProcess, peer: Any, frames: Sequence[Frame]) -> None:
+        if isinstance(peer, int):
+            self.send_to_client(node, peer, frames)
+        else:
+            self.send_to_node(node, peer.address, frames)
+
+    def leader_of(self, group: Sequence[NodeProcess]) -> NodeProcess | None:
         return next((node for node in group if node.engine is not None and node.engine.log.serving), None)
 
     def is_whole(self) -> bool:
@@ -156,8 +177,9 @@ class ServiceWorld(PopulatedWorld):
             arcs += owned.arcs
         return joined(arcs) == (WHOLE,)
 
-    def send_to_node(self, sender: ServiceNode, address: str, frames: list[bytes]) -> None:
-        self.census.count(frames)
+    def send_to_node(self, node: NodeProcess, address: str, frames: Sequence[Frame]) -> None:
+        copied = [bytes(frame) for frame in frames]
+        self.census.count(copied)
         receiver = self.nodes.get(address)
         if receiver is None or receiver.engine is None:
             return
@@ -165,15 +187,15 @@ class ServiceWorld(PopulatedWorld):
 
         def arrive() -> None:
             if receiver.life == life:
-                receiver.receive(sender.address, frames)
+                receiver.receive(node.address, copied)
 
-        self.at(self._arrival_ms((sender.address, address), self.random.randint(1, LATENCY_MS_MAX)), arrive)
+        self.at(self._arrival_ms((node.address, address), self.random.randint(1, LATENCY_MS_MAX)), arrive)
 
     def _arrival_ms(self, way: tuple[object, object], delay_ms: int) -> int:
         at_ms = self._ready_ms[way] = max(self.now_ms + delay_ms, self._ready_ms.get(way, 0))
         return at_ms
 
-    def on_node_died(self, node: ServiceNode) -> None:
+    def on_node_died(self, node: NodeProcess) -> None:
         for connection in [each for each in self._connections.values() if each.node is node]:
             self.connect(connection.process)
 
@@ -202,7 +224,7 @@ class ServiceWorld(PopulatedWorld):
         self._connected += 1
         process.connection = self._connected
         node = self.nodes[process.session.route.at or ""]
-        self._connections[self._connected] = _Connection(self._connected, process, node)
+        self._connections[self._connected] = Connection(self._connected, process, node)
 
     def disconnect(self, process: ClientProcess) -> None:
         self._connections.pop(process.connection, None)
@@ -218,14 +240,15 @@ class ServiceWorld(PopulatedWorld):
 
         self.at(self._arrival_ms((connection.number, "node"), 1), arrive)
 
-    def send_to_client(self, node: ServiceNode, number: int, frames: list[bytes]) -> None:
+    def send_to_client(self, node: NodeProcess, number: int, frames: Sequence[Frame]) -> None:
+        copied = [bytes(frame) for frame in frames]
         connection = self._connections.get(number)
         if connection is None or connection.node is not node:
             return  # Nobody is at the other end any more.
 
         def arrive() -> None:
             if number in self._connections:
-                connection.process.receive(frames)
+                connection.process.receive(copied)
 
         self.at(self._arrival_ms((number, "client"), 1), arrive)
 
@@ -233,12 +256,7 @@ class ServiceWorld(PopulatedWorld):
 
     def wait(self, condition: Callable[[], bool], ms_max: int) -> bool:
         """Lets things happen until something is the case; False if that does not come true in time."""
-        until_ms = self.now_ms + ms_max
-        while not condition():
-            if self.next_event_ms is None or self.next_event_ms > until_ms:
-                return False
-            self.step()
-        return True
+        return self.pass_until(condition, self.now_ms + ms_max)
 
     def pass_ms(self, count: int) -> None:
         self.wait(lambda: False, count)
@@ -276,7 +294,7 @@ def _publish(me: ClientProcess, world: ServiceWorld, number: int) -> Operation[N
     account = world.account
     while not world.publishing:
         yield from me.sleep(POLL_MS)
-    for index in range(world.plan.messages):
+    for index in range(world.service_plan.messages):
         topic, text = account.on_put(number, index, world.now_ms)
         yield from operations.put(me.core, topic, text)
         account.on_acknowledged(world.now_ms)
@@ -294,7 +312,7 @@ def run_service(plan: ServicePlan) -> ServiceResult:
 
 
 def _run(world: ServiceWorld) -> ServiceResult:
-    plan, account = world.plan, world.account
+    plan, account = world.service_plan, world.account
     for _ in range(plan.groups):
         world.add_group()
         _require(world.wait(world.is_whole, SETTLE_MS_MAX), f"{len(world.groups)} groups did not become a ring")
@@ -307,18 +325,18 @@ def _run(world: ServiceWorld) -> ServiceResult:
     sent = world.take_census("rest", since_ms)
     since_ms = world.now_ms
     world.publishing = True
-    killed: list[ServiceNode] = []
+    killed: list[NodeProcess] = []
     if plan.failures:
         world.wait(lambda: 2 * account.acknowledged >= account.published, SETTLE_MS_MAX)
         killed = [world.random.choice(group) for group in world.groups]
         for node in killed:
-            node.kill()
+            node.switch_off()
     _require(world.wait(lambda: account.is_published, SETTLE_MS_MAX), "not everything could be put")
     world.wait(lambda: account.is_over, LAG_MS_MAX)
     sent += world.take_census("load", since_ms)
     world.pass_ms(LATE_MS)
     for node in killed:
-        node.start()
+        node.switch_on()
     world.wait(lambda: all(state.agreeing == state.replicas for state in states(world)), SETTLE_MS_MAX)
     return ServiceResult(account, len(killed), tuple(sent), tuple(states(world)), world.now_ms, world.events)
 
@@ -328,7 +346,7 @@ def states(world: ServiceWorld) -> list[GroupState]:
     return [_state(group, world.account.load) for group in world.groups]
 
 
-def _state(group: Sequence[ServiceNode], load: ServiceLoad) -> GroupState:
+def _state(group: Sequence[NodeProcess], load: ServiceLoad) -> GroupState:
     engines = [node.engine for node in group if node.engine is not None]
     best = max(engines, key=lambda engine: engine.log.replica.applied)
     same = [engine for engine in engines if _held(engine) == _held(best)]
@@ -337,7 +355,7 @@ def _state(group: Sequence[ServiceNode], load: ServiceLoad) -> GroupState:
     return GroupState(group[0].identity.group.hex(), len(group), len(same), best.log.replica.applied, owned)
 
 
-def _held(engine: RingEngine) -> object:
+def _held(engine: AnyEngine) -> object:
     """What replicas have to have in common."""
     state = engine.log.replica.state
     assert isinstance(state, BrokerState)

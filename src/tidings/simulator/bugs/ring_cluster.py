@@ -1,0 +1,143 @@
+"""Planted bugs of a ring of groups: who owns what, what is handed over, and by which ways requests go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from tidings.node.ring import engine as engine_module
+from tidings.node.ring.engine import RingMember
+from tidings.node.ring.leading import Leading
+from tidings.protocols.broker.broker import Adopting
+from tidings.protocols.broker.commands import Adopt
+from tidings.protocols.effects import Effect, Persist
+from tidings.protocols.events import Received
+from tidings.protocols.ring import transfer
+from tidings.protocols.ring.arcs import WHOLE, owns, point_of
+from tidings.protocols.ring.commands import Claim, Drop
+from tidings.protocols.ring.facts import Known
+from tidings.protocols.ring.gift import Gift
+from tidings.protocols.ring.giving import Giver
+from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.ownership import Ownership
+from tidings.simulator.bugs.cluster import CURRENT
+from tidings.simulator.bugs.planting import mutant, patched
+from tidings.simulator.checkers.ring_cluster import NothingLeftBehind, OneOwner
+from tidings.simulator.checkers.rules import FENCED, ONCE, PROGRESS, TWICE
+
+ONE_OWNER = OneOwner.RULE
+BEHIND = NothingLeftBehind.RULE
+
+_mutant = partial(mutant, world="ring-cluster")
+
+# Who owns what.
+
+
+@_mutant("everybody-founds", "a group that joins claims the circle for itself", ONE_OWNER)
+def _everybody_founds() -> Iterator[None]:
+    def planted(self: Leading, now_ms: int) -> Iterator[Effect]:
+        yield Persist(Claim((WHOLE,)))
+
+    with patched(Leading, "_claim", lambda _: planted):
+        yield
+
+
+@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER, first_seed=20)
+def _accept_after_give() -> Iterator[None]:
+    def make(owns_topic: Any) -> Any:
+        def planted(self: Ownership, name: str) -> bool:
+            given = self.giving is not None and owns(self.giving.arcs, point_of(name))
+            return given or bool(owns_topic(self, name))
+
+        return planted
+
+    with patched(Ownership, "owns_topic", make):
+        yield
+
+
+@_mutant("drop-untaken", "a giver forgets what it has given before the taker has it", ONE_OWNER)
+def _drop_untaken() -> Iterator[None]:
+    def make(tick: Any) -> Any:
+        def planted(self: Giver, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
+            effects: list[Effect] = tick(self, now_ms, ring, card)
+            return [*effects, Persist(Drop(ring.giving.number))] if ring.giving is not None else effects
+
+        return planted
+
+    with patched(Giver, "tick", make):
+        yield
+
+
+# What is handed over.
+
+
+@_mutant("take-without-last-facts", "the facts of the last topic of a gift are left out", BEHIND)
+def _take_without_last_facts() -> Iterator[None]:
+    with patched(Gift, "topics_from", lambda topics_from: lambda self, name: topics_from(self, name)[:-1]):
+        yield
+
+
+@_mutant("tracks-stay", "what publishers have put is not handed over with a topic", BEHIND)
+def _tracks_stay() -> Iterator[None]:
+    with patched(Gift, "_runs", lambda _: lambda *_: iter(())):
+        yield
+
+
+@_mutant("homes-stay", "the epochs of clients are not handed over with their homes", BEHIND)
+def _homes_stay() -> Iterator[None]:
+    with patched(Gift, "facts_of_client", lambda _: lambda *_: iter(())):
+        yield
+
+
+# Who may do what.
+
+
+@_mutant(
+    "adopt-older",
+    "an owner takes any epoch that a request names, also an older one",
+    FENCED,
+    TWICE,
+    ONCE,
+    first_seed=12,
+)
+def _adopt_older() -> Iterator[None]:
+    def make_adopt(adopt: Any) -> Any:
+        def planted(machine: Any, ring: Any, known: Known) -> Any:
+            client = adopt(machine, ring, known)
+            client.epoch = known.epoch
+            return client
+
+        return planted
+
+    def make_admit(admit: Any) -> Any:
+        def planted(self: RingMember, received: Received) -> None:
+            message: Any = received.message
+            client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
+            known = self.group.state.machine.clients.get(client) if isinstance(client, str) else None
+            if known is None or epoch is None or self.ownership is None or self.ownership.owns_home(known.name):
+                admit(self, received)
+            elif known.epoch == epoch:
+                self.group.take(received)
+            else:
+                self.engine.run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
+
+        return planted
+
+    with patched(transfer, "_adopt", make_adopt), patched(RingMember, "_admit", make_admit):
+        yield
+
+
+# The ways of requests.
+
+
+@_mutant(
+    "answer-for-the-rest",
+    "a group answers for all of it what it owns only in part",
+    CURRENT,
+    PROGRESS,
+    ONCE,
+)
+def _answer_for_the_rest() -> Iterator[None]:
+    with patched(engine_module, "without", lambda _: lambda *_: ()):
+        yield

@@ -1,0 +1,1 @@
+"""What has to hold: the ledger, the checkers, and who shows them what happens."""

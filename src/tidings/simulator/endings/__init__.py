@@ -1,0 +1,1 @@
+"""What happens to files when all clients have come to their end."""
