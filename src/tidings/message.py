@@ -330,7 +330,7 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """What a group looks like from outside; `lag` is what nobody has settled yet."""
+    """What a group looks like from outside; `lag` is what nobody has acked yet."""
 
     name: str
     topic: str

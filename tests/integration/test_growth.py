@@ -75,7 +75,7 @@ def ring_of(node: Node) -> Ring | None:
 def is_ring_of(node: Node, groups: int) -> bool:
     """Whether a node knows a ring of so many groups, each of which owns a part of it."""
     ring = ring_of(node)
-    return ring is not None and sum(bool(group.arcs) for group in ring.groups) == groups
+    return ring is not None and sum(bool(group.ranges) for group in ring.groups) == groups
 
 
 def grow(house: House, load: GrowthLoad, between: int) -> None:

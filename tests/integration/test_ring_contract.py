@@ -10,7 +10,7 @@ import pytest
 import tidings
 from tests.integration.ring_house import RingHouse
 from tests.integration.test_contract import drain
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 from tidings.ring.survey import RingView
 
 
@@ -24,7 +24,7 @@ def ring(tmp_path: Path) -> Iterator[RingHouse]:
 
 
 def owner_of(view: RingView, topic: str) -> str:
-    (owner,) = [group.group for group in view.groups if any(point_of(topic) in arc for arc in group.arcs)]
+    (owner,) = [group.group for group in view.groups if any(point_of(topic) in key_range for key_range in group.ranges)]
     return owner
 
 

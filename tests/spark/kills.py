@@ -165,7 +165,7 @@ class Flow:
         paths = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         self.environment = os.environ | paths if cluster is None else cluster.environment()
         self._cluster = cluster
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._broker = BrokerProcess(folder / "data").start()
         self._bus = tidings.connect(self._broker.address, "judge", retries=40)
         self.roads = [make(self._bus, self._broker.address, self) for make in roads]
@@ -184,7 +184,7 @@ class Flow:
         for _ in range(rounds):
             if not victims:
                 victims = ["driver", "broker", "Python worker", *(["executor"] if self._cluster else [])]
-                self._chance.shuffle(victims)
+                self._rng.shuffle(victims)
             self._round(victims.pop())
         for road in self.roads:
             road.check()
@@ -203,10 +203,10 @@ class Flow:
 
     def _round(self, victim: str) -> None:
         start, end = self._done, self._done + self.messages
-        road = self._chance.choice(self.roads)
+        road = self._rng.choice(self.roads)
         with publishing(self.address, start, end):
-            self._wait(road, start + round(self.messages * self._chance.uniform(0.1, 0.5)))
-            time.sleep(self._chance.uniform(0, MOMENT_S))
+            self._wait(road, start + round(self.messages * self._rng.uniform(0.1, 0.5)))
+            time.sleep(self._rng.uniform(0, MOMENT_S))
             assert road.arrived() < end, "everything had arrived before the kill: send more"
             self.killed.append(self._kill(victim, road))
         for each in self.roads:
@@ -228,7 +228,7 @@ class Flow:
         while not (found := self._workers(victim, road)):
             assert time.monotonic() < deadline, f"there is no {victim} to kill"
             time.sleep(0.05)
-        os.kill(self._chance.choice(found), signal.SIGKILL)
+        os.kill(self._rng.choice(found), signal.SIGKILL)
         return f"a {victim}"
 
     def _workers(self, victim: str, road: Road) -> list[int]:

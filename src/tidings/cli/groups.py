@@ -16,7 +16,7 @@ from tidings.message import GroupInfo, MemberInfo
 
 HELP = """\
 Lists the groups of a bus with their members: how many lanes each works on, what it has in flight, what waits for it.
-The lag of a group is what nobody has settled yet.
+The lag of a group is what nobody has acked yet.
 """
 
 EXAMPLES = """\

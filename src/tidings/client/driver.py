@@ -94,7 +94,7 @@ class Driver:
             self._turn.notify_all()
         self._at_rest = self._driving = False
 
-    def settle(self, change: Callable[[], None]) -> None:
+    def apply_change(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
         if self.inherited or self.broken_off:
             return

@@ -109,7 +109,7 @@ class Experiment(msgspec.Struct, frozen=True):
     points: Callable[[Choice], Sequence[Point]]
     questions: tuple[Question, ...]
     figures: tuple[Figure, ...]
-    elsewhere: str
+    other_results: str
     """What the document or the papers report: a paragraph of the report."""
     broken: str | None = None
     """A question whose answer should be empty: `what` and `text` of each run that broke a rule."""

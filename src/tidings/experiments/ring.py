@@ -135,7 +135,7 @@ TOPICS = Experiment(
             is_log_x=True,
         ),
     ),
-    elsewhere=(
+    other_results=(
         "The document (section 7.2.4, figure 6) has 30 topics on 10, 20 and 30 nodes: the expected 3, 1.5 and 1 "
         "topics, nodes that own none, and nodes that own more than expected; the numbers are in a picture. Chord's "
         "paper finds the same spread, and the same cure (on load balance)."
@@ -220,7 +220,7 @@ LOOKUPS_EXPERIMENT = Experiment(
             by="nodes",
         ),
     ),
-    elsewhere="Stoica et al. (2001), section 6.3: the mean path length of a lookup is about half of log2 n.",
+    other_results="Stoica et al. (2001), section 6.3: the mean path length of a lookup is about half of log2 n.",
     broken="select nodes || ' nodes, seed ' || seed as what, 'the answer for ' || key || ' is wrong' as text "
     "from {lookups} where not is_right order by point",
 )

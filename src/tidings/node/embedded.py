@@ -104,7 +104,7 @@ class EmbeddedNode:
     def close(self) -> None:
         try:
             if self._failed is None:
-                self._engine.journal.settle()
+                self._engine.journal.sync_mark()
         finally:
             self._disk.close()
 

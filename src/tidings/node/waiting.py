@@ -80,11 +80,11 @@ class WaitingAnswers:
         if held is not None:
             self._engine.run(held.effects)
 
-    def on_refused(self, token: int, elsewhere: Callable[[int], messages.Elsewhere]) -> None:
+    def on_refused(self, token: int, not_leader: Callable[[int], messages.NotLeader]) -> None:
         """We may not have led any more."""
         held = self._unconfirmed.pop(token, None)
         if held is not None:
-            self._engine.reply(held.request.peer, elsewhere(held.request.message.request))
+            self._engine.reply(held.request.peer, not_leader(held.request.message.request))
 
     def on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
         """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
@@ -122,10 +122,10 @@ class WaitingAnswers:
         for each in late:
             self._engine.withhold(each.effect, each.damage, say_damaged(each.damage))
 
-    def turn_away(self, elsewhere: Callable[[int], messages.Elsewhere]) -> None:
+    def turn_away(self, not_leader: Callable[[int], messages.NotLeader]) -> None:
         """We lead no longer: nothing of it is let out here."""
         for token in list(self._unconfirmed):
-            self.on_refused(token, elsewhere)
+            self.on_refused(token, not_leader)
         self._mending.clear()
 
 

@@ -126,7 +126,7 @@ class Lake:
         return self.folder / CHECKPOINTS / query
 
     def app(self, query: str) -> str:
-        """The name under which a query commits: a checkpoint that begins anew is another application to Delta."""
+        """The name under which a query commits: a checkpoint that begins again is another application to Delta."""
         metadata = json.loads((self.checkpoint(query) / "metadata").read_text())
         return f"{query}/{metadata['id']}"
 

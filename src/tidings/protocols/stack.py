@@ -95,7 +95,7 @@ class Send(Effect, frozen=True):
 
 
 class SetTimer(Effect, frozen=True):
-    """Fire once, in `delay_ms`; an equal timer that is still set is set anew."""
+    """Fire once, in `delay_ms`; an equal timer that is still set is set again."""
 
     timer: Timer
     delay_ms: int
@@ -267,7 +267,7 @@ class Stack:
             effects = self.layers[place].handle(Received(now_ms, peer, message))
         if not effects or _INSIDE.isdisjoint(map(type, effects)):
             return effects
-        return self._settle(now_ms, effects)
+        return self._carry_out(now_ms, effects)
 
     def fire(self, now_ms: int, timer: Timer) -> list[Effect]:
         """Does what `handle` does with `TimerFired`; a table needs no event to be made for it."""
@@ -278,9 +278,9 @@ class Stack:
             effects = self.layers[place].handle(TimerFired(now_ms, timer))
         if not effects or _INSIDE.isdisjoint(map(type, effects)):
             return effects
-        return self._settle(now_ms, effects)
+        return self._carry_out(now_ms, effects)
 
-    def _settle(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
+    def _carry_out(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
         """Carries effects, unless all are for the runtime; so is a notification that no layer listens to."""
         for effect in effects:
             kind = type(effect)

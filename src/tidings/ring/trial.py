@@ -314,7 +314,7 @@ class Trial:
                     raise Unavailable(f"The nodes of the group {name} have ended: {_last_line(first.log)}")
             view = self.view()
             groups = [self.group_view(name, view) for name in names]
-            return all(each is not None and each.leader and each.arcs for each in groups) and view.covered
+            return all(each is not None and each.leader and each.ranges for each in groups) and view.covered
 
         self._wait(is_owning, f"the groups {', '.join(names)} to own something", MOVE_SECONDS_MAX)
 

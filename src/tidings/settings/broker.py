@@ -51,13 +51,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     redelivery_ms: int = 30_000
     """What a member does not answer for this long is sent again; after the third time the others get its work."""
     slow_ack_ms: int = 5_000
-    """A settlement later than this after the one before is slow; after three in a minute others get what waits."""
+    """An ack later than this after the one before is slow; after three in a minute others get what waits."""
     deliveries_max: int = 10
-    """A message of a group that was given out so often without being settled goes to the dead-letter topic."""
+    """A message of a group that was given out so often without being acked goes to the dead-letter topic."""
     dead_letter: str | None = None
     """The topic for such messages; None gives them out for ever."""
     collect_after_ms: int = 7 * 24 * 3600 * 1000
-    """Groups without members and unused topics are forgotten after this long; nothing unsettled ever is."""
+    """Groups without members and unused topics are forgotten after this long; nothing unacked ever is."""
     credit_messages_max: int = 1_000_000
     credit_bytes_max: int = 64 * MIB
     read_bytes_max: int = 4 * MIB

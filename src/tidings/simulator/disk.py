@@ -133,7 +133,7 @@ class SimulatedDisk:
         self._files_synced: dict[str, _File] = {}
         self._durable: dict[str, int] = {}
         """The durable mark: so much of a file has been synced."""
-        self._durable_settled: dict[str, int] = {}
+        self._durable_acked: dict[str, int] = {}
         """The mark as a power cut may leave it at the earliest."""
         self._fail_next_sync = False
         self.home = SimulatedFolder(count(1))
@@ -174,16 +174,16 @@ class SimulatedDisk:
     def durable_size(self, name: str) -> int:
         return self._durable.get(name, 0)
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         self._step("sync", "durable")
-        self._durable_settled = self._durable
+        self._durable_acked = self._durable
 
     def restock(self) -> None:
         pass
 
     def _lower_mark(self, name: str, size: int) -> None:
-        if self._durable.get(name, 0) > size or self._durable_settled.get(name, 0) > size:
-            self._durable = self._durable_settled = {}
+        if self._durable.get(name, 0) > size or self._durable_acked.get(name, 0) > size:
+            self._durable = self._durable_acked = {}
 
     def seal(self, name: str) -> None:
         if self._files[name].grows:
@@ -227,7 +227,7 @@ class SimulatedDisk:
     def map(self, name: str) -> memoryview:
         return self._files[name].map()
 
-    def whereabouts(self, name: str) -> None:
+    def file_location(self, name: str) -> None:
         return None
 
     def tend(self) -> None:
@@ -256,7 +256,7 @@ class SimulatedDisk:
             torn.append(file)
         self._files = survivors
         self._files_synced = dict(survivors)
-        self._durable = self._durable_settled = random.choice((self._durable, self._durable_settled))
+        self._durable = self._durable_acked = random.choice((self._durable, self._durable_acked))
         self._fail_next_sync = False
 
     def _keep_renamed(self, survivors: dict[str, _File], random: Random) -> None:
@@ -284,7 +284,7 @@ class SimulatedDisk:
         """The same as an image of the whole volume would have it, in which every file is the one that it was."""
         copy = SimulatedDisk(self._random, salt=self.salt)
         copy.home = self.home.imaged()
-        copy._durable = copy._durable_settled = dict(self._durable)
+        copy._durable = copy._durable_acked = dict(self._durable)
         for name, file in self._files.items():
             copy._files[name] = twin = _File()
             twin.content, twin.grows = bytearray(file.content), file.grows

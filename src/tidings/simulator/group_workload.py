@@ -18,7 +18,7 @@ from tidings.simulator.client import Client
 from tidings.simulator.faults import ClientEnd, FaultPlan, Pause, draw_faults
 from tidings.simulator.group_checkers import GroupWatch
 from tidings.simulator.group_members import Habits, Working, batching, handling, looping, membership, one_by_one
-from tidings.simulator.hands import TOPIC
+from tidings.simulator.in_flight import TOPIC
 from tidings.simulator.publishers import Item, Script, careless, keyed, resuming
 from tidings.simulator.workload import draw_client, draw_journal
 from tidings.simulator.world import World
@@ -45,7 +45,7 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
         deliveries_max=4,
     )
     lanes = LaneSettings(
-        parcel_messages_max=random.choice((2, 1_000)),
+        batch_messages_max=random.choice((2, 1_000)),
         redelivery_ms=random.choice((300, 1_000, 30_000)),
         slow_ack_ms=random.choice((50, 5_000)),
         attempts_max=4 if dead_letter is not None else None,
@@ -99,7 +99,7 @@ def _add_publisher(world: World, random: Random, name: str, lane_kind: LaneKind)
         pace_ms=random.choice((5, 100, 300)),
         padding_max=random.choice((10, 200)),
     )
-    lanes = cast_watch(world).hands.lanes
+    lanes = cast_watch(world).in_flight.lanes
     for _, item in items:
         if random.random() < 0.8:
             key = b"%d" % random.randrange(LANES_COUNT)

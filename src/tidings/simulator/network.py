@@ -1,7 +1,7 @@
 """The network between the clients and the broker: it delays, loses, repeats, reorders and is cut.
 
 Everything that travels is bytes, as on the wire. A connection has a number, which is what the broker knows of
-its client; a connection that is made anew gets a new one, and what was on its way to the client over the old
+its client; a connection that is made again gets a new one, and what was on its way to the client over the old
 one is lost. Frames that the broker is to get may still arrive then: they had left.
 
 Answers and deliveries are also repeated. A request is not: no connection makes copies of what it carries. It

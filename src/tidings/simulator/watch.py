@@ -131,7 +131,7 @@ class Watch:
             checker.on_taken(process, message)
 
     def on_confirmed(self, process: ClientProcess, message: Message) -> None:
-        self._world.note(process.label, f"knows that {name_of(message.value)} is settled")
+        self._world.note(process.label, f"knows that {name_of(message.value)} is acked")
         for checker in self.checkers:
             checker.on_confirmed(process, message)
 

@@ -72,7 +72,7 @@ class Server:
             self._keeper.restock()
         self._follower.stop()
         self._send_replies()
-        self._keeper.settle()
+        self._keeper.sync_mark()
         router.close(LINGER_MS)
 
     def _on_call(self, peer: Peer, frames: list[Frame]) -> None:

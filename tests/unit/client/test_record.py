@@ -139,7 +139,7 @@ def test_every_way_to_take_a_message_is_recorded(tmp_path: Path, folder: Path) -
                 bus.stop()
 
         bus.run()
-        assert seen == [7, 8, 9], "the message in hand when the loop ended comes again"
+        assert seen == [7, 8, 9], "the message in flight when the loop ended comes again"
         assert sum(len(each) for each in bus.subscribe("news").batches(timeout=0)) == 10
     assert net(folder) == list(range(20))
     [begun, ended] = entries(folder, STANDS)

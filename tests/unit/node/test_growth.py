@@ -23,7 +23,7 @@ from tidings.protocols.multipaxos.messages import FetchCopy, Offer
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.wire import codec
-from tidings.wire.replication import MATE_NAME, Mate, decode_message, encode_message
+from tidings.wire.replication import REPLICA_PEER_NAME, ReplicaPeer, decode_message, encode_message
 
 JOURNAL = JournalSettings(segment_records_max=10, recent_bytes_max=1)
 FIRST = Member(1, address_of(1), b"disk 1")
@@ -175,7 +175,7 @@ def test_who_asks_to_join_is_answered_and_may_be_added() -> None:
     assert f"start it with `tidings serve --data DIR --bind {address_of(2)} --into {FIRST.address}`" in failed.text
     desk.say(meet(2), peer="mate")
     [(to, frames)] = desk.engine.outgoing
-    assert to == Mate(address_of(2)) and decode_message(frames).message == Known((FIRST.address,))
+    assert to == ReplicaPeer(address_of(2)) and decode_message(frames).message == Known((FIRST.address,))
     desk.engine.outgoing.clear()
     desk.hello("ann")
     assert not desk.engine.outgrown
@@ -218,7 +218,7 @@ def test_with_keys_only_members_join_and_only_administrators_add_them() -> None:
     desk = growing()
     desk.say(meet(2), peer="mate", user="ann")
     assert not desk.engine.outgoing
-    desk.say(meet(2), peer="mate", user=MATE_NAME)
+    desk.say(meet(2), peer="mate", user=REPLICA_PEER_NAME)
     desk.engine.outgoing.clear()
     assert "may not take members into this group" in desk.ask(operators.AddMember(1, address_of(2)), user="ann").text
     assert not desk.engine.outgrown

@@ -99,7 +99,7 @@ def test_each_subscriber_gets_each_message_once(host: Host) -> None:
     with Driver([node.address for node in nodes]) as driver:
         for node in driver.callers:
             driver.subscribe(node, "news")
-        driver.settle()
+        driver.wait_until_ready()
         for _ in range(5):
             for node in driver.callers:
                 driver.publish(node, "news")

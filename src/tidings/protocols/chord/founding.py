@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidings.protocols.chord.identifiers import identifier
-from tidings.protocols.chord.messages import NeighboursChanged, Settle
+from tidings.protocols.chord.messages import NeighboursChanged, TakePlace
 from tidings.protocols.stack import (
     Ask,
     CancelTimer,
@@ -68,16 +68,16 @@ class AttendDue(Timer, frozen=True):
     pass
 
 
-def founding_links(node: NodeId, members: Iterable[NodeId], successors_max: int) -> Settle:
+def founding_links(node: NodeId, members: Iterable[NodeId], successors_max: int) -> TakePlace:
     """The neighbours of one of the founding members.
 
     >>> founding_links("a", ["a", "b", "c"], 8)
-    Settle(predecessor='b', successors=('c', 'b'))
+    TakePlace(predecessor='b', successors=('c', 'b'))
     """
     ring = sorted(members, key=identifier)
     index, count = ring.index(node), len(ring)
     length = min(successors_max, count - 1)
-    return Settle(ring[index - 1], tuple(ring[(index + step) % count] for step in range(1, length + 1)))
+    return TakePlace(ring[index - 1], tuple(ring[(index + step) % count] for step in range(1, length + 1)))
 
 
 class Founding:
@@ -136,8 +136,8 @@ class Founding:
         members = tuple(dict.fromkeys(members))
         if self.in_ring or self._node not in members or not 2 <= len(members) <= FOUNDERS_MAX:
             return []
-        settle = founding_links(self._node, members, self._successors_max)
-        return [Ask(settle), Notify(Founded(members))]
+        take_place = founding_links(self._node, members, self._successors_max)
+        return [Ask(take_place), Notify(Founded(members))]
 
     def _on_neighbours(self, successors: tuple[NodeId, ...]) -> list[Effect]:
         """In the ring for the first time: from now on Chord alone takes care of the place."""

@@ -16,7 +16,7 @@ ring that is cut in two for longer than `query_tries` questions becomes two ring
 somebody above who still knows the other half names it (`consider`).
 
 Differs from the paper: a list from which a dead node was taken is shorter for a while, where the paper fills it up with
-a made-up identifier; and a list is cut where it would run past this node or backwards, because answers are old
+a simulated identifier; and a list is cut where it would run past this node or backwards, because answers are old
 by the time they arrive. And whoever has a short list and gives it to a joiner puts itself at its end.
 """
 
@@ -114,7 +114,7 @@ class Ring:
 
     # Joining.
 
-    def settle(self, links: Links) -> None:
+    def take_place(self, links: Links) -> None:
         """Begins as a member that knows its neighbours."""
         self.predecessor, self.predecessor_is_dead = links.predecessor, False
         self.successors = self._ordered(links.successors)
@@ -126,7 +126,7 @@ class Ring:
         successors = self._ordered(place.successors)
         if self.is_member or not successors or not between(identifier(peer), self.own, identifier(successors[0])):
             return []
-        self.settle(Links(peer, successors))
+        self.take_place(Links(peer, successors))
         return self.stabilise()
 
     def place_for(self, joiner: NodeId) -> list[Effect]:

@@ -40,7 +40,7 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
 10. *Progress.* While a majority of voters and the network between them work for long enough, some node leads, and what
     is proposed is decided. Timers see to that, and nothing else depends on them.
 11. *Old voters may go* once a majority of the new ones has on disk that their membership is in force, which the leader
-    tells (`MembershipSettled`). Until then what the old ones have decided may be forgotten by everybody else.
+    tells (`MembershipConfirmed`). Until then what the old ones have decided may be forgotten by everybody else.
 
 Where the document's pseudo-code is unsafe
 ------------------------------------------

@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from tidings.errors import StorageDamaged
 from tidings.protocols.multipaxos.claims import NOTHING, Claim, Extent, Memory
 from tidings.protocols.multipaxos.log import Log
-from tidings.protocols.multipaxos.messages import Accept, Canvass, Persist, Prepare, Recall, Received, Remembered, Send
+from tidings.protocols.multipaxos.messages import Accept, Persist, Prepare, PreVote, Recall, Received, Remembered, Send
 from tidings.protocols.multipaxos.records import Installed, Known, Lost, Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot
 from tidings.protocols.stack import Effect
@@ -113,7 +113,7 @@ class Witness:
             return False, [Send((node,), Remembered(claim.life, self._remembered(node, claim)))]
         if claim.to not in (0, self._life):
             return False, [Send((node,), Recall())]
-        return not (self._unanswered and isinstance(message, Canvass | Prepare | Accept)), []
+        return not (self._unanswered and isinstance(message, PreVote | Prepare | Accept)), []
 
     def _is_member(self, node: int) -> bool:
         return any(node in term.membership.nodes for term in self._log.history.terms)

@@ -2,9 +2,9 @@
 
 Between two processes messages stay in order, as on TCP, however long each of them takes. A connection ends with
 either process, and when a fault breaks it; what is under way on it is lost then. (What a process sent just before it
-died may still arrive.) Nodes have a connection to each other node and drop what they cannot send, as `transport.mates`
-does. A client has one connection, to the node that its session has chosen; when that breaks below its eyes it is made
-again, and the node knows it under a new number.
+died may still arrive.) Nodes have a connection to each other node and drop what they cannot send, as
+`transport.replica_peers` does. A client has one connection, to the node that its session has chosen; when that breaks
+below its eyes it is made again, and the node knows it under a new number.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tidings.node.replicated import BrokerState
 from tidings.node.state import State
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.messages import Elsewhere
+from tidings.protocols.broker.messages import NotLeader
 from tidings.protocols.multipaxos.joining import JoiningMessage
 from tidings.simulator.disk import PowerCut
 from tidings.simulator.faults import End
@@ -188,7 +188,7 @@ class NodeProcess(DiskProcess):
     def _hear(self, newcomer: Newcomer, peer: object, frames: Sequence[Frame]) -> None:
         if frames[0] != MARK:
             if isinstance(peer, int):  # A client; whoever else speaks of other things waits for no answer.
-                answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
+                answer = NotLeader(guess_request(frames[0]), "", newcomer.contacts)
                 self._world.carry(self, peer, [encode(answer)])
             return
         try:

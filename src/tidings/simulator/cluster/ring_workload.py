@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from tidings.protocols.ring.arcs import tag_of
+from tidings.protocols.ring.key_ranges import tag_of
 from tidings.simulator.client import Client, MemoryInbox, Role
 from tidings.simulator.cluster.faults import draw_plan, with_losses
 from tidings.simulator.cluster.ring_world import Joining, Leaving, RingPlan, RingWorld

@@ -18,7 +18,7 @@ from tidings.simulator.cluster.node import Carry, NodeProcess
 from tidings.simulator.cluster.ring_watch import RingWatch
 from tidings.simulator.cluster.world import ClusterWorld
 from tidings.simulator.planting import PROGRESS
-from tidings.simulator.populated import SETTLING_MS
+from tidings.simulator.populated import QUIET_MS
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 from tidings.wire.ring import Node
@@ -81,7 +81,7 @@ class Operator:
             world.after(1, lambda node=node: node.receive(self._desk, frames))  # type: ignore[misc]
 
     def on_answer(self, node: NodeProcess, answer: object) -> None:
-        if not isinstance(answer, messages.Elsewhere):
+        if not isinstance(answer, messages.NotLeader):
             self._world.note("operator", f"hears from {node.name}: {answer}")
         if isinstance(answer, operators.RingLeft) and not self.done:
             self.done = True
@@ -136,7 +136,7 @@ class RingWorld(ClusterWorld):
         """
         for group, contacts in self._contacts.items():
             ring = ring_of(self.watch.ring.of[group].reference) if group in self.watch.ring.of else None
-            has_come = ring is not None and (ring.arcs or ring.taken)
+            has_come = ring is not None and (ring.ranges or ring.taken_over)
             if contacts and not has_come and all(self.by_address[each].group in self._leavers for each in contacts):
                 return True
         return False
@@ -185,39 +185,39 @@ class RingWorld(ClusterWorld):
             node.start()
 
     @property
-    def settled(self) -> bool:
+    def is_quiet(self) -> bool:
         """Also what waited at a door until its owner was known has arrived, and has had time to be dealt with."""
-        if not super().settled:
+        if not super().is_quiet:
             return False
-        if self.unsettled() or self._somebody_waits():
+        if self.unfinished() or self._somebody_waits():
             self._waited_ms = self.now_ms
-        return self.now_ms - self._waited_ms > SETTLING_MS
+        return self.now_ms - self._waited_ms > QUIET_MS
 
     def _somebody_waits(self) -> bool:
-        fronts = (node.engine.ring.front for node in self.nodes if node.engine is not None)
-        return any(visitor.held for front in fronts for visitor in front.visitors)
+        proxies = (node.engine.ring.proxy for node in self.nodes if node.engine is not None)
+        return any(connection.held for proxy in proxies for connection in proxy.connections)
 
-    def unsettled(self) -> str:
+    def unfinished(self) -> str:
         """What still moves, or is not where it should be; "" when the ring is at rest."""
         for joining in self.ring_plan.joins:
             group = joining.group
             ring = ring_of(self.watch.ring.of[group].reference) if group in self.watch.ring.of else None
             if ring is None:
                 return f"{group} has not come"
-            if ring.giving is not None or ring.taking is not None:
-                return f"{group} gives {ring.giving} and takes {ring.taking}"
-            if bool(ring.arcs) == (group in self._leavers):
-                return f"{group} owns {ring.arcs}"
+            if ring.handing_off is not None or ring.taking_over is not None:
+                return f"{group} gives {ring.handing_off} and takes {ring.taking_over}"
+            if bool(ring.ranges) == (group in self._leavers):
+                return f"{group} owns {ring.ranges}"
         if not all(operator.done for operator in self._operators):
             return "an operator waits"
         return "" if self.watch.owners.is_whole() else "some points have no owner"
 
     def _all_done(self) -> bool:
-        return super()._all_done() and not self.unsettled()
+        return super()._all_done() and not self.unfinished()
 
     def _all_the_same(self) -> bool:
-        return super()._all_the_same() and not self.unsettled()
+        return super()._all_the_same() and not self.unfinished()
 
     def _check_done(self) -> None:
-        if what := self.unsettled():
+        if what := self.unfinished():
             self.watch.violate(PROGRESS, f"the ring did not come to rest: {what}")

@@ -26,7 +26,7 @@ from tidings.simulator.cluster.watch import ClusterWatch
 from tidings.simulator.paxos.faults import NodeEnd, Outage
 from tidings.simulator.planting import PROGRESS
 from tidings.simulator.populated import PopulatedWorld
-from tidings.wire.replication import Mate
+from tidings.wire.replication import ReplicaPeer
 
 PATIENCE_MS = 60_000
 """How long everything may take to come to its end once nothing goes wrong any more."""
@@ -65,7 +65,7 @@ class ClusterWorld(PopulatedWorld):
         self.watch: ClusterWatch = make_watch(self, broker)
         self.network = ClusterNetwork(self)
         self.make_engine = make_engine if make_engine is not None else self._make_member
-        self._carries: dict[type, Carry] = {Mate: self._carry_to_node, **(carries or {})}
+        self._carries: dict[type, Carry] = {ReplicaPeer: self._carry_to_node, **(carries or {})}
         self.groups: dict[str, list[NodeProcess]] = {}
         self.by_address: dict[str, NodeProcess] = {}
 
@@ -112,7 +112,7 @@ class ClusterWorld(PopulatedWorld):
         else:
             self._carries[type(peer)](node, peer, frames)
 
-    def _carry_to_node(self, node: NodeProcess, peer: Mate, frames: Frames) -> None:
+    def _carry_to_node(self, node: NodeProcess, peer: ReplicaPeer, frames: Frames) -> None:
         self.network.send_to_node(node, peer.address, frames)
 
     @property
@@ -263,7 +263,7 @@ class ClusterWorld(PopulatedWorld):
         if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
         leaders = [node.engine.log for node in nodes if node.engine is not None and node.engine.log.serving]
-        return any(leader.changes.is_settled and sorted(leader.voters) == numbers for leader in leaders)
+        return any(leader.changes.is_confirmed and sorted(leader.voters) == numbers for leader in leaders)
 
     def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")

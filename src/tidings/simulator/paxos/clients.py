@@ -17,7 +17,7 @@ READ_SHARE = 0.3
 
 
 class Client:
-    """One client, with so many things to do; once nothing goes wrong any more it ends with the one in hand."""
+    """One client, with so many things to do; once nothing goes wrong any more it ends with the one in flight."""
 
     def __init__(
         self, world: PaxosWorld, name: str, count: int, pause_ms_max: int, read_share: float = READ_SHARE
@@ -62,7 +62,7 @@ class Client:
             self._target = None
             self._try()
 
-    def on_turned_away(self, sequence: int, leader: int | None) -> None:
+    def on_rejected(self, sequence: int, leader: int | None) -> None:
         if self._command is not None and self._command.sequence == sequence:
             self._redirect(leader)
 

@@ -14,8 +14,8 @@ import msgspec
 
 from tidings.node.bodies import Kept
 from tidings.node.exchange import INCOMING_SUFFIX, LIST_NAME, Exchange
-from tidings.node.head import Head
 from tidings.node.replica import ReplicaEngine
+from tidings.node.snapshot_header import SnapshotHeader
 from tidings.protocols.multipaxos.acceptor import Acceptor
 from tidings.protocols.multipaxos.leader import Leader, Proposal
 from tidings.protocols.multipaxos.log import Log
@@ -319,7 +319,7 @@ def _two_changes_at_once() -> Iterator[None]:
 @_mutant(
     "settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=308
 )
-def _settled_too_early() -> Iterator[None]:
+def _confirmed_too_early() -> Iterator[None]:
     def planted(self: Leader, term: Term) -> list[int]:
         return list(term.membership.voters) if self._log.decided >= term.first_slot else []
 
@@ -421,7 +421,7 @@ def _exchange_without_accepted() -> Iterator[None]:
 )
 def _exchange_forgets_promise() -> Iterator[None]:
     def make(install: Any) -> Any:
-        def planted(self: Exchange, head: Head) -> None:
+        def planted(self: Exchange, head: SnapshotHeader) -> None:
             install(self, msgspec.structs.replace(head, promised=ZERO))
 
         return planted

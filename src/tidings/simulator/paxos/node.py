@@ -16,14 +16,14 @@ from tidings.protocols.multipaxos.claims import Extent
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
-    MembershipSettled,
+    MembershipConfirmed,
     Piece,
+    ProposalRejected,
     Propose,
     Read,
     ReadReady,
     ReadRefused,
     Received,
-    TurnedAway,
 )
 from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
@@ -442,7 +442,7 @@ class Node(DiskProcess):
                 if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
                     del self.waiting[value.client, value.sequence]
                     self._world.answer_command(self, value, notification.result)
-            case TurnedAway(value, leader):
+            case ProposalRejected(value, leader):
                 if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
                     del self.waiting[value.client, value.sequence]
                     self._world.turn_away(value, leader)
@@ -451,9 +451,9 @@ class Node(DiskProcess):
                 self._world.answer_read(token, False, None)
             case ReadRefused(token, leader):
                 self._world.answer_read(token, True, leader)
-            case MembershipSettled(first_slot, membership):
+            case MembershipConfirmed(first_slot, membership):
                 self._world.note(self.name, repr(notification))
-                self._world.operator.on_settled(first_slot, membership)
+                self._world.operator.on_confirmed(first_slot, membership)
             case StateExchanged(next_slot):
                 self._world.note(self.name, f"takes over the files of another, up to {next_slot}")
                 watch.on_exchanged(self, next_slot)

@@ -264,7 +264,7 @@ class PaxosWorld(Timeline):
 
     def turn_away(self, command: Command, leader: int | None) -> None:
         client = self.clients[command.client]
-        self._reply(lambda: client.on_turned_away(command.sequence, leader))
+        self._reply(lambda: client.on_rejected(command.sequence, leader))
 
     def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
         client = self._readers[token]

@@ -96,7 +96,7 @@ def _join_anywhere() -> Iterator[None]:
     def planted(self: Ring, peer: NodeId, place: Place) -> list[Effect]:
         if self.is_member or not place.successors:
             return []
-        self.settle(Links(peer, tuple(name for name in place.successors if name != self.node)))
+        self.take_place(Links(peer, tuple(name for name in place.successors if name != self.node)))
         return self.stabilise()
 
     def advance(_: Any) -> Any:

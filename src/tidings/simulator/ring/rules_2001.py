@@ -19,7 +19,7 @@ class Ring2001(Ring):
         """join: the successor is known, and nobody else: no predecessor, no list."""
         if self.is_member or not place.successors or place.successors[0] == self.node:
             return []
-        self.settle(Links(peer, place.successors[:1]))
+        self.take_place(Links(peer, place.successors[:1]))
         self.predecessor = None
         return self.stabilise()
 

@@ -24,7 +24,7 @@ from tidings.node.engines import RingEngine
 from tidings.node.identity import Identity
 from tidings.node.replicated import BrokerState
 from tidings.protocols.multipaxos.joining import Member
-from tidings.protocols.ring.arcs import WHOLE, Arc, joined
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, RingSettings
 from tidings.simulator.client import Client, ClientProcess
 from tidings.simulator.overlay.world import without_collection
@@ -147,14 +147,14 @@ class ServiceWorld(PopulatedWorld):
 
     def is_whole(self) -> bool:
         """Whether every group has a leader and owns something, and nothing is without an owner."""
-        arcs: list[Arc] = []
+        ranges: list[KeyRange] = []
         for group in self.groups:
             leader = self.leader_of(group)
             owned = leader.engine.ring.ownership if leader is not None and leader.engine is not None else None
-            if owned is None or not owned.arcs:
+            if owned is None or not owned.ranges:
                 return False
-            arcs += owned.arcs
-        return joined(arcs) == (WHOLE,)
+            ranges += owned.ranges
+        return joined(ranges) == (WHOLE,)
 
     def send_to_node(self, sender: ServiceNode, address: str, frames: list[bytes]) -> None:
         self.census.count(frames)
@@ -343,7 +343,7 @@ def _held(engine: RingEngine) -> object:
     assert isinstance(state, BrokerState)
     ends = {topic: (known.first_offset, known.next_offset) for topic, known in state.machine.topics.items()}
     owned = engine.ring.ownership
-    return engine.log.replica.applied, owned.arcs if owned is not None else None, ends
+    return engine.log.replica.applied, owned.ranges if owned is not None else None, ends
 
 
 def _require(condition: bool, otherwise: str) -> None:

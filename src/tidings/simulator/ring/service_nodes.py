@@ -15,7 +15,7 @@ import msgspec
 from tidings.journal.journal import Journal
 from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
-from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
@@ -24,9 +24,9 @@ from tidings.protocols.ring.messages import (
     FetchBodies,
     Find,
     Interest,
+    NotOwner,
     Relay,
     Shown,
-    Turned,
     Word,
 )
 from tidings.protocols.stack import Message
@@ -34,8 +34,8 @@ from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings, R
 from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.process import START_MS
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK as MATE_MARK
-from tidings.wire.replication import Mate, decode_message
+from tidings.wire.replication import MARK as REPLICA_MARK
+from tidings.wire.replication import ReplicaPeer, decode_message
 from tidings.wire.ring import Node as ToNode
 from tidings.wire.ring import decode_header
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 COMMIT_MS = 1
 
 LAYERS: dict[type, str] = {
-    **dict.fromkeys((Relay, Back, Turned), "relay"),
+    **dict.fromkeys((Relay, Back, NotOwner), "relay"),
     **dict.fromkeys((Shown, Bodies, FetchBodies, Interest), "bodies"),
     **dict.fromkeys((Word, AskWord, Find), "finding"),
 }
 """What messages between the nodes of a ring are for: carrying what clients say and hear, bodies for several readers at
-once, and finding owners. Those between seats are counted by the layers of the overlay.
+once, and finding owners. Those between virtual nodes are counted by the layers of the overlay.
 """
 OVERLAY = ("chord", "scribe", "gossip", "hyparview", "heartbeat", "pubsub")
 
@@ -140,7 +140,7 @@ class ServiceNode:
         outgoing, engine.outgoing = engine.outgoing, []
         for peer, frames in outgoing:
             copied = [bytes(frame) for frame in frames]
-            if isinstance(peer, Mate | ToNode):
+            if isinstance(peer, ReplicaPeer | ToNode):
                 self._world.send_to_node(self, peer.address, copied)
             else:
                 self._world.send_to_client(self, peer, copied)
@@ -160,13 +160,13 @@ class Census:
         self.sizes[kind] += sum(map(len, frames))
 
     def _kind_of(self, frames: Sequence[bytes]) -> tuple[str, str]:
-        if frames[0] == MATE_MARK:
+        if frames[0] == REPLICA_MARK:
             return "paxos", type(decode_message(frames).message).__name__
         message = decode_header(frames).message
         if isinstance(message, Between):
             name = str(msgspec.msgpack.decode(message.message)[0])
             return self._overlay[name], name
-        if isinstance(message, HandoverMessage):
+        if isinstance(message, HandoffMessage):
             return "hand-over", type(message).__name__
         return LAYERS[type(message)], type(message).__name__
 

@@ -12,16 +12,16 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     AnyMessage,
-    Canvass,
     Fetch,
     Persist,
     Prepare,
+    PreVote,
+    PreVoteGranted,
     Promise,
     Recall,
     Received,
     Remembered,
     Send,
-    Support,
 )
 from tidings.protocols.multipaxos.records import Installed, Known, Promised, Record, Stored, Witnessed, decode, encode
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Entry
@@ -36,8 +36,8 @@ EMPTY = Extent(ZERO, 1)
 LITTLE, MUCH = Extent(LOW, 5), Extent(HIGH, 9)
 SETTINGS = ReplicaSettings(witness_ms=100)
 SPEECH = [
-    Canvass(1, 1),
-    Support(1),
+    PreVote(1, 1),
+    PreVoteGranted(1),
     Prepare(HIGH, 1),
     Promise(HIGH, (), 1),
     Accept(HIGH, 1, (), 1, 0),
@@ -208,7 +208,7 @@ def begun(voters: tuple[int, ...] = (1, 2, 3)) -> tuple[Witness, list[Effect]]:
 def test_it_does_not_vote_before_all_have_said_what_they_remember(message: AnyMessage) -> None:
     witness, effects = begun()
     assert effects == [Send((2, 3), Recall())]
-    waits = isinstance(message, Canvass | Prepare | Accept)
+    waits = isinstance(message, PreVote | Prepare | Accept)
     assert hear(witness, 1, EMPTY, message=message) == (not waits, [])
     witness.admit(Received(0, 2, Remembered(LIFE, NOTHING)))
     assert hear(witness, 1, EMPTY, message=message) == (not waits, [])
@@ -219,7 +219,7 @@ def test_it_does_not_vote_before_all_have_said_what_they_remember(message: AnyMe
 def test_it_does_not_wait_for_ever() -> None:
     witness, _ = begun()
     witness.wait_no_longer()
-    assert hear(witness, 1, EMPTY, message=Canvass(1, 1)) == COUNTS
+    assert hear(witness, 1, EMPTY, message=PreVote(1, 1)) == COUNTS
 
 
 def test_who_is_alone_waits_for_nobody() -> None:

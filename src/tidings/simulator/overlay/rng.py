@@ -17,11 +17,11 @@ SHORT_MAX = 64
 """Up to here it is quicker to draw from a copy; the standard library has a better way for long lists."""
 
 
-class Chance(Random):
+class Rng(Random):
     """A seeded source of chance.
 
-    >>> chance = Chance(1)
-    >>> chance.choice("abc"), sorted(chance.sample("abc", 3)), len(chance.sample(range(1_000), 2))
+    >>> rng = Rng(1)
+    >>> rng.choice("abc"), sorted(rng.sample("abc", 3)), len(rng.sample(range(1_000), 2))
     ('a', ['a', 'b', 'c'], 2)
     """
 
