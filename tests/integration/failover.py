@@ -1,4 +1,4 @@
-"""Kills whoever leads a replica group, again and again, under load, and measures for how long nothing is stored.
+"""Kills the leader a replica group, again and again, under load, and measures for how long nothing is stored.
 
 Usage: python -m tests.integration.failover KILLS [PICTURE.svg]
 """

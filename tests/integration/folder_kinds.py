@@ -11,7 +11,7 @@ from typing import Self
 
 import tidings
 from tests.integration.broker_process import ServerProcess
-from tests.integration.first_release.make import ACKED, READ_UP_TO, VALUES, WORKING_ON, key, value
+from tests.integration.first_release.make import READ_UP_TO, SETTLED, VALUES, WORKING_ON, key, value
 from tidings.ring.ports import free_addresses
 
 ALONE, EMBEDDED, MEMBER, RING, STORAGE = "alone", "embedded", "member", "ring", "storage"
@@ -111,7 +111,7 @@ def check(connect: Connect) -> None:
         for topic in READ_UP_TO:
             found = [(each.offset, each.key, each.text) for batch in bus.read(topic) for each in batch]
             assert found == [(offset, key(offset).encode(), value(topic, offset)) for offset in range(VALUES)]
-        assert [(group.name, group.lag) for group in bus.groups(WORKING_ON)] == [("packers", VALUES - ACKED)]
+        assert [(group.name, group.lag) for group in bus.groups(WORKING_ON)] == [("packers", VALUES - SETTLED)]
     with connect("writer") as writer:
         for topic in READ_UP_TO:
             assert writer.publisher("writer").last_sequence(topic) == VALUES
@@ -134,12 +134,12 @@ def use_up(connect: Connect) -> None:
             assert [each and each.offset for each in taken] == list(range(count, VALUES + 1))
     with connect("packer") as packer, packer.subscribe(WORKING_ON, group="packers") as jobs:
         worked = []
-        while len(worked) <= VALUES - ACKED:
+        while len(worked) <= VALUES - SETTLED:
             message = jobs.get(timeout=PATIENCE_S)
             assert message is not None
             jobs.ack(message)
             worked.append(message.offset)
-        assert sorted(worked) == list(range(ACKED, VALUES + 1))
+        assert sorted(worked) == list(range(SETTLED, VALUES + 1))
 
 
 Picture = dict[str, tuple[int, int, bytes]]

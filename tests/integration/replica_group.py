@@ -220,7 +220,7 @@ class ReplicaGroup:
         self.nodes.remove(node)
 
     def _change(self, request: AddMember | RemoveMember) -> None:
-        """Asks whoever leads, again and again: only the end of a change is answered by `Members`."""
+        """Asks the leader, again and again: only the end of a change is answered by `Members`."""
 
         def look() -> bool:
             answer = ask(self.leader().address, request, 10_000)

@@ -1,7 +1,7 @@
 """Z11: whatever happens to a file of a folder, everything acknowledged is there, or an error says what is not.
 
 There is no third outcome: no message that is gone or altered without a word, no offset that is given twice, and no
-error but a sentence. Whoever refuses to start has changed nothing, and when the file is back everything is there.
+error but a sentence. Anyone who refuses to start has changed nothing, and when the file is back everything is there.
 """
 
 from __future__ import annotations

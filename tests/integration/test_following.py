@@ -145,7 +145,7 @@ def test_one_address_is_enough_and_a_dead_one_does_no_harm(tmp_path: Path) -> No
 
 
 def test_members_of_a_group_share_their_key(tmp_path: Path) -> None:
-    """P6: whoever does not lead is believed only if it has the broker's key, and so is whoever it names."""
+    """P6: anyone who does not lead is believed only if it has the broker's key, and so is anyone who it names."""
     keys = tmp_path / "keys"
     curve.create_server_keys(keys)
     curve.create_client_keys(keys, "alice")

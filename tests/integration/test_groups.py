@@ -195,7 +195,7 @@ def test_a_small_delay_costs_nothing(build: Build) -> None:
 
 
 def test_a_member_that_closes_hands_on_what_it_has_not_done(house: House) -> None:
-    """C7, table 4: one has done all its messages, the other one of five; the remaining 4 go to whoever comes first."""
+    """C7, table 4: one has done all its messages, the other one of five; the remaining 4 go to the first that comes."""
     ann, bob = members_of(house, "ann", "bob")
     publish(house.connect("publisher"), TWO_LANES)
     assert len(drain(ann, 5)) == 5
@@ -591,7 +591,7 @@ def test_what_was_fetched_in_advance_goes_back_when_a_member_closes(house: House
 
 
 def test_shares_are_acked_as_one(house: House) -> None:
-    """C3: columns of values, keys and offsets, for whoever works in bulk."""
+    """C3: columns of values, keys and offsets, for anyone who works in bulk."""
     ann, bob = members_of(house, "ann", "bob")
     publish(house.connect("publisher"), TWO_LANES)
     shares = [

@@ -55,7 +55,7 @@ def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["isolated", "mute", "deaf"])
 def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
-    """P6: the majority goes on, the minority refuses, and whoever was cut off catches up."""
+    """P6: the majority goes on, the minority refuses, and anyone who was cut off catches up."""
     with CuttableNetwork() as network, ReplicaGroup(tmp_path, network=network) as group:
         with Load(lambda: group.address) as load:
             load.wait_for(100)
@@ -134,7 +134,7 @@ def replace_all(folder: Path, count: int, batch: int) -> None:
 
 
 def test_all_machines_are_replaced_while_messages_flow(tmp_path: Path) -> None:
-    """P6: 60,000 messages; whoever publishes and subscribes notices nothing."""
+    """P6: 60,000 messages; anyone who publishes and subscribes notices nothing."""
     replace_all(tmp_path, 60_000, batch=1_000)
 
 

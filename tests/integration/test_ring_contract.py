@@ -99,7 +99,7 @@ def test_staged_writes_are_refused_with_advice(ring: RingHouse) -> None:
 
 
 def test_every_node_serves_what_any_group_owns(ring: RingHouse) -> None:
-    """P8, P9: whoever owns a topic, it is the same topic at every door; all topics are found at each."""
+    """P8, P9: the owner of a topic, it is the same topic at every door; all topics are found at each."""
     view = ring.trial.view()
     assert len(view.groups) == 2
     names = [topic_of(view, 0), topic_of(view, 1)]

@@ -33,8 +33,8 @@ BATCHES_A_ROUND = 10
 PUT_MESSAGES = 20_000
 POLL_S = 0.1
 TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start. A machine may be too busy for that; whoever looks after the driver
-starts it again, as after any crash."""
+"""Spark gives a Python process ten seconds to start. A machine may be too busy for that; anyone who looks after the
+driver starts it again, as after any crash."""
 MOMENT_S = 0.3
 """A kill comes at a random moment within so many seconds of a random place."""
 
@@ -148,7 +148,7 @@ class LakeRoad(Road):
 
 
 class Flow:
-    """A broker, the roads that lead from it, and whoever kills. `cluster=None` is local mode."""
+    """A broker, the roads that lead from it, and anyone who kills. `cluster=None` is local mode."""
 
     def __init__(
         self,

@@ -114,14 +114,14 @@ PEER_MESSAGES: list[Message] = [
 COMMANDS: list[door.AnyCommand] = [
     door.Subscribe(1, "news"),
     door.Publish(2, "news", "hello"),
-    door.Take(3, 0, 100),
+    door.TakeTexts(3, 0, 100),
     door.Look(4),
 ]
 VIEW = door.NodeView(NODE, 1, "chord", True, 1, {"news": True}, 0, 0, 0, 0, 0, {"chord": {"Hop": 1}}, {}, {})
 DOOR_ANSWERS: list[door.AnyAnswer] = [
     door.Done(1),
     door.Failed(2, 9, "no"),
-    door.Taken(3, 0, (door.Text("news", NODE, 1, 0, "hello"),)),
+    door.TakenTexts(3, 0, (door.Text("news", NODE, 1, 0, "hello"),)),
     door.Seen(4, VIEW),
 ]
 PEER_DECODER = peers.MessageDecoder({type(message) for message in PEER_MESSAGES})

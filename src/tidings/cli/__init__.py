@@ -7,7 +7,7 @@ else than --help; `moved(words)` if some of its words are another command now, w
 Only the module of the command that was asked for is imported, so that `tidings put` does not pay for the shell.
 
 Exit codes: 0 done, 1 an error (one sentence on stderr), 2 wrong usage, 3 `get` found nothing, 130 Ctrl-C,
-141 whoever read our output has gone.
+141 anyone who read our output has gone.
 """
 
 from __future__ import annotations

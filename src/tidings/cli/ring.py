@@ -33,7 +33,7 @@ Runs a whole ring of replica groups on this machine, for trial, and looks at it.
   up               starts it and stays until Ctrl-C, which stops it; with --detach it goes on; again after `down` it
                    goes on with what it has stored
   status           its groups, their members and leaders, their shares of the circle and how many topics they own
-  kill NODE        kills a node (SIGKILL), or with --leader GROUP whoever leads that group
+  kill NODE        kills a node (SIGKILL), or with --leader GROUP the leader of that group
   start NODE       starts a node again
   add              one more group joins; ends when it owns a part of the circle
   remove GROUP     a group gives everything to others; ends when its processes have been stopped
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dissemination", choices=["scribe", "gossip"], help="for up: how bodies reach readers (default: scribe)"
     )
     parser.add_argument("--detach", action="store_true", help="for up: return when it runs")
-    parser.add_argument("--leader", metavar="GROUP", help="for kill: whoever leads this group")
+    parser.add_argument("--leader", metavar="GROUP", help="for kill: the leader of this group")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--clients", metavar="N", type=quantities.count, default=8, help="for drive (default: 8)")
     parser.add_argument("--commands", metavar="N", type=quantities.count, default=500, help="for drive (default: 500)")
@@ -136,7 +136,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from tidings.ring.trial import check_size
 
     check_size(arguments.groups if arguments.groups is not None else 1, arguments.replicas or 1)
-    signal.signal(signal.SIGTERM, _interrupt)  # Whoever stops this command stops the ring that it runs.
+    signal.signal(signal.SIGTERM, _interrupt)  # Anyone who stops this command stops the ring that it runs.
     signal.signal(signal.SIGHUP, _interrupt)
     with _trial(arguments.dir) as trial:
         try:

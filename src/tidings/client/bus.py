@@ -483,7 +483,7 @@ class Bus:
         self._driver.apply_change(change)
 
     def wake(self) -> None:
-        """Makes whoever waits look again."""
+        """Makes anyone who waits look again."""
         self._driver.wake()
 
     @property

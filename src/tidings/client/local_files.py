@@ -1,7 +1,7 @@
 """Bodies that a reader on the broker's machine takes out of the journal's files by itself.
 
 The broker only points to them: that spares it the reading, and both the way over a socket. A finished record never
-changes, and neither does the file that has it, so whoever has opened the right file reads the right bytes, also when
+changes, and neither does the file that has it, so anyone who has opened the right file reads the right bytes, also when
 retention has removed it since. That it is the right file is seen by its number on its device, which no two files of a
 machine share; that the disk has kept the bytes, by the checksums of the blocks that they lie in, which the broker says.
 So whole blocks are read, those of bodies that lie side by side in one piece. Whatever cannot be read here, or fails its

@@ -291,7 +291,7 @@ class Member:
             self._sort_out()
 
     def _orphan(self, offsets: Iterable[int]) -> None:
-        """These have gone; whoever has been handed one of them works on in vain."""
+        """These have gone; anyone who has been handed one of them works on in vain."""
         self._orphans.update(dict.fromkeys(offset for offset in offsets if not self.waits(offset)))
 
     def forget_all(self) -> None:

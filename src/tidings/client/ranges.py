@@ -32,7 +32,7 @@ When = datetime | float
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A stored batch as it came, and the offsets of it that are wanted: it is unpacked for whoever asks."""
+    """A stored batch as it came, and the offsets of it that are wanted: it is unpacked for anyone who asks."""
 
     topic: str
     first_offset: int

@@ -367,7 +367,7 @@ class Session:
         settings = self.settings
         if first is not None and self.now_ms - first.sent_ms >= settings.retries * settings.timeout_ms:
             if self.route.heard_ms <= first.sent_ms:
-                self.route.move_on(self.now_ms)  # Whoever was silent all that time is not asked first the next time.
+                self.route.move_on(self.now_ms)  # Anyone who was silent all that time is not asked first the next time.
             self._fail_all(self.unavailable)
             return
         due_ms = self._move_due_ms(first)

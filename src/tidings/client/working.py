@@ -247,7 +247,7 @@ class Worker:
 
     The shell asks for a piece with `step`, hands the messages out, and counts in `done` those after which the next
     one was asked for. `leave` ends the loop; what is handed out and not `done` is given back, which was an attempt, and
-    what nobody has looked at waits for whoever takes next.
+    what nobody has looked at waits for anyone who takes next.
     """
 
     def __init__(self, core: Core, member: Member, timeout: float | None) -> None:

@@ -130,13 +130,13 @@ GROUPS = Experiment(
     title="A ring of groups",
     about="up to 1,000 groups: hops of a lookup, depth and cost of the trees, topics of the busiest owner",
     setting=(
-        "Each group is simulated as its virtual node in the overlay, at rest, with latencies of 1 to 40 ms, successor lists "
-        "of 8, and every message encoded as between nodes. "
+        "Each group is simulated as its virtual node in the overlay, at rest, with latencies of 1 to 40 ms, successor "
+        "lists of 8, and every message encoded as between nodes. "
         f"*Lookups*: {LOOKUPS:,} random points, asked for by random groups. *Trees*: {TREES} topics to which every "
         f"group subscribes and {TREES} to which a tenth does; the owner of each publishes {MESSAGES} messages. "
         f"*Topics*: {TOPICS_FOR_EACH_GROUP} topics for each group, spread over {RINGS} rings for each seed, which "
-        "differ in where the groups stand. *Upkeep* is what a virtual node sends while nobody asks for anything, with a "
-        "round every 2 s and a finger every second."
+        "differ in where the groups stand. *Upkeep* is what a virtual node sends while nobody asks for anything, with "
+        "a round every 2 s and a finger every second."
     ),
     function=groups_rows,
     tables={"runs": RingRow, "lookups": GroupLookupRow, "trees": TreeRow, "owners": SpreadRow},

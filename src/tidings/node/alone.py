@@ -163,7 +163,7 @@ class Alone:
         self._commit, self._committing = None, []
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
-        """The disk had no room: nothing of the commit was stored, and whoever put something is told.
+        """The disk had no room: nothing of the commit was stored, and the one who put something is told.
 
         What has no bodies is small and may free room, so it is tried again by itself, in the room that is kept for it.
         """

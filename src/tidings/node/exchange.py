@@ -94,7 +94,7 @@ class Exchange:
             return
         comes = self._asked is not None and 0 <= now_ms - self._asked_at_ms < self._settings.fetch_retry_ms
         if comes and (node != self.node or offer == self._offer):
-            return  # Several may offer theirs, again and again: whoever began again with each would never be done.
+            return  # Several may offer theirs, again and again: anyone who began again with each would never be done.
         if (node, offer.life) != (self.node, self._offer.life):
             self.drop()
             self.node = node
@@ -156,7 +156,7 @@ class Exchange:
                 return None
             places = Places()
             places.load(self.pieces(), snapshot_header.snapshot.next_slot)
-            # Damage must not spread: whoever has it finds it, has it mended, and offers its files again.
+            # Damage must not spread: anyone who has it finds it, has it mended, and offers its files again.
             self._damaged = dict(self.damaged())
             found = (span for spans in self._damaged.values() for span in spans)
             return None if any(places.within(*span) for span in found) else snapshot_header

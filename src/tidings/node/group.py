@@ -136,7 +136,7 @@ class Group:
         return ring
 
     def _make_state(self) -> State:
-        """A new and empty state; whoever had the old one starts again."""
+        """A new and empty state; the one who had the old one starts again."""
         engine = self._engine
         engine.broker = Broker(engine.settings, new_machine(engine.settings))
         return BrokerState(engine.broker.machine, self.identity.founders, self._answer)
@@ -420,7 +420,7 @@ class Group:
             self._stop_serving()
 
     def _stop_serving(self) -> None:
-        """Somebody else leads, or nobody: whoever waits for us is told."""
+        """Somebody else leads, or nobody: anyone who waits for us is told."""
         self.serving = False
         self._ended = self._sequence
         wanted, self._wanted = self._wanted, []
@@ -446,7 +446,7 @@ class Group:
             self._turn_away_all(proposed[1])
 
     def _turn_away_all(self, wanted: list[Persist]) -> None:
-        """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
+        """It may yet be agreed on. The one who asked for it asks the next leader, under the same numbers."""
         if self._ring is not None:
             self._ring.on_rejected(wanted)
         for persist in wanted:

@@ -44,7 +44,7 @@ GARBAGE_MIN = 20_000
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
-_SYNC_MARK = "settle"
+_SYNC_MARK = "sync mark"
 _STOP = "stop"
 
 
@@ -56,7 +56,7 @@ class Committer:
         self._wake = wake
         self._work: queue.SimpleQueue[Commit | str] = queue.SimpleQueue()
         self.writing = threading.Lock()
-        """Held by whoever writes: the loop, or the thread."""
+        """Held by anyone who writes: the loop, or the thread."""
         self.finished: queue.SimpleQueue[DiskFull | None] = queue.SimpleQueue()
         self.usual_ns = 0
         """How long a write and its sync take: a moving average."""

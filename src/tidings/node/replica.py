@@ -4,7 +4,7 @@
            -> answers in `outgoing` -> frames
            -> what is decided and on this disk is applied to the state
 
-Whoever drives it brings the messages and the timers, runs `journal.write` on what `begin_commit` returned, calls
+Anyone who drives it brings the messages and the timers, runs `journal.write` on what `begin_commit` returned, calls
 `finish_commit`, sends what is in `outgoing`, and looks at `notifications`. All records that came while one commit was
 being written go into the next: that is the group commit. What the replica wants said only when it is durable leaves
 only then, in the order in which it was wanted.
@@ -359,7 +359,7 @@ class ReplicaEngine:
 
     @property
     def _seals(self) -> bool:
-        """Whether files come and go just now, in the thread that writes: whoever wants some will ask again."""
+        """Whether files come and go just now, in the thread that writes: anyone who wants some will ask again."""
         return self._commit is not None and self._commit.roll is not None
 
     def _serve_file(self, node: int, wanted: FetchFile) -> None:

@@ -18,7 +18,7 @@ from tidings.protocols.multipaxos.messages import Read
 from tidings.protocols.stack import Requested
 
 REPAIR_MS_MAX = 5_000
-"""Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
+"""Anyone who waits for what is damaged is told so after this long, if it has not come from another member."""
 
 QUESTIONS = (
     messages.Hello,
@@ -87,12 +87,12 @@ class WaitingAnswers:
             self._engine.reply(held.request.peer, not_leader(held.request.message.request))
 
     def on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
-        """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
+        """What is damaged here comes from another member, if one has it: anyone who wants it has to wait that long."""
         engine, until_ms = self._engine, self._engine.now_ms + REPAIR_MS_MAX
         if not self._replica.mend(damage.span):
             engine.withhold(effect, damage, say_damaged(damage))
         elif not places_of(effect):
-            pass  # A message between nodes that gets lost: whoever waits for it asks again.
+            pass  # A message between nodes that gets lost: anyone who waits for it asks again.
         elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
             engine.withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
             self._mending.append(_Mending(until_ms, effect, damage, True))

@@ -1,6 +1,6 @@
 """Gossip brings every message to every node, once.
 
-News travels along a tree that nobody planned. At first everybody tells all neighbours (eager push). Whoever hears
+News travels along a tree that nobody planned. At first everybody tells all neighbours (eager push). Anyone who hears
 the same twice tells the second teller to stop (PRUNE): what remains is a tree. Pruned neighbours still get a short
 notice of each message (IHAVE, lazy push). Who has a notice but no message after a while asks for it (GRAFT), which also
 puts that link into the tree: so the tree mends itself where it broke.

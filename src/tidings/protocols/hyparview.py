@@ -1,4 +1,4 @@
-"""HyParView keeps every node connected to a few others, whoever fails.
+"""HyParView keeps every node connected to a few others, no matter who fails.
 
 Each node has two lists. The active view is its handful of friends: links are mutual, watched, and used to send. The
 passive view is its address book: people it has heard of and could call. When a friend is gone, somebody from the
@@ -16,10 +16,10 @@ here is drawn by lot.
 Differs from the paper:
 - Links are made by request and answer, as messages may be lost: the asked node adds the asker when it accepts, the
   asker adds it when it hears so. A half-made link goes silent, and the failure detector removes it.
-- Whoever has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper does
-  so after failures; a DISCONNECT frees a place just as well.
-- Whoever had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high priority,
-  though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
+- The one who has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper
+  does so after failures; a DISCONNECT frees a place just as well.
+- The one who had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high
+  priority, though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
   otherwise stay a small world of their own.
 - A node that knows nobody any more joins again by its contacts, and so does one that has never met any of them.
   Newcomers that only found each other, because their contacts were not up yet, would otherwise be content and apart.

@@ -1,10 +1,10 @@
 """A stack of protocols: layers that talk only by requests, replies and notifications.
 
 Picture an office building. A letter for another building goes out by the door (`Send`); an order goes down to the
-floor that does such work (`Ask`); news goes up to whoever subscribed to it (`Notify`); and everybody has an alarm clock
-(`SetTimer`). No floor knows the others: each only declares the types that it handles and those that it listens to, and
-the stack carries everything by its type. There is one queue, so no layer is ever entered twice at the same time,
-and nothing needs a lock.
+floor that does such work (`Ask`); news goes up to anyone who subscribed to it (`Notify`); and everybody has an alarm
+clock (`SetTimer`). No floor knows the others: each only declares the types that it handles and those that it listens
+to, and the stack carries everything by its type. There is one queue, so no layer is ever entered twice at the same
+time, and nothing needs a lock.
 
 A layer is pure: time comes in with the event, chance is handed in at construction, and what it wants done it returns.
 The same stack runs in the simulator and on real sockets.

@@ -105,7 +105,7 @@ class Asking:
         advice: str,
         patience: float = math.inf,
     ) -> Wanted:
-        """Asks whoever leads, and again after a change of the leader: what is wanted can be wanted twice.
+        """Asks the leader, and again after a change of the leader: what is wanted can be wanted twice.
 
         Who is said to lead is asked again after `patience`, for orders whose asker it may forget meanwhile.
         """

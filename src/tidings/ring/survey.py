@@ -21,7 +21,7 @@ CIRCLE = 1 << 256
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group of a ring, by the word of whoever leads it, or else by what others know of it."""
+    """A group of a ring, by the word of its leader, or else by what others know of it."""
 
     group: str
     """Its name, in hexadecimal digits."""
@@ -49,7 +49,7 @@ class RingView(msgspec.Struct, frozen=True):
 
     @property
     def covered(self) -> bool:
-        """Whether every point of the circle has one owner, whoever of its members may be away."""
+        """Whether every point of the circle has one owner, no matter which of its members are away."""
         return joined(key_range for group in self.groups for key_range in group.ranges) == (WHOLE,) and not _is_doubled(
             self.groups
         )
@@ -106,7 +106,7 @@ def _is_gone(group: GroupView, heard: KeyRanges) -> bool:
 
 
 def _group_view(known: operators.RingGroup, said: dict[str, operators.Ring | None]) -> GroupView:
-    """A leader speaks for its group; without one, whoever of its members knows most does."""
+    """A leader speaks for its group; without one, the member that knows most does."""
     best, topics, leader = known, 0, ""
     for address, answer in said.items():
         if answer is None or answer.group != known.group:

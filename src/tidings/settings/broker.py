@@ -133,7 +133,7 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sockets_port: int | None = None
     """Where the door listens; 0 is any free port, None is no such door."""
     sockets_connections_max: int = 128
-    """Requests being read or answered at a time; whoever comes then waits in the system's queue."""
+    """Requests being read or answered at a time; anyone who comes then waits in the system's queue."""
     sockets_request_ms: int = 5_000
     """A request that is not complete after this long is cut off."""
     sockets_subscribers_max: int = 200

@@ -33,7 +33,7 @@ Step = str
 
 
 class PowerCut(BaseException):
-    """The world ends here. Raised by a step hook, and no error: only whoever planted it may catch it."""
+    """The world ends here. Raised by a step hook, and no error: only the one who planted it may catch it."""
 
 
 class _Map(bytearray):

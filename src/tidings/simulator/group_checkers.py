@@ -235,7 +235,7 @@ class OneOwner(GroupChecker):
 
 
 class StaleRefused(GroupChecker):
-    """An ack is accepted only from whoever has the message in flight, and once."""
+    """An ack is accepted only from the member that has the message in flight, and once."""
 
     RULE = "no stale ack is accepted"
 

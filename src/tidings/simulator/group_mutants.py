@@ -204,7 +204,7 @@ def _give_before_durable() -> Iterator[None]:
         def planted(self: Sharing, now_ms: int, peer: Any, message: messages.GroupAck) -> Any:
             effects = on_group_ack(self, now_ms, peer, message)
             for effect in effects:
-                for ack in getattr(getattr(effect, "origin", None), "settlements", ()):
+                for ack in getattr(getattr(effect, "origin", None), "acks", ()):
                     coordinator = self._coordinators[effect.origin.key]
                     coordinator.lanes.unack(ack)
                     with suppress(Stale):

@@ -49,7 +49,7 @@ class PopulatedWorld(Timeline):
 
     @property
     def doors(self) -> ClientNetwork:
-        """The network that leads to whoever serves the clients."""
+        """The network that leads to the node that serves the clients."""
         raise NotImplementedError
 
     def draw_address(self) -> str:

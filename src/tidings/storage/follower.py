@@ -228,9 +228,9 @@ class Follower:
             raise
         self._failed = None
         topics = self._history.machine.topics
-        anew = self._texts.survey({name: topic.next_offset for name, topic in topics.items()})
+        rewritten = self._texts.survey({name: topic.next_offset for name, topic in topics.items()})
         self._behind = dict.fromkeys(topics)
-        if anew:
+        if rewritten:
             self._checkpoint()
         self._needed_slot = self._needed()
 

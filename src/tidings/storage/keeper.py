@@ -3,7 +3,7 @@
 What the calls promise is said in `tidings.protocols.storage`. The keeper holds three facts: who may change the
 files (the holder, on disk before the first change of its epoch), in which session, and how large each file is. A
 file that is removed while somebody still reads it (`keeps`) is only hidden; it goes when the reader has passed it,
-and if the process ends before that, it is there again: whoever recovers the journal removes it once more.
+and if the process ends before that, it is there again: anyone who recovers the journal removes it once more.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class RemoteDisk:
         self._removals.append(name)
 
     def read_at(self, name: str, position: int, size: int) -> memoryview:
-        """From blocks, so that whoever reads on finds the next bytes here already."""
+        """From blocks, so that anyone who reads on finds the next bytes here already."""
         end = position + size
         start = position - position % BLOCK_BYTES
         if end > start + BLOCK_BYTES:
@@ -288,7 +288,7 @@ class RemoteDisk:
                 answer, _ = self._receive(self._writer, self._calls, knock_ms)
             except ConnectionLost:
                 answer = None
-                self._sleep(KNOCK_MS / 1000)  # Whoever refuses connections does so at once.
+                self._sleep(KNOCK_MS / 1000)  # Anyone who refuses connections does so at once.
             if isinstance(answer, Opened):
                 self._session, self._epoch = answer.session, answer.epoch
                 return answer

@@ -4,7 +4,7 @@
                         |
                         +--> follower -> texts, the last message
 
-A write or a sync that fails ends the process without an answer: what the disk has lost is not known, and whoever
+A write or a sync that fails ends the process without an answer: what the disk has lost is not known, and anyone who
 waits asks again when the server is back.
 """
 

@@ -81,15 +81,15 @@ class Texts:
         What a crash left beyond a position goes. A text is written again if it is too short, or ahead of a journal
         that has lost what was never synced.
         """
-        anew = bool(self.look_after())
+        rewritten = bool(self.look_after())
         for topic, text in self._texts.items():
             size = text.path.stat().st_size if text.path.exists() else 0
             if size > text.size_bytes:
                 os.truncate(text.path, text.size_bytes)
             if size < text.size_bytes or text.next_offset > next_offsets.get(topic, text.next_offset):
                 text.next_offset = text.size_bytes = 0
-                anew = True
-        return anew
+                rewritten = True
+        return rewritten
 
     def saved_offset(self, topic: str) -> int:
         """How far a text had come at the last checkpoint."""

@@ -42,7 +42,7 @@ def test_a_redirect_is_followed_at_once_with_the_same_bytes_in_the_same_order() 
 
 
 def test_one_address_is_enough_to_find_a_group() -> None:
-    """P6: whoever is asked names the members, and so does the leader's Welcome."""
+    """P6: anyone who is asked names the members, and so does the leader's Welcome."""
     script = Script(greeted=False, address=B)
     welcomed = script.session.start(script.now_ms)
     hello = script.frames()

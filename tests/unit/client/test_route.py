@@ -90,7 +90,7 @@ def test_what_the_user_gave_stays_and_the_number_is_bounded() -> None:
     assert route.known == (A, B, C)  # Members that have gone are forgotten.
 
 
-def test_silence_moves_on_to_whoever_has_been_silent_least() -> None:
+def test_silence_moves_on_to_anyone_who_has_been_silent_least() -> None:
     route = Route((A, B, C))
     visited = []
     for now_ms in range(7):
@@ -114,7 +114,7 @@ def test_patience_doubles_where_nobody_answered_and_follows_what_answers_take() 
     assert route.due_ms(4_000, TIMEOUT_MS) == 4_000 + PATIENCE_MS
 
 
-def test_whoever_is_heard_is_alive_but_a_request_is_not_waited_for_for_ever() -> None:
+def test_anyone_who_is_heard_is_alive_but_a_request_is_not_waited_for_for_ever() -> None:
     route = Route((A, B))
     route.heard_ms = 1_400
     assert route.due_ms(1_000, TIMEOUT_MS) == 1_400 + PATIENCE_MS

@@ -87,7 +87,7 @@ class Node:
 
 
 class Members:
-    """The members of a group, and whoever else speaks to them."""
+    """The members of a group, and anyone else who speaks to them."""
 
     def __init__(
         self,

@@ -212,7 +212,7 @@ def test_what_is_decided_when_the_leader_steps_down_is_counted_down_too() -> Non
     assert messages.NotLeader(9, "", ADDRESSES) in [each for _, each, _ in old.heard]
 
 
-def test_whoever_asked_something_is_told_unasked_that_another_leads() -> None:
+def test_the_one_who_asked_something_is_told_unasked_that_another_leads() -> None:
     group = Members()
     old = group.leader()
     for name in ("ann", "bob"):
@@ -301,7 +301,7 @@ def test_a_deposed_leader_answers_no_question() -> None:
 
 
 def test_a_refusal_waits_for_the_same_word() -> None:
-    """Whoever was deposed must not say that something is not there."""
+    """Anyone who was deposed must not say that something is not there."""
     group = Members()
     old = group.leader()
     epoch = group.hello(old, "bob")
@@ -668,7 +668,7 @@ def test_every_disk_is_lost_and_the_files_are_older_than_who_leads() -> None:
     assert all(values_of(node) == [b"one"] for node in group.nodes.values())
 
 
-def test_whoever_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
+def test_anyone_who_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
     """P6: while a new member was being started, another one has come and leads."""
     group = Members()
     store(group, b"one")

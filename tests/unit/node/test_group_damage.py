@@ -1,4 +1,4 @@
-"""What the disk of a member has damaged comes from another member at once, for whoever waits for it (Z11, P6)."""
+"""What the disk of a member has damaged comes from another member at once, for anyone who waits for it (Z11, P6)."""
 
 from __future__ import annotations
 

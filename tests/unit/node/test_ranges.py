@@ -191,7 +191,7 @@ def test_after_a_restart_the_files_are_the_same(local: Desk, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("boot", ["", "another machine"])
-def test_whoever_is_elsewhere_is_sent_everything(local: Desk, boot: str) -> None:
+def test_anyone_who_is_elsewhere_is_sent_everything(local: Desk, boot: str) -> None:
     told, sent = read_local(local, 0, 63, boot)
     assert (told.files, told.local, len(sent)) == ((), (), 62)
 
@@ -202,7 +202,7 @@ def test_files_that_only_the_broker_can_read_are_not_pointed_to(desk: Desk) -> N
     assert (told.files, told.local, len(sent)) == ((), (None,) * 4, 4)
 
 
-def test_bits_that_flip_in_the_files_are_seen_by_whoever_reads_them_there(tmp_path: Path) -> None:
+def test_bits_that_flip_in_the_files_are_seen_by_anyone_who_reads_them_there(tmp_path: Path) -> None:
     """Z11: a body that fails its check is not taken from the file; the broker is asked for it, and refuses it."""
     desk = Desk(journal=JournalSettings(segment_bytes_max=150_000, recent_bytes_max=1), disk=RealDisk(tmp_path))
     desk.hello("alice")

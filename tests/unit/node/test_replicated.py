@@ -83,7 +83,7 @@ def test_commands_are_applied_with_the_leaders_time_at_this_nodes_address() -> N
     assert list(topic.times) == [77, 77]
 
 
-def test_what_this_node_has_proposed_is_left_to_whoever_answers_for_it() -> None:
+def test_what_this_node_has_proposed_is_left_to_anyone_who_answers_for_it() -> None:
     machine = Machine(BrokerSettings())
     seen: list[tuple[Command, int]] = []
 

@@ -27,7 +27,7 @@ from tidings.wire.ring import decode_header, encode_message
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_every_node_of_one_group_serves(size: int) -> None:
-    """P8: a put that comes in anywhere is stored by whoever leads the owner."""
+    """P8: a put that comes in anywhere is stored by the leader the owner."""
     ring = Rings(1, size)
     for number, node in enumerate(ring.nodes.values()):
         epoch = ring.hello(node, f"ann{number}")
@@ -326,7 +326,7 @@ def outgoing_of(ring: Rings, node: RingNode) -> list[tuple[str, list[Any]]]:
 
 
 def test_many_groups_that_join_at_once_all_get_their_part() -> None:
-    """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
+    """The one who has just given something away is asked again what it owns, before more is wished for of it."""
     ring = Rings(8, 1)
     ranges = [
         node.engine.ring.ownership.ranges for node in ring.nodes.values() if node.engine.ring.ownership is not None

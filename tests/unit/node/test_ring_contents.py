@@ -87,7 +87,7 @@ def test_readers_at_one_node_get_the_bodies_with_their_deliveries(groups: int, s
     assert not scene.ring.count(Shown)
 
 
-def test_old_messages_go_straight_to_whoever_catches_up() -> None:
+def test_old_messages_go_straight_to_anyone_who_catches_up() -> None:
     scene = Scene(1, 3)
     scene.put(b"marker.")
     readers = scene.read(*scene.others)

@@ -188,8 +188,8 @@ def test_the_other_node_of_a_ring_of_two_may_come_back() -> None:
 
 
 def test_a_joiner_finds_the_only_live_node_behind_a_dead_one() -> None:
-    """In a ring of three of which one is dead, whoever lost its place would be given the dead one alone, again and
-    again: the two would never be a ring.
+    """In a ring of three of which one is dead, no matter who lost its place would be given the dead one alone, again
+    and again: the two would never be a ring.
     """
     before = Node(A, contacts=(C,))
     before.hear(C, Place((B, C)))
@@ -307,7 +307,7 @@ def test_a_closer_predecessor_is_taken() -> None:
 
 
 def test_a_farther_one_is_taken_only_when_the_predecessor_is_dead() -> None:
-    """2001: the predecessor is forgotten when a check fails, and then whoever comes first is taken."""
+    """2001: the predecessor is forgotten when a check fails, and then the first that comes is taken."""
     node = Node(D, (A, C, D, E))
     [(peer, ask)] = sent(node.hear(B, Precede()), AskLinks)
     assert (peer, node.predecessor) == (C, C)

@@ -1,4 +1,4 @@
-"""A ring is founded by several nodes at once, and whoever comes late joins (P4)."""
+"""A ring is founded by several nodes at once, and anyone who comes late joins (P4)."""
 
 from __future__ import annotations
 

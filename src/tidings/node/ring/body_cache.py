@@ -104,7 +104,7 @@ class BodyCache:
     # What comes.
 
     def on_bodies(self, now_ms: int, bodies: Bodies, frames: Sequence[Frame]) -> None:
-        """Bodies have come; whoever waited for them is served."""
+        """Bodies have come; anyone who waited for them is served."""
         served: dict[int, None] = {}
         for ref, frame in zip(bodies.refs, frames, strict=False):
             key = (bodies.owner, ref)

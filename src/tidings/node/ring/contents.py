@@ -226,7 +226,7 @@ class Contents:
             self._node.send_node(leader, Interest(topics))
 
     def learn_interest(self, now_ms: int, proxy: str, topics: tuple[str, ...]) -> None:
-        """Clients of a node read these topics; that matters to whoever leads its group."""
+        """Clients of a node read these topics; that matters to the leader of its group."""
         node = self._node
         if node.leading is not None and proxy in node.group.addresses():
             node.leading.learn_interest(now_ms, proxy, topics)

@@ -165,7 +165,7 @@ class RingMember:
     def _receive_group(
         self, now_ms: int, sender: str, message: Between | HandoffMessage, bodies: Sequence[Frame]
     ) -> None:
-        """What is said to our group goes to whoever leads it; others say who that is."""
+        """What is said to our group goes to its leader; others say who that is."""
         leading = self.leading
         if leading is None:
             self.send_node(sender, self.word())
@@ -180,7 +180,7 @@ class RingMember:
             self.after_ring(now_ms)
 
     def _on_leave_notice(self, now_ms: int, sender: str, word: Word) -> None:
-        """It is answered once it is in our journal, since whoever leads next has to know it too."""
+        """It is answered once it is in our journal, since the next leader has to know it too."""
         self._learn(now_ms, sender, word)
         ring = self.ownership
         if self.leading is None:
@@ -288,7 +288,7 @@ class RingMember:
     def _send_group(
         self, descriptor: GroupDescriptor, message: NodeMessage | HandoffMessage, bodies: Sequence[Frame] = ()
     ) -> None:
-        """To whoever leads a group by its descriptor; to all its members if that names nobody."""
+        """To the leader of a group by its descriptor; to all its members if that names nobody."""
         for address in (descriptor.leader,) if descriptor.leader else descriptor.members:
             self.send_node(address, message, bodies)
 

@@ -28,7 +28,7 @@ Tell = Callable[[int, str, tuple[str, ...]], None]
 
 
 class Reading:
-    """One node's half: what its clients read, told to whoever leads its group."""
+    """One node's half: what its clients read, told to the leader of its group."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell

@@ -72,7 +72,7 @@ def wanted_of(key_range: KeyRange, owner: Key, point: Key) -> KeyRange:
 
 
 class Leading:
-    """One time of leading; whoever leads next begins with what is in the journal."""
+    """One time of leading; the next leader begins with what is in the journal."""
 
     def __init__(self, node: RingMember, now_ms: int) -> None:
         self._node = node
@@ -161,7 +161,7 @@ class Leading:
             self._node.directory.learn_descriptor(between.sender)
 
     def leave(self, peer: Any, request: int) -> None:
-        """The group is to give away all that it owns; whoever asked hears when that is done."""
+        """The group is to give away all that it owns; the one who asked hears when that is done."""
         ring = self.ring
         if ring is None or ring.ranges == (WHOLE,):
             raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
@@ -203,13 +203,13 @@ class Leading:
             yield Persist(Claim(() if self._node.settings.contacts else (WHOLE,)))
 
     def _come(self, now_ms: int, descriptor: GroupDescriptor) -> None:
-        """A group that owns nothing wants the points up to its own, from whoever has them."""
+        """A group that owns nothing wants the points up to its own, from their owners."""
         node = self._node
         owner = node.directory.find(descriptor.point)
         if owner is None or not owner.leader:
             node.seek(now_ms, descriptor.point)
         elif self.handoff.idle and owner.group != descriptor.group and now_ms >= self._wish_at_ms:
-            # What is known may be old, and whoever has given the point away has nothing to give: so ask first.
+            # What is known may be old, and the one who has given the point away has nothing to give: so ask first.
             if not self._has_asked:
                 self._has_asked, self._wish_at_ms = True, now_ms + ASK_MS
                 node.suspect(owner.group)
@@ -271,7 +271,7 @@ class Leading:
                 )
 
     def _go(self, now_ms: int) -> None:
-        """A group that leaves gives everything to whoever owns the points behind its own."""
+        """A group that leaves gives everything to the owner of the points behind its own."""
         node, ring = self._node, self.ring
         assert ring is not None
         if ring.ranges:

@@ -1,4 +1,4 @@
-"""The door of a node: requests of any client go to whoever owns what they are about, and answers come back.
+"""The door of a node: requests of any client go to the owner of what they are about, and answers come back.
 
 Nothing is kept here but where to send. A request's frames are relayed as they came, to the leader of the group that
 owns its topics, and what comes back goes to the client as it is; whatever gets lost the client sends again.
@@ -92,7 +92,7 @@ def tag_of(header: Frame) -> bytes:
 def is_word_of_door(request: AnyRequest) -> bool:
     """Whether a door says on its own to a group that serves a client that the client is there, or goes.
 
-    It is for whoever serves it, and not only for the owner of the client's home.
+    It is for anyone who serves it, and not only for the owner of the client's home.
 
     >>> is_word_of_door(messages.Bye(OWN + 1, "alice", 1)), is_word_of_door(messages.Bye(1, "alice", 1))
     (True, False)
@@ -131,8 +131,8 @@ class Proxy:
         self.group = b""
         """The group of this node."""
         self.strays: Collection[Key] | None = None
-        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring. None
-        as long as it is not known here that the group is in a ring, and all its topics may be such.
+        """Points of what our group had before it joined its ring: they lead to it, no matter who owns them in the ring.
+        None as long as it is not known here that the group is in a ring, and all its topics may be such.
         """
         self._swept_at_ms = 0
         self._now_ms = 0

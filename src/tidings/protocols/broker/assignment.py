@@ -3,7 +3,7 @@
 Messages come into a pool in the order of their offsets. They leave it while some member has room: a message
 whose lane is bound goes to that member, whether there is room for it or not; the first message of a free
 lane goes to the member with the least load among those that have room. When nothing of a lane is left the
-lane is forgotten, so idle lanes cost nothing and are free for whoever has the least to do when they wake up.
+lane is forgotten, so idle lanes cost nothing and are free for the member that has the least to do when they wake up.
 
 A lane passes from one member to another only through a hold: nobody is sent more of it, what is in flight or
 being written to the journal ends first (or is taken back), and then its waiting messages, in the order of their
@@ -327,7 +327,7 @@ class Assignment:
     ) -> None:
         """Messages in flight (already out of it) return to their lanes; `failed` counts against their attempts.
 
-        Whoever calls this sweeps the member and acks the holds of the touched lanes. Without `final` none of them is
+        Anyone who calls this sweeps the member and acks the holds of the touched lanes. Without `final` none of them is
         spent by it: the member may yet say that it is at work on them.
         """
         made = attempt if failed else attempt - 1

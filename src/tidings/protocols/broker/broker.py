@@ -65,7 +65,7 @@ class Broker:
         self.dispatcher = Dispatcher(self.machine, self.withheld)
         self.sharing = Sharing(self.machine, self.withheld)
         self.damaged: tuple[str, ...] = ()
-        """Where the journal is known to be damaged, for whoever asks how the broker is."""
+        """Where the journal is known to be damaged, for anyone who asks how the broker is."""
         self.members: tuple[str, ...] = ()
         """The addresses of the replica group that this broker leads, if it is one of several."""
         self._heard_at_ms: dict[str, int] = {}
@@ -108,7 +108,7 @@ class Broker:
         return self.dispatcher.pump_topics(touched) + self.sharing.pump_topics(now_ms, touched)
 
     def mended(self) -> None:
-        """Something that was damaged has come from another member: whoever waits for it is served with the rest."""
+        """Something that was damaged has come from another member: anyone who waits for it is served with the rest."""
         self.withheld.forget()
         self._touched.update(dict.fromkeys(self.machine.topics))
 

@@ -179,7 +179,7 @@ class Claims(Assignment):
         for offset, flight in flights.items():
             del flight.unacked[offset]
             flight.refused.append(offset)
-            # Its owner may be at work on it: that is no failure, but whoever gets it next has to know of it.
+            # Its owner may be at work on it: that is no failure, but anyone who gets it next has to know of it.
             self._take_back(owner, flight.attempt + 1, {offset: lane}, touched, failed=False)
         for number in [number for number, flight in owner.flights.items() if not flight.unacked]:
             del owner.flights[number]

@@ -302,7 +302,7 @@ class Lanes(Claims):
         member = self._members.get(name)
         flight = member.flights.get(number) if member is not None else None
         if member is None or (flight is None and self._finished.get(number, ("",))[0] != name):
-            raise Stale(f"Parcel {number} of {name!r} was given to another member: drop the result.")
+            raise Stale(f"Batch {number} of {name!r} was given to another member: drop the result.")
         return member, flight
 
     def _finish(self, member: Member, flight: Flight) -> None:

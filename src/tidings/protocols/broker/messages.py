@@ -515,7 +515,7 @@ class Failed(Answer, frozen=True, tag="error"):
 
 
 class NotLeader(Answer, frozen=True, tag="elsewhere"):
-    """This node does not lead: ask there. The request was not taken; whoever leads may have it from before.
+    """This node does not lead: ask there. The request was not taken; the leader may have it from before.
 
     With the request number 0 it comes unasked: everything that the client had here has ended, and goes on there.
     """

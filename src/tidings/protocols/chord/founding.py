@@ -5,7 +5,7 @@ the host, has no contact. All others tell their contact that they are there (`At
 passes it on to its own contact, so it comes to the host. Once enough of them are there the host names the founding
 members (`Begin`), and each of them knows its neighbours from the names alone.
 
-Whoever misses the beginning joins like everybody who comes later, by a route to its place: that is Chord's own work,
+Anyone who misses the beginning joins like everybody who comes later, by a route to its place: that is Chord's own work,
 and goes on all the time. So nothing here has to be repeated or confirmed.
 
 Not guaranteed: a host that is started again without a contact does not know that its ring exists, and waits to found

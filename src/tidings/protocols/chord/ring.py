@@ -8,7 +8,7 @@ from Stoica et al. (2001), and why:
 - A better successor is asked for its own list before it is adopted. In 2001 it was adopted unasked, and if it was dead
   it pushed a live one out of the list.
 - A predecessor is given up only for a closer one, or when it does not answer. In 2001 it was forgotten first and then
-  replaced by whoever came.
+  replaced by the one that came.
 - A ring begins with r + 1 members that know each other, not with one.
 
 These hold as long as no failure leaves a member without a live successor, and failures are told from slowness. A
@@ -17,7 +17,7 @@ somebody above who still knows the other half names it (`consider`).
 
 Differs from the paper: a list from which a dead node was taken is shorter for a while, where the paper fills it up with
 a simulated identifier; and a list is cut where it would run past this node or backwards, because answers are old
-by the time they arrive. And whoever has a short list and gives it to a joiner puts itself at its end.
+by the time they arrive. And anyone who has a short list and gives it to a joiner puts itself at its end.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Ring:
     # Questions, answers and silence.
 
     def on_ask(self, peer: NodeId, query: int) -> list[Effect]:
-        """A node that is not in the ring does not answer: whoever asks has to look further."""
+        """A node that is not in the ring does not answer: anyone who asks has to look further."""
         if not self.is_member:
             return []
         predecessor = None if self.predecessor_is_dead else self.predecessor

@@ -239,7 +239,7 @@ class MembershipChanged(Notification, frozen=True):
 
 
 class MembershipConfirmed(Notification, frozen=True, tag="MembershipSettled"):
-    """A majority of these voters has on its disk that they decide: whoever is not among them may be switched off."""
+    """A majority of these voters has on its disk that they decide: anyone who is not among them may be switched off."""
 
     first_slot: int
     membership: Membership

@@ -48,7 +48,7 @@ from tidings.settings import ReplicaSettings
 
 
 class Replica:
-    """One node of a group. Its number stands for its disk: whoever lost the disk has lost the number."""
+    """One node of a group. Its number stands for its disk: anyone who lost the disk has lost the number."""
 
     def __init__(self, node: int, settings: ReplicaSettings, random: Random) -> None:
         self.node = node
@@ -225,7 +225,7 @@ class Replica:
         self._effects.append(self.acceptor.prepare(node, message))
 
     def _enlighten(self, now_ms: int, node: int, decided: int) -> None:
-        """Removed, and it does not know; or added, and we do not know. Whoever is behind gets to hear of it."""
+        """Removed, and it does not know; or added, and we do not know. Anyone who is behind gets to hear of it."""
         self._effects.append(self.acceptor.refusal(node))
         self._effects += self._catchup.ask(now_ms, node, decided)
 
@@ -247,7 +247,7 @@ class Replica:
             self._effects += self._catchup.ask(now_ms, node, message.decided)
 
     def _step_down(self) -> None:
-        """Gives up our ballot, if there is one. What it proposed may be chosen or not: whoever leads next finds out."""
+        """Gives up our ballot, if there is one. What it proposed may be chosen or not: the next leader finds out."""
         ballot, self._ballot = self._ballot, None
         if ballot is None:
             return
@@ -417,8 +417,8 @@ class Replica:
     def _make_room(self, message: Accept) -> None:
         """Decides what an accept says is decided, before its values are weighed.
 
-        The leader proposes as much as there is room for once that is decided. Whoever found it to be too much would be
-        told again only with the next beat, and as often as the room is full.
+        The leader proposes as much as there is room for once that is decided. Anyone who found it to be too much would
+        be told again only with the next beat, and as often as the room is full.
         """
         self._take_decided(self.log.decide_through(message.decided, message.ballot))
 

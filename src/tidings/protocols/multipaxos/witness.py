@@ -9,10 +9,10 @@ that it has accepted or knows to be decided. Both only rise, as long as the disk
 a member is one of its processes, named by chance. With every message goes a `Claim`: the life, the extent with which
 it began, the extent now, and the life of the receiver that it speaks to.
 
-- *Whoever hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,
+- *Anyone who hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,
   nothing that it says counts, as if it had got lost, and it is answered by `Remembered`. A life is judged by how it
   began: one that has lost something soon promises and accepts again, and looks as if it had come further.
-- *Whoever is told that it once said more than it began with* ends with `StorageDamaged`. There is no false alarm by
+- *Anyone who is told that it once said more than it began with* ends with `StorageDamaged`. There is no false alarm by
   late or repeated messages: the answer names the life that it is for, and a member that has lost nothing begins with
   all that it ever said.
 - *What is said to an earlier life is not for this one*, which asks to be known (`Recall`). An answer that waited while

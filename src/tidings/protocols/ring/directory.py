@@ -233,8 +233,8 @@ class Directory:
         return None if owner is None else self._entries[owner].descriptor
 
     def hint(self, point: Key) -> GroupDescriptor | None:
-        """Whom to ask about a point: its owner if that is known, or else whoever was given it last, or else the group
-        that stands first at or after it, which will own it once nothing moves any more.
+        """Whom to ask about a point: its owner if that is known, or else the one who was given it last, or else the
+        group that stands first at or after it, which will own it once nothing moves any more.
         """
         owner = self.find(point)
         if owner is not None:

@@ -100,7 +100,7 @@ HandoffMessage = TransferOffer | Pull | Piece | Nothing | Clash | Ready | Handed
 
 
 class ToGroup(Effect, frozen=True):
-    """Send a message and its frames to whoever leads a group."""
+    """Send a message and its frames to the leader of a group."""
 
     descriptor: GroupDescriptor
     message: HandoffMessage

@@ -1,6 +1,6 @@
 """The giving end of a handoff, at the leader of the group that owns something now.
 
-As long as nothing is given, it only reads: whoever wants some of our ranges may load what they hold. When the target
+As long as nothing is given, it only reads: anyone who wants some of our ranges may load what they hold. When the target
 says that it has nearly everything, the ranges are given by one journaled command. From then on they are frozen, and the
 answers go through the list of the transfer's facts. All that has to be remembered is in the journal; a new leader goes
 on.
@@ -112,7 +112,7 @@ class HandoffSource:
         self._offer = (heir, ranges)
 
     def tick(self, now_ms: int, ring: Ownership, descriptor: GroupDescriptor) -> list[Effect]:
-        """Reminds whoever was given something, or is to be."""
+        """Reminds the one who was given something, or is to be."""
         if not ring.ranges and ring.handing_off is None:
             self._heir = None
         if now_ms < self._remind_at_ms or (ring.handing_off is None and self._heir is None and self._offer is None):
@@ -132,7 +132,7 @@ class HandoffSource:
         return [ToGroup(self._find_descriptor(heir.group) or heir, TransferOffer(descriptor, ranges))]
 
     def on_pull(self, ring: Ownership, descriptor: GroupDescriptor, pull: Pull) -> list[Effect]:
-        """Gives whoever asks the next piece of what it does not have."""
+        """Gives anyone who asks the next piece of what it does not have."""
         handing_off = ring.handing_off
         try:
             if handing_off is not None and handing_off.target.group == pull.target.group:

@@ -32,11 +32,11 @@ class GroupDescriptor(msgspec.Struct, frozen=True, array_like=True):
     group: bytes
     members: tuple[str, ...]
     leader: str = ""
-    """The address of the one that leads, "" if whoever wrote this descriptor knows of none."""
+    """The address of the one that leads, "" if its writer knows of none."""
     term: int = 0
     """The number of the leader's ballot."""
     slot: int = 0
-    """How much of the group's log whoever wrote this descriptor has applied."""
+    """How much of the group's log the writer of this descriptor has applied."""
     left: bool = False
     """The group has left the ring, and owns nothing."""
     leader_number: int = 0

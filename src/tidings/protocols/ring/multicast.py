@@ -3,8 +3,8 @@ forgets.
 
 Picture paper boys who keep no copies. A virtual node that wants a topic takes a step towards its root and becomes the
 child of whom it meets, as in Scribe; what is published goes to the root, if the publisher is not the root itself, and
-down from child to child. Nothing is stored, ordered, confirmed or asked for again: whoever publishes has the message in
-a journal, and whoever misses one asks there. A message that finds no tree costs nothing.
+down from child to child. Nothing is stored, ordered, confirmed or asked for again: anyone who publishes has the message
+in a journal, and anyone who misses one asks there. A message that finds no tree costs nothing.
 
 It guarantees that a subscribed virtual node gets no message twice: messages are numbered by their publisher, and what
 is too old to tell whether it came before is dropped. It does not guarantee that a message arrives, nor in which order.

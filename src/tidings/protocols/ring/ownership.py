@@ -1,7 +1,7 @@
 """What a group owns of the circle, as its own journal knows it.
 
 A broker that is part of no ring has no `Ownership`, and nothing is asked. In a ring every group has one, and it changes
-only by journaled commands: whoever applies the same records owns the same.
+only by journaled commands: anyone who applies the same records owns the same.
 
 Ranges leave for good when they are *given*: from that record on nothing is accepted for them, and what they hold is
 frozen until the target has all of it (`HandingOff`). The group that *takes* collects what it gets in its own journal

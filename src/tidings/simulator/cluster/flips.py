@@ -1,7 +1,7 @@
 """Bits that flip in the files of a member that leads and serves, between two reads of one life.
 
 Everything has been read once, as ranges and by a subscription, when a bit of a stored message flips on the leader's
-disk. Whoever reads it then gets it as it was: the leader fetches it from another member, and readers wait that long.
+disk. Anyone who reads it then gets it as it was: the leader fetches it from another member, and readers wait that long.
 What has just been checked counts as good until the next tick (`journal/checked.py`), so that comes first. Only what
 lies in sealed segments is hit, and what every other member has: more than that a group does not promise.
 """
@@ -81,7 +81,7 @@ class Flips:
                 reader.leave()
 
     def flip(self, choice: int) -> bool:
-        """A bit of a stored message flips on the disk of whoever leads; whether there is one to hit."""
+        """A bit of a stored message flips on the disk of the leader; whether there is one to hit."""
         node = next((each for each in self._world.serving if each.group == self._group), None)
         if node is None or node.engine is None:
             return False

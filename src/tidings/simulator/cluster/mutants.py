@@ -60,7 +60,7 @@ def _serve_too_early() -> Iterator[None]:
         yield
 
 
-@_mutant("turned-away-is-done", "whoever asked for what was turned away is told that it is done", LOST)
+@_mutant("turned-away-is-done", "the one who asked for what was turned away is told that it is done", LOST)
 def _rejected_is_done() -> Iterator[None]:
     def make(turn_away_all: Any) -> Any:
         def planted(self: Group, wanted: list[Persist]) -> None:
@@ -147,7 +147,7 @@ def _streams_stay() -> Iterator[None]:
 # Members that come and go.
 
 
-@_mutant("forget-contacts", "a node asks only whom its files know, which may be older than whoever leads", PROGRESS)
+@_mutant("forget-contacts", "a node asks only whom its files know, which may be older than the leader", PROGRESS)
 def _forget_contacts() -> Iterator[None]:
     def make(send_peer: Any) -> Any:
         def planted(self: Group, node: int, message: AnyMessage) -> None:

@@ -187,7 +187,7 @@ class NodeProcess(DiskProcess):
 
     def _hear(self, newcomer: Newcomer, peer: object, frames: Sequence[Frame]) -> None:
         if frames[0] != MARK:
-            if isinstance(peer, int):  # A client; whoever else speaks of other things waits for no answer.
+            if isinstance(peer, int):  # A client; anyone else who speaks of other things waits for no answer.
                 answer = NotLeader(guess_request(frames[0]), "", newcomer.contacts)
                 self._world.carry(self, peer, [encode(answer)])
             return

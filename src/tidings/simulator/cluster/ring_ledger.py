@@ -64,7 +64,7 @@ class RingLedger(Ledger):
         self.held[group] = ()
 
     def hold(self, group: str, ranges: KeyRanges) -> None:
-        """These ranges are a group's now, whoever had them before."""
+        """These ranges are a group's now, no matter who had them before."""
         for other, held in self.held.items():
             self.held[other] = joined((*held, *ranges)) if other == group else without(held, ranges)
 

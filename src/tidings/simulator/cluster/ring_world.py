@@ -122,7 +122,8 @@ class RingWorld(ClusterWorld):
                 self._make_group(joining)
 
     def _make_group(self, joining: Joining) -> list[NodeProcess]:
-        """Whoever joins knows a node of each group that was there at first, of which one stays, and perhaps others."""
+        """Anyone who joins knows a node of each group that was there at first, of which one stays, and perhaps
+        others."""
         founder, *others = (each for each in self.ring_plan.joins if each.at_ms == 0)
         first = [f"tcp://{each.group}1:7400" for each in (founder, *others) if each != joining]
         here = list(self.by_address)

@@ -58,7 +58,7 @@ class ClusterWorld(PopulatedWorld):
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
         self.flips: tuple[int, ...] = ()
-        """At the end, when nothing else goes wrong: bits that flip on the disk of whoever leads, one by one."""
+        """At the end, when nothing else goes wrong: bits that flip on the disk of the leader, one by one."""
         self.broker_settings = broker
         self.journal_settings = journal
         self.replica_settings = replica
@@ -177,7 +177,7 @@ class ClusterWorld(PopulatedWorld):
             if choice is None or flips.flip(choice):
                 reader = flips.new_reader()
                 reader.start()
-                self._pass_or_break(lambda reader=reader: reader.finished, "whoever reads everything")  # type: ignore[misc]
+                self._pass_or_break(lambda reader=reader: reader.finished, "anyone who reads everything")  # type: ignore[misc]
                 for node in self.nodes:
                     node.scrub_all()
                 self._pass_or_break(lambda: all(map(is_readable, self.nodes)), "fetching what is damaged")

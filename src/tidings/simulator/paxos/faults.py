@@ -48,7 +48,7 @@ class NodePause(msgspec.Struct, frozen=True):
 
     at_ms: int
     victim: int
-    """-1: whoever leads."""
+    """-1: the leader."""
     for_ms: int
 
 
@@ -57,7 +57,7 @@ class Partition(msgspec.Struct, frozen=True):
     until_ms: int
     shape: Shape
     victim: int
-    """-1: whoever leads."""
+    """-1: the leader."""
     other: int
     sides: int
     """A bit for each node: on which side of a split it is."""
@@ -209,7 +209,7 @@ def _draw_damages(random: Random, times: list[int]) -> tuple[Damage, ...]:
 
 
 def draw_cuts(random: Random, times: list[int], calm_ms: int) -> list[tuple[int, int]]:
-    """When something is cut off, and whom: now one, now another, or for the whole time whoever leads."""
+    """When something is cut off, and whom: now one, now another, or for the whole time the leader."""
     hunt_ms = random.choice((0, 0, random.randint(300, 1_000)))
     if hunt_ms:
         return [(at_ms, -1) for at_ms in range(hunt_ms, calm_ms, hunt_ms)]

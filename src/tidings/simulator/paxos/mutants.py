@@ -268,7 +268,7 @@ def _skip_phase_one() -> Iterator[None]:
 
 @_mutant(
     "decided-at-any-ballot",
-    "a follower takes what it has accepted for decided, whoever proposed it",
+    "a follower takes what it has accepted for decided, no matter who proposed it",
     ORDER,
     first_seed=21,
 )

@@ -473,7 +473,7 @@ class ForkedNode(Node):
 
     def on_refused_copy(self) -> None:
         self._refusals += 1
-        if self._refusals < REFUSALS_MAX:  # Then whoever started it has read what it says.
+        if self._refusals < REFUSALS_MAX:  # Then the one who started it has read what it says.
             self._world.after(RETRY_MS, self.start)
 
     def check(self) -> None:

@@ -200,7 +200,7 @@ class PaxosWorld(Timeline):
     def may_put_back(self, number: int) -> bool:
         """Whether the copy of a node's folder may take the place of the folder: everybody remembers that it said more.
 
-        Everybody: who has ever voted and is not gone, and has it on disk. Whoever remembers does not count what the
+        Everybody: who has ever voted and is not gone, and has it on disk. Anyone who remembers does not count what the
         node says. If there were one who did not, and who reached the node before the others do, the two could come to
         a majority: no protocol that goes on without some of its members can tell that from a healthy group.
         """
@@ -210,7 +210,7 @@ class PaxosWorld(Timeline):
         return began is not None and not any(began.covers(self.watch.testimony(other, number)) for other in others)
 
     def pick(self, choice: int) -> int:
-        """A node that is not gone for good: the one that a number chooses, or whoever leads."""
+        """A node that is not gone for good: the one that a number chooses, or the leader."""
         numbers = [number for number, node in self.nodes.items() if not node.retired]
         if choice < 0:
             numbers = self.leading or numbers
@@ -247,7 +247,7 @@ class PaxosWorld(Timeline):
             self.after(delay_ms, lambda: node.read(token))
 
     def call_change(self, change: Change) -> None:
-        """The operator asks whoever leads, or anybody."""
+        """The operator asks the leader, or anybody."""
         node = self.nodes[self.pick(-1)]
         delay_ms = self.network.delay_of_call()
         if delay_ms is not None:

@@ -1,7 +1,8 @@
 """Churn: nodes join a ring, die and come back, as a schedule drawn from a seed.
 
-The assumption under which the corrected rules are right is kept by whoever draws the victims, and by nothing else: no
-failure leaves a list, at a member or under way in a message, without a live member, and r + 1 principals always remain.
+The assumption under which the corrected rules are right is kept by the one who draws the victims, and by nothing else:
+no failure leaves a list, at a member or under way in a message, without a live member, and r + 1 principals always
+remain.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _adopt_unasked() -> Iterator[None]:
         yield
 
 
-@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES)
+@_mutant("any-predecessor", "anyone who comes is taken for the predecessor", "churn", *checkers.RULES)
 def _any_predecessor() -> Iterator[None]:
     with patched(Ring, "_is_closer_predecessor", lambda _: lambda self, peer: peer != self.predecessor):
         yield

@@ -37,7 +37,7 @@ from tidings.wire.codec import Frame
 LATENCY_MS_MAX = 40
 AT_REST_MS = 5_000
 """How long the ring is looked at while nobody wants anything."""
-SETTLE_MS_MAX = 300_000
+QUIET_MS_MAX = 300_000
 LAG_MS_MAX = 60_000
 """How long what was put may take to arrive before it is lost."""
 LATE_MS = 1_000
@@ -297,9 +297,9 @@ def _run(world: ServiceWorld) -> ServiceResult:
     plan, account = world.plan, world.account
     for _ in range(plan.groups):
         world.add_group()
-        _require(world.wait(world.is_whole, SETTLE_MS_MAX), f"{len(world.groups)} groups did not become a ring")
+        _require(world.wait(world.is_whole, QUIET_MS_MAX), f"{len(world.groups)} groups did not become a ring")
     world.add_clients()
-    _require(world.wait(lambda: world.subscribed == len(world.nodes), SETTLE_MS_MAX), "not everybody could subscribe")
+    _require(world.wait(lambda: world.subscribed == len(world.nodes), QUIET_MS_MAX), "not everybody could subscribe")
     world.pass_ms(AT_REST_MS)
     world.take_census("", 0)
     since_ms = world.now_ms
@@ -309,17 +309,17 @@ def _run(world: ServiceWorld) -> ServiceResult:
     world.publishing = True
     killed: list[ServiceNode] = []
     if plan.failures:
-        world.wait(lambda: 2 * account.acknowledged >= account.published, SETTLE_MS_MAX)
+        world.wait(lambda: 2 * account.acknowledged >= account.published, QUIET_MS_MAX)
         killed = [world.random.choice(group) for group in world.groups]
         for node in killed:
             node.kill()
-    _require(world.wait(lambda: account.is_published, SETTLE_MS_MAX), "not everything could be put")
+    _require(world.wait(lambda: account.is_published, QUIET_MS_MAX), "not everything could be put")
     world.wait(lambda: account.is_over, LAG_MS_MAX)
     sent += world.take_census("load", since_ms)
     world.pass_ms(LATE_MS)
     for node in killed:
         node.start()
-    world.wait(lambda: all(state.agreeing == state.replicas for state in states(world)), SETTLE_MS_MAX)
+    world.wait(lambda: all(state.agreeing == state.replicas for state in states(world)), QUIET_MS_MAX)
     return ServiceResult(account, len(killed), tuple(sent), tuple(states(world)), world.now_ms, world.events)
 
 

@@ -188,10 +188,10 @@ def _each_message(rows: DataFrame) -> DataFrame:
     started = f.when(f.col("firsts") > 0, 1).otherwise(0)
     # Twice in one session at one attempt, or for the first time in more than one session.
     again = f.sum(f.greatest(net - started - f.col("attempts"), f.lit(0)))
-    anew = f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
+    restarted = f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
     return by_session.groupBy("subject", "offset").agg(
         f.sum(net).alias("net"),
-        (again + anew).alias("doubled"),
+        (again + restarted).alias("doubled"),
         f.min("least").alias("least"),
         f.max("most").alias("most"),
     )

@@ -132,7 +132,7 @@ def test_table_4_small_delays_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("first", ["ada", "bob"])
-def test_table_4_whoever_comes_back_first_gets_the_other_four(first: str) -> None:
+def test_table_4_anyone_who_comes_back_first_gets_the_other_four(first: str) -> None:
     """C7: one has finished its five and gone, the other has finished one of its five and is closed."""
     lanes = group("ada", "bob", room=1)
     lanes.offer(0, [RED, BLUE] * 5)
@@ -226,7 +226,7 @@ def test_table_8_three_attempts_without_an_answer_make_a_member_inactive() -> No
     assert lanes.tick(3_000) == [MemberInactive("ada", "batch 1 was sent 3 times without an answer")]
     assert not lanes.is_active("ada")
     assert lanes.pick(3_000) == [PickedBatch(3, "bob", [0, 2, 4, 6, 8], 2)]
-    with pytest.raises(Stale, match=r"Parcel 1 of 'ada' was given to another member: drop the result\."):
+    with pytest.raises(Stale, match=r"Batch 1 of 'ada' was given to another member: drop the result\."):
         lanes.ack("ada", ada.number, None, 3_001)
 
 

@@ -127,7 +127,7 @@ def test_a_sender_of_an_older_version_claims_nothing_and_counts() -> None:
     assert witness.admit(Received(0, 2, Recall())) == (False, [])
 
 
-def test_whoever_asks_is_told_what_it_said_before_this_life() -> None:
+def test_anyone_who_asks_is_told_what_it_said_before_this_life() -> None:
     witness = make_witness()
     assert hear(witness, 1, LITTLE, message=Recall()) == refused(1, NOTHING)
     assert hear(witness, 1, LITTLE, MUCH, Recall()) == refused(1, NOTHING), "what it says now is no news to it"
@@ -170,7 +170,7 @@ def test_a_life_begins_with_all_that_the_disk_holds() -> None:
 
 
 @pytest.mark.parametrize("extent", [Extent(HIGH, 5), Extent(LOW, 6), MUCH])
-def test_whoever_once_said_more_ends(extent: Extent) -> None:
+def test_anyone_who_once_said_more_ends(extent: Extent) -> None:
     witness = make_witness(LITTLE)
     with pytest.raises(StorageDamaged, match=r"^This folder knows less than member 1 of .*: give it an empty folder"):
         witness.admit(Received(0, 2, Remembered(LIFE, extent)))

@@ -181,7 +181,7 @@ def test_of_two_ballots_of_one_number_that_of_the_higher_member_leads_whatever_i
 
 
 def test_what_is_told_of_a_group_has_the_slot_of_its_ranges_and_not_that_of_a_newer_descriptor() -> None:
-    """What the group says itself at that slot would be no news to whoever was told so."""
+    """What the group says itself at that slot would be no news to anyone who was told so."""
     teller, listener = Directory(), Directory()
     teller.learn(Word(descriptor(b"a", 5), (WHOLE,)))
     teller.learn_descriptor(descriptor(b"a", 9, term=2, leader="tcp://a"))

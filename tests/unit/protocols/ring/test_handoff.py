@@ -31,7 +31,7 @@ SEEDS_TO_FIND = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_whoever_owns_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
+def test_the_owner_of_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
     """P7, P8: by lost, repeated and late messages, changes of leaders on both sides, and restarts."""
     for seed in range(first, first + 10):
         world = World(seed)

@@ -135,7 +135,7 @@ ON_NEWS: list[Command] = [
 
 
 @pytest.mark.parametrize("command", ON_NEWS, ids=lambda command: type(command).__name__)
-def test_whoever_does_not_own_a_topic_refuses_every_command_for_it(command: Command) -> None:
+def test_anyone_who_does_not_own_a_topic_refuses_every_command_for_it(command: Command) -> None:
     """P7: also when the state knows the topic, because it is frozen."""
     story = working()
     story.apply(HandOff(NEWS, TARGET))

@@ -119,7 +119,7 @@ class Journal:
         self.apply(Carry((carried,)), time_ms, (self.read(place),))
 
 
-# What can be asked of a topic and of a client, whoever has them.
+# What can be asked of a topic and of a client, no matter who has them.
 
 
 def describe_topic(journal: Journal, name: str, machine: Machine | None = None) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Flight(NamedTuple):
 
 
 class Group:
-    """A group and whoever leads it now."""
+    """A group and its leader now."""
 
     def __init__(self, world: World, name: bytes) -> None:
         self._world = world
@@ -327,7 +327,7 @@ class World:
         return all(group.ring is not None and group.ring.handing_off is None for group in self.groups.values())
 
     def ask(self, command: Command, point: bytes, bodies: tuple[bytes, ...] = ()) -> bool:
-        """A client's command at whoever owns what it is about; the reference does the same. Whether it was accepted."""
+        """A client's command at the owner of what it is about; the reference does the same. Whether it was accepted."""
         group = self.owner(point)
         if group is None or self.rng.random() < 0.05:
             for other in self.groups.values():
@@ -351,7 +351,7 @@ class World:
             return f"{type(error).__name__}: {error}"
 
     def expect_moved(self, group: Group, command: Command, bodies: tuple[bytes, ...]) -> None:
-        """Whoever does not own something says so, and does nothing."""
+        """Anyone who does not own something says so, and does nothing."""
         if isinstance(command, Trim | Collect | Close):
             return
         before = whole(group.journal) if self.rng.random() < 0.1 else None
@@ -466,7 +466,7 @@ class World:
     # The comparison.
 
     def compare(self) -> None:
-        """Whoever owns something knows the same of it as the reference."""
+        """Anyone who owns something knows the same of it as the reference."""
         for name in TOPICS:
             group = self.owner(point_of(name))
             if group is not None:
