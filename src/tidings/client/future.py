@@ -26,13 +26,13 @@ class Future(Generic[T]):
         self._callbacks: list[Callable[[Future[T]], None]] | None = None
 
     def finish(self, result: T) -> None:
-        """Acks it with a result; only the first ack counts."""
+        """Ends it with a result; only the first end counts."""
         if not self.done:
             self._result = result
             self._resolve()
 
     def fail(self, error: BaseException) -> None:
-        """Acks it with an error; only the first ack counts."""
+        """Ends it with an error; only the first end counts."""
         if not self.done:
             self.error = error
             self._resolve()

@@ -1,6 +1,6 @@
 """What a member of a group has in flight: messages that have come and are not acked for good.
 
-The broker sends *batches*; a `InFlightBatch` is what is known of one. `in_flight` says of every offset in which batch
+The broker sends *batches*; an `InFlightBatch` is what is known of one. `in_flight` says of every offset in which batch
 it is, from the moment it comes until the broker has confirmed its ack or has given it to somebody else. What comes
 again while it is in flight is not handed out again: it only changes its batch or its attempt.
 
@@ -69,9 +69,8 @@ class Member:
         self.standing = False
         """Whether the broker has said that the stream stands."""
         self.claiming = False
-        """Whether the broker was told what is in flight and has not said what of it is still this member's. What was
-        said not to be handed out may go to others as new: so nothing is handed out until then, on whatever
-        connection."""
+        """Whether the broker was told what is in flight and has not said what of it is still this member's. What is not
+        handed out may go to others as new, so nothing is handed out until then, on whatever connection."""
         self.turn = 0
         """How much of the stream has come: the turn of the last batch, or of the last answer, that was taken."""
         self.early: dict[int, Callable[[], None]] = {}
@@ -112,8 +111,7 @@ class Member:
         self.on_return: Callable[[Sequence[int]], None] | None = None
         """Is told what has been handed out and waits again."""
         self._attempts: dict[int, tuple[int, int]] = {}
-        """At which attempts, from and to, a message in flight may have been handed out, if its batch does not say
-        it."""
+        """At which attempts, from and to, a message in flight may have been handed out, if not at its batch's."""
         self._orphans: dict[int, None] = {}
         """Messages that were lost while somebody was at work on them: finishing one does not ack its next copy
         that has come meanwhile and waits."""
@@ -172,9 +170,8 @@ class Member:
                 if offset in waiting and in_flight.get(offset) is batch:
                     self._attempts[offset] = (batch.attempt, batch.attempt)
         new = [row for row, offset in enumerate(offsets) if offset not in in_flight]
-        self._move(
-            [offset for offset in offsets if offset in in_flight and in_flight[offset] is not batch], batch, waiting
-        )
+        moved = [offset for offset in offsets if offset in in_flight and in_flight[offset] is not batch]
+        self._move(moved, batch, waiting)
         if new:
             row = 0
             for share in Unopened(batch, offsets, bodies).open(self.topic):
@@ -408,20 +405,15 @@ class Member:
         """These have been dealt with, and can be acked."""
         if not offsets:
             return
-        in_flight, answered = self.in_flight, self.answered
-        batch = in_flight.get(offsets[0])
-        if (
-            batch is not None
-            and batch.intact
-            and not (answered or self._orphans)
-            and in_flight.get(offsets[-1]) is batch
-        ):
+        known, answered = self.in_flight, self.answered
+        batch = known.get(offsets[0])
+        if batch is not None and batch.intact and not (answered or self._orphans) and known.get(offsets[-1]) is batch:
             batch.done += offsets
             batch.left -= len(offsets)
             self.ready_batches[batch] = None
             return
         for offset in offsets:
-            batch = in_flight.get(offset)
+            batch = known.get(offset)
             if offset in answered:
                 continue
             orphan = offset in self._orphans

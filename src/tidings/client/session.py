@@ -233,7 +233,7 @@ class Session:
     # Requests.
 
     def submit(self, request: Request) -> None:
-        """Sends a request, or one that was acked once more: the same bytes, unless the epoch is a new one."""
+        """Sends a request, or once more one that was answered: the same bytes, unless the epoch is a new one."""
         assert request.number not in self._outstanding
         who = request.identity
         if who.fenced is not None:

@@ -80,7 +80,7 @@ class Disk(Protocol):
     """A folder of files, as the journal sees it. The module's text says what each call promises."""
 
     remote: bool
-    """Whether the folder is in flight of another process."""
+    """Whether the folder is in use by another process."""
     salt: int
     """A number of the folder's own, from which its files' checksums begin."""
 
@@ -144,7 +144,7 @@ class Disk(Protocol):
 
 
 class LocalDisk(Disk, Protocol):
-    """A folder in flight of this process."""
+    """A folder in use by this process."""
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives a file that is on disk another name, atomically, in place of one that had it."""

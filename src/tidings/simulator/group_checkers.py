@@ -116,7 +116,7 @@ class AckedStaysAcked(GroupChecker):
 
 
 class LanesInOrder(GroupChecker):
-    """A message is given out when every earlier one of its lane is acked or in the same hands."""
+    """A message is given out when every earlier one of its lane is acked or in flight with the same member."""
 
     RULE = "each lane is given out in order"
 
@@ -257,7 +257,7 @@ class StaleRefused(GroupChecker):
                 self.broken(f"{session} acked {self.name(offset)} after {self.in_flight.acked[offset]} had")
             if self.in_flight.holders.get(offset) != session:
                 holder = self.in_flight.holders.get(offset, "nobody")
-                self.broken(f"{session} acked {self.name(offset)} while it was in flight of {holder}")
+                self.broken(f"{session} acked {self.name(offset)} while {holder} had it in flight")
 
     def on_confirmed(self, process: ClientProcess, message: Message) -> None:
         acked, what = self.in_flight.acked, f"{process.label} was told that it has acked {self.name(message.offset)}"

@@ -1,6 +1,6 @@
 """Who has what of a group's messages, judged by what leaves the broker and by what is durable.
 
-The checkers of groups share this picture. A message is in flight of the session that the broker last sent it to,
+The checkers of groups share this picture. A message is in flight with the session that the broker last sent it to,
 until it is acked, given back, or until that member's stream begins again without it. When a message of a lane goes
 to another member, whatever the first one had behind it in that lane is no longer in flight either.
 """

@@ -1,4 +1,4 @@
-"""The broker's end: a `Disk` whose files are in flight of a storage server.
+"""The broker's end: a `Disk` whose files a storage server has.
 
 Changes and reads go over a connection each, because they come from two threads: the one that writes commits and the
 loop. What the server acknowledged is remembered (`_sizes`), so names and sizes need no call. Removals can wait: they

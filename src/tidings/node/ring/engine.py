@@ -227,11 +227,8 @@ class RingMember:
     def word(self) -> Word:
         """What our group owns, as far as is known here."""
         ring = self.ownership
-        return (
-            Word(self.descriptor(), ())
-            if ring is None
-            else Word(self.descriptor(), ring.ranges, ring.gone, ring.confirmed)
-        )
+        own = self.descriptor()
+        return Word(own, ()) if ring is None else Word(own, ring.ranges, ring.gone, ring.confirmed)
 
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
@@ -246,19 +243,12 @@ class RingMember:
         if seen == self._seen:
             return
         self._seen = seen
-        descriptor = self.descriptor()
+        own = self.descriptor()
         ranges = ring.ranges if ring is not None else ()
-        told = (
-            descriptor.leader,
-            descriptor.term,
-            descriptor.leader_number,
-            descriptor.members,
-            descriptor.left,
-            ranges,
-        )
+        told = (own.leader, own.term, own.leader_number, own.members, own.left, ranges)
         if told != self._told:
             self._told = told
-            self.proxy.nodes, self.proxy.group = descriptor.members, descriptor.group
+            self.proxy.nodes, self.proxy.group = own.members, own.group
             self.directory.learn(self.word())
             self.proxy.on_news(now_ms)
         if ring is not None and ring.contacts is not self._contacts_told:

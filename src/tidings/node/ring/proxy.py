@@ -329,18 +329,12 @@ class Proxy:
         if gap is not None:
             self._want(now_ms, gap.end)
             return False
-        pieces = {
-            descriptor: self._directory.pieces_of(descriptor.group) for descriptor in self._directory.descriptors()
-        }
-        owners = [
-            descriptor
-            for descriptor, ranges in pieces.items()
-            if ranges or (self.strays and descriptor.group == self.group)
-        ]
-        unled = [descriptor for descriptor in owners if not descriptor.leader]
+        pieces = {each: self._directory.pieces_of(each.group) for each in self._directory.descriptors()}
+        owners = [each for each, ranges in pieces.items() if ranges or (self.strays and each.group == self.group)]
+        unled = [each for each in owners if not each.leader]
         if unled:
-            for descriptor in unled:
-                self._suspect(descriptor.group)
+            for each in unled:
+                self._suspect(each.group)
             return False
         question = Question(request)
         self._ask(now_ms, connection, question, owners, request, user, pieces)

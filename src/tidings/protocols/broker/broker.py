@@ -128,13 +128,7 @@ class Broker:
                     return self._on_commit(event, client, epoch, parts, acknowledgements)
                 case messages.Flow():
                     return self._on_flow(event.now_ms, peer, message)
-                case (
-                    messages.Work()
-                    | messages.GroupAck()
-                    | messages.GroupNack()
-                    | messages.Extend()
-                    | messages.GroupPause()
-                ):
+                case _ if isinstance(message, messages.GroupRequest):
                     return self._on_group_work(event.now_ms, peer, message)
                 case messages.Join() | messages.Leave():
                     return self._on_join(event.now_ms, peer, message)

@@ -12,7 +12,7 @@ Nothing here is journaled, and nothing here knows the time or draws lots. After 
 offered everything that the group's `Progress` does not have; members may first `claim` what they still hold.
 
 What holds at all times, whatever members do:
-- a message is in at most one hand, and once its ack is confirmed it is never sent again;
+- a message is in flight with one member at most, and once its ack is confirmed it is never sent again;
 - a message is sent only when every earlier one of its lane is acked, or is in flight with the same member;
 - a lane is acked for good before it changes hands: until the journal has answered it stays where it is;
 - nothing is dropped: what a member loses goes back to the front of its lanes.

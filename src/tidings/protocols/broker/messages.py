@@ -297,6 +297,9 @@ class Shutdown(Request, frozen=True, tag="shutdown"):
     epoch: int
 
 
+GroupRequest = Work | GroupAck | GroupNack | Extend | GroupPause
+"""What a member says of its stream."""
+
 AnyRequest = (
     Hello
     | Put
@@ -309,11 +312,7 @@ AnyRequest = (
     | Beat
     | Join
     | Leave
-    | Work
-    | GroupAck
-    | GroupNack
-    | Extend
-    | GroupPause
+    | GroupRequest
     | AskGroups
     | AskSequence
     | AskSubscriptions

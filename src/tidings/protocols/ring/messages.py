@@ -1,8 +1,7 @@
 """What the nodes of a ring say to each other, beside what replicas of one group do.
 
 A *descriptor* says where a group is reached, a *word* what it owns. Every word can be repeated, reordered and late: a
-higher
-`slot` is newer of what a group owns, a higher ballot (`term`, then `leader_number`) is newer of who leads it.
+higher `slot` is newer of what a group owns, a higher ballot (`term`, then `leader_number`) is newer of who leads it.
 """
 
 from __future__ import annotations

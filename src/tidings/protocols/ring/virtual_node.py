@@ -7,8 +7,8 @@ with the descriptors of every virtual node that they speak of, so that who hears
 Groups are durable, and Chord, made for nodes that are gone when they are silent, is helped in two ways:
 
 - A virtual node without a place in the ring asks some virtual nodes that it knows to find its place. If none has
-  answered after
-  `PLACE_MS_MAX`, for instance because all of them began at the same time, it acks by its directory alone.
+  answered after `PLACE_MS_MAX`, for instance because all of them began at the same time, it finds a place by its
+  directory alone.
 - Every `HEAL_MS` it looks whether Chord has skipped virtual nodes that it knows, between itself and its successor, and
   asks one of them as a candidate, the nearest first. Messages that keep the ring also bring the descriptor of the
   virtual node that stands right behind the receiver, as far as the sender knows, and all messages bring a few
@@ -71,7 +71,7 @@ SEEK_MS = 500
 SEEK_COUNT = 3
 """How many it asks at a time."""
 PLACE_MS_MAX = 1_000
-"""How long it waits for a place before it acks by its directory."""
+"""How long it waits for a place before it finds a place by its directory."""
 HEAL_MS = 1_000
 """How often a virtual node looks for others that Chord has skipped."""
 SILENT_MS = 1_000
@@ -93,8 +93,7 @@ class GossipLayers(NamedTuple):
 
 class VirtualNode:
     """The virtual node of one group. What it wants sent is in `outgoing`, what it found in `found`, and messages of
-    topics in
-    `arrived`: the runtime takes them out after every call.
+    topics in `arrived`: the runtime takes them out after every call.
     """
 
     def __init__(

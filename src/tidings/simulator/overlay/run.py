@@ -181,8 +181,8 @@ class Run:
         topic = world.random.choice(list(self._offsets))
         publisher = self._publishers.get(topic)
         if publisher is None or not world.nodes[publisher].alive:
-            acked = [name for name in world.live if world.nodes[name].stack.layer(Gossip).knows_beginning]
-            publisher = self._publishers[topic] = world.random.choice(acked)
+            ready = [name for name in world.live if world.nodes[name].stack.layer(Gossip).knows_beginning]
+            publisher = self._publishers[topic] = world.random.choice(ready)
         offset = self._offsets[topic]
         self._offsets[topic] += 1
         body = f"{topic} {offset}".encode()

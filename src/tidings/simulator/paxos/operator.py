@@ -35,7 +35,7 @@ class Operator:
         self._outdated: int | None = None
         """Whose folder is an older copy of itself, as long as it has not noticed."""
         self._busy = False
-        """From the beginning of a task until its last change is acked."""
+        """From the beginning of a task until its last change is confirmed."""
         self.planned = 0
         """Tasks that are still to come."""
 

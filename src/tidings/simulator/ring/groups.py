@@ -1,7 +1,7 @@
 """Many groups at rest: hops of a lookup, the trees of topics, and what the busiest owner owns.
 
 All virtual nodes know all groups from the beginning, as after a restart of everything, so one directory serves them
-all; they ack, find their fingers, and are then asked.
+all; they take their places, find their fingers, and are then asked.
 """
 
 from __future__ import annotations
