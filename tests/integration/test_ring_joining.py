@@ -182,7 +182,7 @@ def test_a_name_that_both_sides_know_goes_on_with_one_session(house: RingHouse) 
                 assert bus.put(f"their-{name}", b"next").offset == theirs + turn
 
 
-@pytest.mark.parametrize("victim", ["joiner", "giver"])
+@pytest.mark.parametrize("victim", ["joiner", "source"])
 @pytest.mark.parametrize("when", range(4))
 def test_a_kill_in_the_middle_of_joining(house: RingHouse, victim: str, when: int) -> None:
     """Killed when the first point is the ring's, when some are, when the first is handed on, when some are."""

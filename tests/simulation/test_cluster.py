@@ -73,7 +73,7 @@ def test_a_run_is_not_idle() -> None:
         "its clock is set",
         "is cut off",
         "is lost",
-        "Elsewhere(request=0",
+        "NotLeader(request=0",
         "leader='tcp://n",
         "leader=''",
         "takes over the files of another",

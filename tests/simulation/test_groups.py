@@ -42,17 +42,17 @@ def test_a_run_is_not_idle() -> None:
     lines = [line for seed in range(30) for line in run(seed, trace=True, kind=WORLD).trace]
     for wanted in (
         "kept=(Kept(",
-        "settled=((",
+        "acked=((",
         "crashes with messages in flight",
         "gives ",
-        "ReleaseDone",
+        "GroupNackDone",
         "leaves",
         "attempt 3",
         "goes on after Fenced",
         "stands still",
         "Extend(",
         "held=(Held(",
-        "RestDone",
+        "GroupPauseDone",
         "fails at",
         "taken=((",
     ):

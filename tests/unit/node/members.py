@@ -139,7 +139,7 @@ class Members:
             while self._under_way:
                 receiver, frames = self._under_way.popleft()
                 if receiver in self.nodes:
-                    self.nodes[receiver].engine.receive(self.now_ms, b"mate", frames)
+                    self.nodes[receiver].engine.receive(self.now_ms, b"replica", frames)
 
     def _flush(self, number: int, node: Node) -> None:
         outgoing, node.engine.outgoing = node.engine.outgoing, []

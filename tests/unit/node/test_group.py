@@ -385,9 +385,9 @@ def test_what_is_not_said_to_it_by_another_member_is_not_heard(
     group = Members()
     engine = group.nodes[1].engine
     heartbeat = Accept(Ballot(9, 2), 1, (), 1, 0)
-    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, group_name, sender, receiver), user)
+    engine.receive(group.now_ms, b"replica", encode_message(heartbeat, group_name, sender, receiver), user)
     assert engine.log.replica.replica.leader is None
-    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, GROUP, 2, 1), REPLICA_PEER_NAME)
+    engine.receive(group.now_ms, b"replica", encode_message(heartbeat, GROUP, 2, 1), REPLICA_PEER_NAME)
     assert engine.log.replica.replica.leader == 2
 
 
@@ -396,7 +396,7 @@ def test_what_newcomers_are_told_means_nothing_to_a_member(message: Any) -> None
     group = Members()
     group.run_until_quiet()
     engine = group.nodes[1].engine
-    engine.receive(1_000, b"mate", encode_message(message, GROUP, 2, 1))
+    engine.receive(1_000, b"replica", encode_message(message, GROUP, 2, 1))
     assert engine.outgoing == []
 
 
@@ -404,7 +404,7 @@ def test_other_bytes_behind_the_mark_are_not_answered() -> None:
     group = Members()
     group.run_until_quiet()
     engine = group.nodes[1].engine
-    engine.receive(1_000, b"mate", [encode_message(Known(()))[0], b"\xff"])
+    engine.receive(1_000, b"replica", [encode_message(Known(()))[0], b"\xff"])
     assert engine.outgoing == []
 
 
@@ -415,7 +415,7 @@ def meet(group: Members, number: int, disk: bytes) -> Meet:
     message = Meet(address_of(number), disk, ())
     for node in group.nodes.values():
         if node.identity.number not in group.cut:
-            node.engine.receive(group.now_ms, b"mate", encode_message(message))
+            node.engine.receive(group.now_ms, b"replica", encode_message(message))
     group.run_until_quiet()
     return message
 
