@@ -1,10 +1,10 @@
-/* An editor in C, with nothing but POSIX sockets: publishes one text through the door of `tidings serve --sockets`.
+/* An editor in C, with nothing but POSIX sockets: publishes one text to `tidings serve --sockets`.
  *
  *     cc -o editor examples/editor.c
  *     ./editor -h 127.0.0.1 -p 4200 -t news -m "3 ships have come in"
  *
  * A request is three fields, each ended by a NUL: PUBLISH, the topic, the text. The broker answers "0" when it has the
- * text on its disk and "1" when it has not kept it. An editor that does not want to know may close at once.
+ * text on disk, and "1" if it has not kept it. An editor that does not need the answer may close at once.
  */
 
 #define _POSIX_C_SOURCE 200809L

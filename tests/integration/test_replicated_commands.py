@@ -67,8 +67,8 @@ def test_a_broker_that_stands_alone_is_its_only_member(tmp_path: Path) -> None:
 
 def test_whom_a_change_is_about_and_who_is_asked_have_to_be_right() -> None:
     for member, sentence in (
-        ("nowhere", "'tcp://nowhere' is not one at which a node can be reached"),
-        ("", "'tcp://' is not one at which a node can be reached"),
+        ("nowhere", "'tcp://nowhere' cannot be reached by other nodes"),
+        ("", "'tcp://' cannot be reached by other nodes"),
         ("3", "A node that is to be added has no number yet"),
     ):
         said = group("add", member, "--bus", free_address())

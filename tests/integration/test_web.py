@@ -133,6 +133,6 @@ def test_a_broker_that_cannot_begin_leaves_no_web_service(tmp_path: Path) -> Non
 def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path, missing: str) -> None:
     program = f"sys.modules['{missing}'] = None; from tidings.cli import main; sys.exit(main(sys.argv[1:]))"
     done = run_serve(tmp_path / "data", "--bind", "tcp://127.0.0.1:*", "--http", "0", program=program)
-    expected = f"--http needs {missing}, which is not installed: pip install 'tidings[web]'.\n"
+    expected = f"--http needs {missing}, which is not installed: pip install '.[web]' in a checkout.\n"
     assert (done.returncode, done.stderr) == (1, expected)
     assert not (tmp_path / "data").exists()

@@ -70,4 +70,4 @@ def test_the_command_chooses_the_world(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["simulate", "--mutant", "no-grace", "--seeds", "50", "--jobs", "1"]) == 1
     assert "breaks an invariant" in capsys.readouterr().err
     assert main(["simulate", "--mutant", "no-grace", "--world", "topics"]) == 2
-    assert "leave --world out" in capsys.readouterr().err
+    assert "leave out --world" in capsys.readouterr().err

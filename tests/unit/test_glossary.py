@@ -85,6 +85,14 @@ def test_no_module_uses_an_old_word(file: Path) -> None:
     assert faults(file.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_uses_an_old_word(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for tag in (each.strip('"') for each in exceptions() if each.startswith('"') and each.endswith('"')):
+        text = text.replace(f"`{tag}`", "")
+    assert words_in(text) == []
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_no_help_uses_an_old_word(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"] if command else ["--help"]) == 0

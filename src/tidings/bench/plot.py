@@ -25,7 +25,7 @@ def check_target(path: Path) -> None:
         import matplotlib as _  # noqa: F401
     except ImportError as error:
         raise InvalidRequest(
-            "A picture needs matplotlib, which is not installed: pip install 'tidings[plots]', or leave out --plot."
+            "A chart needs matplotlib, which is not installed: pip install '.[plots]' in a checkout, or drop --plot."
         ) from error
 
 

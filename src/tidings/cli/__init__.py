@@ -7,7 +7,7 @@ else than --help; `moved(words)` if some of its words are another command now, w
 Only the module of the command that was asked for is imported, so that `tidings put` does not pay for the shell.
 
 Exit codes: 0 done, 1 an error (one sentence on stderr), 2 wrong usage, 3 `get` found nothing, 130 Ctrl-C,
-141 anyone who read our output has gone.
+141 the reader of our output has gone.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from tidings import __version__
 from tidings.errors import TidingsError
 
 COMMANDS = {
-    "serve": "run a broker: alone, in a replica group or in a ring",
-    "storage": "run a storage server for a broker, or ask one",
+    "serve": "run a broker: single, in a replica group or in a ring",
+    "storage": "run a storage server for a broker, or query one",
     "stop": "stop a broker",
     "put": "publish messages",
     "get": "take the next message of a subscription",
-    "subscribe": "make a durable subscription",
+    "subscribe": "create a durable subscription",
     "unsubscribe": "end a subscription",
     "topics": "list the topics",
-    "groups": "list the groups, their members and their lanes",
-    "group": "look at a replica group, add and remove its members",
+    "groups": "list consumer groups, their members and their lanes",
+    "group": "show a replica group, add and remove its members",
     "shell": "all of these at a prompt",
     "node": "run a node of a bare overlay, which stores nothing",
-    "nodes": "look at the nodes of a bare overlay, and speak to them",
-    "ring": "run a whole ring of replica groups on this machine, and look at it",
+    "nodes": "inspect the nodes of a bare overlay, and talk to them",
+    "ring": "run a whole ring of replica groups on this machine, and inspect it",
     "trace": "follow one message over a ring",
-    "spell": "put the numbers of a text into words",
-    "editor": "publish a text through the door for sockets",
-    "subscriber": "subscribe at a prompt through the door for sockets",
-    "demo": "see publishers, subscribers, a crash and a recovery",
-    "doctor": "check this machine and say what to do",
-    "keys": "make the keys of brokers and clients",
-    "bench": "measure, beside the limits of this machine",
-    "pipeline": "take every message into a lake, by Spark",
+    "spell": "spell out the numbers in a text",
+    "editor": "publish a text over a plain socket",
+    "subscriber": "subscribe over a plain socket, at a prompt",
+    "demo": "show publishers, subscribers, a crash and a recovery",
+    "doctor": "check this machine and say what to fix",
+    "keys": "create keys for brokers and clients",
+    "bench": "measure tidings beside the limits of this machine",
+    "pipeline": "write every message into a lake, with Spark",
     "simulate": "run the whole system in simulations",
-    "experiment": "run overlays in simulations, and measure",
+    "experiment": "measure overlays and rings in simulations",
     "export": "write a topic to a file",
     "import": "publish the rows of a file, each once",
     "audit": "prove with Spark that nothing was lost, doubled or reordered",
@@ -111,7 +111,7 @@ def _run(argv: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
-        raise TidingsError(f"The command {name!r} is not part of this installation: install all of tidings.") from error
+        raise TidingsError(f"The command {name!r} is not part of this installation: reinstall tidings.") from error
     if hasattr(module, "moved") and (moved := module.moved(rest)) is not None:
         return _run(moved)
     parser = _Parser(

@@ -37,7 +37,7 @@ def folder(text: str) -> Path:
     'data'
     """
     if not text:
-        raise argparse.ArgumentTypeError("the folder's name is empty: write . for the current one")
+        raise argparse.ArgumentTypeError("the folder's name is empty: write . for the current folder")
     return Path(text)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tidings.spark.audit.report import Report
 
 HELP = """\
-Proves, with Spark, that nothing was lost, doubled or reordered on its way, or names what was. Exits 0 when all is
-well and 1 when it is not.
+Proves with Spark that nothing was lost, doubled or reordered, or names what was. Exits with 0 when all is well, and
+with 1 when it is not.
 
   --lake             the lake holds every offset of its topics once
   --bus --lake       the lake holds every message of the bus once, as it was published
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--lake", metavar="DIR", type=Path, help="the folder of a lake, with the table bronze in it")
     what.add_argument(
-        "--topic", metavar="TOPIC", action="append", default=[], help="only this one; * fits anything; may be repeated"
+        "--topic", metavar="TOPIC", action="append", default=[], help="only this topic; * matches anything; repeatable"
     )
     what.add_argument(
         "--deliveries",
@@ -55,17 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="records that subscribers have written (record=DIR of a bus or a subscription); may be repeated",
+        help="records that subscribers have written (record=DIR of a bus or a subscription); repeatable",
     )
     what.add_argument("--copy", metavar="TOPIC", help="the topic in which each message of --topic should be once")
     what.add_argument(
         "--by",
         choices=("value", "all", "id"),
         default="value",
-        help="what makes a message the same in a copy: key and value (the default), headers and id too, or its id",
+        help="what identifies a message in a copy: key and value (the default), headers and id too, or only its id",
     )
     what.add_argument(
-        "--complete", action="store_true", help="everything should have arrived: what is still on its way is lost"
+        "--complete", action="store_true", help="everything should have arrived: count what has not as lost"
     )
     what.add_argument(
         "--from",
@@ -106,7 +106,7 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.usage_error("say what to audit: --bus ADDRESS, --lake DIR, or both")
     if arguments.copy is not None:
         if len(arguments.topic) != 1 or "*" in arguments.topic[0]:
-            arguments.usage_error("--copy needs the one --topic that was copied")
+            arguments.usage_error("--copy needs exactly one --topic, the one that was copied")
     elif arguments.lake is None and not arguments.deliveries:
         arguments.usage_error("there is nothing to compare the bus with: give --lake, --deliveries or --copy")
     if arguments.bus is not None and embedded_folder(arguments.bus) is not None:
@@ -116,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     for folder in (*arguments.deliveries, *(() if arguments.lake is None else (arguments.lake,))):
         if not folder.is_dir():
-            raise InvalidRequest(f"There is no folder {folder}: name one that is there.")
+            raise InvalidRequest(f"There is no folder {folder}: name an existing one.")
 
 
 def _audit(arguments: argparse.Namespace) -> Report:

@@ -11,8 +11,8 @@ from tidings.errors import InvalidRequest
 HELP = """\
 Measures tidings with brokers and clients of its own, beside bare loops on the same machine: write and
 fdatasync, a ZeroMQ echo, a memory copy. Ratios to these survive a slower machine; figures alone do not.
-Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these), and,
-when they are named, group, ring, overlay, spark and spark-rows.
+Scenarios: publish, consume, put, many, fanout, groups, sockets, storage, backlog (default: all of these). Only when
+named: group, ring, overlay, spark and spark-rows.
 """
 
 EXAMPLES = """\
@@ -21,11 +21,11 @@ EXAMPLES = """\
   tidings bench --storage                      # a broker on a storage server beside one with its own journal
   tidings bench --json figures.json --plot figures.png
   tidings bench put --json - | jq '.figures[] | {name, value, ratio}'
-  tidings bench group                          # three replicas beside a broker alone
+  tidings bench group                          # three replicas beside a single broker
   tidings bench ring                           # a ring of three groups of three beside one group
   tidings bench overlay                        # 10,000 simulated nodes: three minutes of one core
-  tidings bench spark                          # needs tidings[spark] and Java
-  tidings bench spark --large                  # and the cost of a row with 50 million rows: minutes, 2 GB
+  tidings bench spark                          # needs the extra `spark` and Java
+  tidings bench spark --large                  # and the cost per row of 50 million: minutes, 2 GB
   tidings bench --data /mnt/disk --strict      # exit 1 if a target is missed
 """
 
@@ -35,19 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", action="store_true", help="measure a storage server; short for `bench storage`")
     parser.add_argument("--large", action="store_true", help="measure many rows in Spark; short for `bench spark-rows`")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a million messages instead of ten")
-    parser.add_argument("--json", metavar="FILE", help="write everything that was measured as JSON; - is the output")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write everything that was measured as JSON; - for standard output"
+    )
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw figures against targets: .png, .svg or .pdf")
     parser.add_argument(
-        "--page", metavar="FILE", type=Path, help="put the figures into a page of Markdown, between its bench marks"
+        "--page", metavar="FILE", type=Path, help="put the figures into a Markdown page, between its bench markers"
     )
-    parser.add_argument("--data", metavar="DIR", type=Path, help="where the journals go, on the disk to be measured")
+    parser.add_argument("--data", metavar="DIR", type=Path, help="a folder for the journals, on the disk to measure")
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit 1 if a target is missed, or could not be judged because others used the machine",
+        help="exit 1 if a target is missed, or could not be judged because other programs used the machine",
     )
     parser.add_argument(
-        "--scale", metavar="FACTOR", type=float, default=1.0, help="so many times the work, 0.01 only to try it out"
+        "--scale", metavar="FACTOR", type=float, default=1.0, help="multiply the work by this; 0.01 for a quick try"
     )
 
 
@@ -73,11 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         report.put_between_marks(arguments.page.read_text(), "")
     folder: Path = arguments.data if arguments.data is not None else default_folder()
     if not folder.is_dir():
-        raise InvalidRequest(f"{folder} is not a folder: make it first, or name another with --data.")
+        raise InvalidRequest(f"{folder} is not a folder: create it first, or name another with --data.")
     filesystem = filesystem_of(folder)
     if filesystem in IN_MEMORY:
         print(
-            f"{folder} is memory and not a disk ({filesystem}), so syncs cost nothing there: name one with --data.",
+            f"{folder} is memory and not a disk ({filesystem}), so syncs are free there: name a disk with --data.",
             file=sys.stderr,
         )
     steps = {"machine": 1} | {name: known[name].steps(plan) for name in names}

@@ -28,7 +28,7 @@ DEFAULT_BUS = NodeSettings().bind
 def add_arguments(parser: argparse.ArgumentParser, *, named: bool, timeout: bool = True) -> None:
     """The common flags; `named` says that the command owns subscriptions and so needs a lasting name."""
     group = parser.add_argument_group("the bus")
-    default_name = default_identity() if named else "a name for the moment"
+    default_name = default_identity() if named else "a temporary name"
     group.add_argument(
         "--as",
         dest="client",
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, named: bool, timeout: bool
         "--bus",
         metavar="ADDRESS",
         default=os.environ.get("TIDINGS_BUS") or DEFAULT_BUS,
-        help="a broker's address, several of a replica group with commas between them, or a folder for a bus in this "
-        f"process (or TIDINGS_BUS; default: {DEFAULT_BUS})",
+        help="a broker's address, those of a replica group separated by commas, or a folder for an embedded bus "
+        f"(or TIDINGS_BUS; default: {DEFAULT_BUS})",
     )
     if timeout:
         group.add_argument(

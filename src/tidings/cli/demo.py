@@ -13,19 +13,19 @@ from rich.console import Console
 
 from tidings.demo import lake, stage
 
-HELP = "show publishers, subscribers, a group, crashes and the recovery, then Spark, a lake and its audit"
+HELP = "Shows publishers, subscribers, a group, crashes and the recovery, then Spark, a lake and its audit."
 EXAMPLES = """\
-tidings demo                    under a minute, in a folder that is removed afterwards
+tidings demo                    under a minute, in a temporary folder
 tidings demo --orders 20000     a longer one
 tidings demo --without-spark    only the bus: seconds
 tidings demo --keep trial/      keep the folder and look into it: tidings topics --bus trial/bus
-tidings demo --json             only the verdict, for machines"""
+tidings demo --json             only the verdict, as JSON"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders", type=int, default=10_000, metavar="N", help="orders for each of the three shops")
-    parser.add_argument("--without-spark", action="store_true", help="leave out the lake")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and leave it there")
+    parser.add_argument("--without-spark", action="store_true", help="skip the lake")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and keep it")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
 
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when nothing was lost or doubled, 1 otherwise."""
     console = Console(stderr=arguments.json, highlight=False)
     if arguments.keep is not None and arguments.keep.exists():
-        print(f"{arguments.keep} is already there: name a new folder, or remove it first.", file=sys.stderr)
+        print(f"{arguments.keep} exists already: name a new folder, or remove it first.", file=sys.stderr)
         return 1
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="tidings-demo-"))
     try:
@@ -63,7 +63,9 @@ def _perform(
     console.print(stage.closing_table(verdict))
     if arguments.without_spark:
         return verdict, None
-    console.print("\n[bold]Spark takes everything into a lake: bronze, silver, gold. We kill its driver half-way.[/]\n")
+    console.print(
+        "\n[bold]Spark writes everything into a lake: bronze, silver, gold. We kill its driver half-way.[/]\n"
+    )
     reason = lake.missing()
     if reason is not None:
         console.print(f"   left out: {reason}")

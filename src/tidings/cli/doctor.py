@@ -28,7 +28,7 @@ from tidings.errors import TidingsError, Unavailable
 
 HELP = """\
 Checks what tidings needs: Python, libzmq with CURVE, the disk, the port, limits, the clock, and whether a broker
-answers. Exits 1 when something must be mended.
+answers. Exits with 1 if something must be fixed.
 """
 
 EXAMPLES = """\
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", type=Path, default=Path(), help="the disk to test (default: here)")
-    parser.add_argument("--json", action="store_true", help="print findings as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print findings as JSON, one per line")
     connection.add_arguments(parser, named=False)
 
 
@@ -134,10 +134,10 @@ def judge_sync(median_us: float) -> Finding:
     """What the median time of an fdatasync says about a disk."""
     text = f"{median_us:,.0f} us for {SYNC_BYTES // 1024} KiB" if median_us < 10_000 else f"{median_us / 1000:,.0f} ms"
     if median_us < SYNC_US_SUSPICIOUS:
-        advice = "The disk may lie about sync (or is memory): a power cut could take what was answered."
+        advice = "The disk may lie about sync (or is memory): a power cut could lose acknowledged messages."
         return Finding("disk sync", "warn", text, advice)
     if median_us > SYNC_US_SLOW:
-        return Finding("disk sync", "warn", text, "Each lone put waits this long: publish in batches, or use an SSD.")
+        return Finding("disk sync", "warn", text, "Each single put waits this long: publish in batches, or use an SSD.")
     return Finding("disk sync", "ok", text)
 
 
@@ -145,10 +145,10 @@ def disk_space(folder: Path) -> Finding:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("disk space", "fail", f"{folder}: {error.strerror}", "Give a folder that is there with --data.")
+        return Finding("disk space", "fail", f"{folder}: {error.strerror}", "Name an existing folder with --data.")
     text = f"{free / 1e9:,.1f} GB free"
     if free < DISK_BYTES_LOW:
-        return Finding("disk space", "warn", text, "Make room, or let old messages go with --retain-bytes.")
+        return Finding("disk space", "warn", text, "Make room, or let old messages be removed with --retain-bytes.")
     return Finding("disk space", "ok", text)
 
 
@@ -186,7 +186,7 @@ def broker(arguments: argparse.Namespace) -> Finding:
         return Finding("broker", "fail", f"{address} could not be asked", str(error))
     if damaged:
         found = f"{address} answers and has found its disk damaged in {damaged:,} place{'s' if damaged != 1 else ''}"
-        advice = "Its log names them. Alone, restore its folder from a copy; a member mends itself. Look at the disk."
+        advice = "See its log, and check the disk. Alone, restore the folder from a copy; a member repairs itself."
         return Finding("broker", "warn", found, advice)
     return Finding("broker", "ok", f"{address} answers and has {count:,} topic{'s' if count != 1 else ''}")
 
@@ -194,11 +194,11 @@ def broker(arguments: argparse.Namespace) -> Finding:
 def no_broker(address: str) -> Finding:
     """What an address without a broker means."""
     if address != connection.DEFAULT_BUS:
-        return Finding("broker", "fail", f"{address} does not answer", "Start it with tidings serve, or mend --bus.")
+        return Finding("broker", "fail", f"{address} does not answer", "Start it with tidings serve, or correct --bus.")
     port = int(address.rpartition(":")[2])
     if port_is_free(port):
         return Finding("broker", "ok", f"none at {address}, and port {port} is free", "Start one with tidings serve.")
-    advice = "Find out who has the port, or serve on another with --bind."
+    advice = "Find out which process holds the port, or choose another port with --bind."
     return Finding("broker", "warn", f"port {port} is taken by something that does not answer", advice)
 
 
@@ -216,15 +216,15 @@ def port_is_free(port: int) -> bool:
 
 
 def java() -> Finding:
-    """Only tidings[spark] needs Java, so its absence is never more than a warning."""
+    """Only Spark needs Java, so its absence is never more than a warning."""
     program = shutil.which("java")
     if program is None:
-        return Finding("Java", "warn", "none", "Needed only for tidings[spark]: install a JDK 17 or newer.")
+        return Finding("Java", "warn", "none", "Needed only for Spark: install a JDK 17 or newer.")
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20, check=False)
         text = answer.stderr + answer.stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("Java", "warn", f"{program} does not run ({error})", "Needed only for tidings[spark].")
+        return Finding("Java", "warn", f"{program} does not run ({error})", "Needed only for Spark.")
     return judge_java(text)
 
 
@@ -232,10 +232,10 @@ def judge_java(text: str) -> Finding:
     """What `java -version` printed."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
-        return Finding("Java", "warn", "a version that cannot be read", "Needed only for tidings[spark].")
+        return Finding("Java", "warn", "a version that cannot be read", "Needed only for Spark.")
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < JAVA_MIN:
-        return Finding("Java", "warn", str(major), "tidings[spark] needs a JDK 17 or newer; nothing else does.")
+        return Finding("Java", "warn", str(major), "Spark needs a JDK 17 or newer; nothing else does.")
     return Finding("Java", "ok", str(major))
 
 

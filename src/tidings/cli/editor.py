@@ -9,8 +9,8 @@ from tidings.cli import quantities
 from tidings.errors import InvalidRequest, InvalidTopic
 
 HELP = """\
-Publishes a text under a topic, through the door of a broker that was started with --sockets. It ends when the
-broker has the text on its disk. Topics have up to 128 characters, texts up to 1,024; nothing is sent of what is longer.
+Publishes a text to a topic, over the plain sockets of a broker that was started with --sockets. It returns when the
+broker has the text on disk. Topics have up to 128 characters, texts up to 1,024; anything longer is not sent.
 """
 
 EXAMPLES = """\
@@ -24,7 +24,7 @@ SHORT_HELP = False
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", dest="host", metavar="HOST", required=True, help="where the broker is")
     parser.add_argument(
-        "-p", dest="port", metavar="PORT", required=True, type=quantities.port, help="its port for sockets"
+        "-p", dest="port", metavar="PORT", required=True, type=quantities.port, help="its port for plain sockets"
     )
     parser.add_argument("-t", dest="topic", metavar="TOPIC", required=True, help="the topic, up to 128 characters")
     parser.add_argument("-m", dest="text", metavar="TEXT", required=True, help="the text, up to 1,024 characters")

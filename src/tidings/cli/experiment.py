@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 
 ALL = "all"
 PROCESSES = "processes"
-HELP = (
-    "Runs an experiment in the simulator: its runs are Spark tasks, and Spark SQL makes the figures of their rows.\n\n"
-)
+HELP = "Runs an experiment in the simulator: its runs are Spark tasks, and Spark SQL turns their rows into figures.\n\n"
 HELP += "".join(f"  {experiment.name:<19}{experiment.about}\n" for experiment in EXPERIMENTS.values())
 HELP += f"  {ALL:<19}all of these\n"
 HELP += "".join(f"  {experiment.name:<19}{experiment.about}\n" for experiment in WITH_PROCESSES.values())
-HELP += f"  {PROCESSES:<19}no simulation: nodes of an overlay as processes, over ZeroMQ, some of which are killed\n"
+HELP += f"  {PROCESSES:<19}no simulation: nodes of an overlay as processes, over ZeroMQ, some of them killed\n"
 
 EXAMPLES = """\
   tidings experiment hyparview                                  # 1,000 nodes, 10 to 90 % of them fail
   tidings experiment hyparview --nodes 10000 --share 0.8        # a minute or so
-  tidings experiment all --out report/                          # pages, pictures and the rows of every run
+  tidings experiment all --out report/                          # pages, charts and the rows of every run
   tidings experiment load --no-spark --json                     # in processes of this machine
   tidings experiment lookups --plot hops.svg
   tidings experiment reliability --seeds 100 --master spark://10.0.0.1:7077 --lake /mnt/lake --out report/
@@ -54,18 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many nodes, instead of the usual sizes; repeatable",
     )
     parser.add_argument(
-        "--share", metavar="S", type=_share, action="append", help="nodes that fail, 0 to 0.95 (default: 0.1 to 0.9)"
+        "--share",
+        metavar="S",
+        type=_share,
+        action="append",
+        help="the share of nodes that fail, 0 to 0.95 (default: 0.1 to 0.9)",
     )
     parser.add_argument("--seed", metavar="S", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument(
-        "--seeds", metavar="N", type=_count, help="runs of each kind, with other seeds (default: 1 to 3)"
+        "--seeds", metavar="N", type=_count, help="runs of each kind, with different seeds (default: 1 to 3)"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each row of figures")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write a page, pictures and CSV there")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write a page, charts and CSV there")
     parser.add_argument(
         "--lake", metavar="DIR", help="write the rows of every run to DIR/experiments as Parquet (default: OUT/tables)"
     )
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the first picture to FILE, .png or .svg")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the first chart to FILE, .png or .svg")
     parser.add_argument("--no-spark", action="store_true", help="run in processes of this machine, without Spark")
     parser.add_argument(
         "--master", metavar="URL", help="Spark's master (default: local[*,4]): spark://HOST:PORT, sc://HOST ..."
@@ -84,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tidings.experiments.experiment import Choice
 
     if arguments.no_spark and arguments.master is not None:
-        arguments.usage_error("--master is Spark's: leave out --no-spark")
+        arguments.usage_error("--master is for Spark: leave out --no-spark")
     if arguments.plot is not None:
         if arguments.name == ALL:
-            arguments.usage_error("--plot is for one experiment: say --out")
+            arguments.usage_error("--plot is for one experiment: use --out instead")
         plot.check_target(arguments.plot)
     if arguments.out is not None:
         plot.check_matplotlib()

@@ -13,10 +13,10 @@ def needed(extra: str, what: str) -> Iterator[None]:
     """Imports inside may fail for want of `tidings[extra]`; then InvalidRequest says so.
 
     >>> with needed("web", "--http"):
-    ...     import no_such_package
+    ...     import absent
     Traceback (most recent call last):
         ...
-    tidings.errors.InvalidRequest: --http needs no_such_package, which is not installed: pip install 'tidings[web]'.
+    tidings.errors.InvalidRequest: --http needs absent, which is not installed: pip install '.[web]' in a checkout.
     """
     try:
         yield
@@ -24,5 +24,5 @@ def needed(extra: str, what: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] == "tidings":
             raise
         raise InvalidRequest(
-            f"{what} needs {error.name}, which is not installed: pip install 'tidings[{extra}]'."
+            f"{what} needs {error.name}, which is not installed: pip install '.[{extra}]' in a checkout."
         ) from error

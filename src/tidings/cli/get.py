@@ -11,8 +11,8 @@ from tidings.errors import NotSubscribed
 from tidings.message import Message
 
 HELP = """\
-Prints the next message of your subscription to a topic and exits 0, or exits 3 when there is none.
-Without TOPIC it takes one message of each of your topics.
+Prints the next message of your subscription to a topic and exits with 0, or exits with 3 when there is none.
+Without TOPIC it takes one message from each of your topics.
 """
 
 EXAMPLES = """\
@@ -20,23 +20,23 @@ EXAMPLES = """\
   tidings get news --timeout 10           # wait up to ten seconds for one
   tidings get news --follow               # print messages as they come, until Ctrl-C
   tidings get news --json | jq .offset
-  tidings get --as alice                  # one message of each topic that alice subscribed
+  tidings get --as alice                  # one message from each of alice's topics
 """
 
 NOTHING = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="the topic (default: each that you subscribed)")
-    parser.add_argument("--follow", "-f", action="store_true", help="go on printing messages as they come")
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="the topic (default: each of your topics)")
+    parser.add_argument("--follow", "-f", action="store_true", help="keep printing messages as they come")
     parser.add_argument(
         "--timeout",
         dest="wait",
         metavar="SECONDS",
         type=quantities.seconds,
-        help="wait so long for a message (default: 0; with --follow: for ever)",
+        help="seconds to wait for a message (default: 0; with --follow: forever)",
     )
-    parser.add_argument("--json", action="store_true", help="print messages as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print messages as JSON, one per line")
     connection.add_arguments(parser, named=True, timeout=False)
 
 

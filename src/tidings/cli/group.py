@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
 
 HELP = """\
-Speaks to the members of a replica group (see tidings serve --group).
+Talks to the members of a replica group (see tidings serve --group).
 
-  status           who belongs to it, who leads, how far each has applied the log (the default)
-  add ADDRESS      takes in a node that was started with --into; ends when the node votes
-  remove MEMBER    takes a member out, named by its number or its address; ends when it may be switched off
+  status           its members, its leader, and how far each has applied the log (the default)
+  add ADDRESS      adds a node that was started with --into; returns when the node votes
+  remove MEMBER    removes a member, by its number or address; returns when it may be switched off
 
-If the members want keys, add and remove need the key of one of their administrators (--admin NAME).
-The exit code is 1 if a member does not answer or nobody leads.
+If the members have keys, add and remove need the key of an administrator (--admin NAME).
+The exit code is 1 if a member does not answer or there is no leader.
 """
 
 EXAMPLES = """\
@@ -45,7 +45,9 @@ CHANGE_SECONDS = 120.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=["status", "add", "remove"], default="status", help="what to do")
-    parser.add_argument("member", metavar="MEMBER", nargs="?", help="for add and remove: an address, or a number")
+    parser.add_argument(
+        "member", metavar="MEMBER", nargs="?", help="for add: an address; for remove: an address or a number"
+    )
     parser.add_argument(
         "--bus",
         metavar="ADDRESSES",
@@ -60,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=CHANGE_SECONDS,
         help=f"how long a change may take (default: {CHANGE_SECONDS:.0f})",
     )
-    parser.add_argument("--keys", metavar="DIR", help="the folder with NAME.key and server.pub, if members want keys")
     parser.add_argument(
-        "--as", dest="client", metavar="NAME", help="whose key to use; changes need an --admin of the members"
+        "--keys", metavar="DIR", help="the folder with NAME.key and server.pub, if the members have keys"
     )
+    parser.add_argument("--as", dest="client", metavar="NAME", help="whose key to use; changes need an administrator's")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ from tidings.cli.output import harmless, print_json
 from tidings.message import GroupInfo, MemberInfo
 
 HELP = """\
-Lists the groups of a bus with their members: how many lanes each works on, what it has in flight, what waits for it.
-The lag of a group is what nobody has acked yet.
+Lists the consumer groups of a bus with their members: how many lanes each works on, what it has in flight, and what
+waits for it. The lag of a group is the number of messages that are not acked yet.
 """
 
 EXAMPLES = """\
@@ -27,8 +27,8 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only the groups of this one")
-    parser.add_argument("--json", action="store_true", help="print groups as JSON, one a line")
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only the groups on this topic")
+    parser.add_argument("--json", action="store_true", help="print groups as JSON, one per line")
     watching.add_arguments(parser)
     connection.add_arguments(parser, named=False)
 

@@ -16,16 +16,16 @@ from tidings.exchange.exporting import FORMATS, format_of
 from tidings.exchange.importing import import_file
 
 HELP = """\
-Publishes the rows of a file, as `tidings export` writes them, or of any CSV, JSON lines or Parquet that has a value
-in each row, and key, headers and id if you like. Each row is stored once: an import that was interrupted is run again
-and goes on where the broker knows that it stopped. A file that has changed meanwhile is refused.
+Publishes the rows of a file: what `tidings export` wrote, or any CSV, JSON lines or Parquet with a value in each row,
+and optionally key, headers and id. Each row is stored once: if an import is interrupted, run it again, and it resumes
+where it stopped. A file that has changed in between is refused.
 """
 
 EXAMPLES = """\
   tidings import news.csv --topic news
-  tidings import orders.parquet --topic orders                # needs tidings[spark]
+  tidings import orders.parquet --topic orders                # needs the extra `spark`
   tidings import dump --format json --topic news
-  tidings import news.csv --topic news --name second-time     # the same rows once more
+  tidings import news.csv --topic news --name second-time     # the same rows again
 """
 
 
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="TOPIC", required=True, help="where to")
     parser.add_argument("--format", choices=FORMATS, help="the format (default: what the file's name ends with)")
     parser.add_argument(
-        "--name", metavar="NAME", help="who publishes: rows are once for each name (default: made of the contents)"
+        "--name",
+        metavar="NAME",
+        help="the publisher: each row is stored once per name (default: made from the contents)",
     )
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     connection.add_arguments(parser, named=False)
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.file
     if not path.is_file():
-        raise InvalidRequest(f"There is no file {path}: name one that is there.")
+        raise InvalidRequest(f"There is no file {path}: name an existing one.")
     kind = format_of(path, arguments.format)
     with (
         needed("spark", "Parquet") if kind == "parquet" else contextlib.nullcontext(),

@@ -11,15 +11,15 @@ from tidings.message import check_name
 from tidings.transport import curve
 
 HELP = """\
-Makes a broker's keys in a folder, or with --client those of a client, and puts the client on the folder's
+Creates a broker's keys in a folder, or with --client those of a client, and puts the client on the folder's
 allow-list. Nothing is ever overwritten. The folder holds
 
   server.key        the broker's secret (mode 0600)   server.pub        what every client needs of it
   NAME.key          a client's secret (mode 0600)     clients/NAME.pub  who may connect
 
-and each file one key as 40 characters of Z85. Give a client its NAME.key and server.pub, nothing else. A client
-that makes its own keys sends you only the public one: put it on the list with --client NAME --public FILE.
-Remove clients/NAME.pub to keep a client out from its next connection on; a broker need not be restarted.
+and each file has one key, as 40 characters of Z85. Give a client its NAME.key and server.pub, nothing else. A client
+that creates its own keys sends you only the public one: allow it with --client NAME --public FILE. To lock a client
+out from its next connection on, remove clients/NAME.pub; you need not restart the broker.
 """
 
 EXAMPLES = """\
@@ -33,13 +33,13 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder with the keys, made if missing")
-    parser.add_argument("--client", metavar="NAME", help="make the keys of this client and allow it")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder with the keys, created if missing")
+    parser.add_argument("--client", metavar="NAME", help="create keys for this client and allow it")
     parser.add_argument(
-        "--public", metavar="KEY", help="with --client: allow this public key (or the one in this file) and make none"
+        "--public", metavar="KEY", help="with --client: allow this public key (or the one in this file) and create none"
     )
     parser.add_argument("--list", action="store_true", help="show the public keys")
-    parser.add_argument("--json", action="store_true", help="print public keys as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print public keys as JSON, one per line")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def _show(kind: str, name: str | None, public: bytes, secret_place: Path | None,
     who = "broker" if name is None else f"client {harmless(name)}"
     print(f"{who}: public key {public.decode()}")
     if secret_place is not None:
-        print(f"The secret key is in {secret_place}, for its owner only.")
+        print(f"The secret key is in {secret_place}, readable only by its owner.")
 
 
 def _list(folder: Path, as_json: bool) -> int:

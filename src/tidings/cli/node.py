@@ -15,15 +15,15 @@ HELP = """\
 Runs a node of a bare overlay, which stores nothing: a Chord ring with a Scribe tree for each topic, or HyParView with
 gossip. For a durable bus over a ring of replica groups see `tidings serve --ring`.
 
-The first node is started alone, the others join by the address of any that runs. Clients speak to it with `tidings
-nodes`. A ring begins when --founders nodes are there (2, unless the first node says more). SIGTERM and Ctrl-C leave in
-good order.
+Start the first node without --join; the others join by the address of any running node. Clients talk to it with
+`tidings nodes`. A ring begins when --founders nodes are there (2, unless the first node says otherwise). SIGTERM and
+Ctrl-C stop a node cleanly.
 """
 
 EXAMPLES = """\
   tidings node --bind tcp://127.0.0.1:7500                                   # the first node of a ring
   tidings node --bind tcp://127.0.0.1:7501 --join tcp://127.0.0.1:7500       # another one
-  tidings node --bind tcp://127.0.0.1:7500 --founders 9                      # begin when nine are there
+  tidings node --bind tcp://127.0.0.1:7500 --founders 9                      # begins when nine nodes are there
   tidings node --bind tcp://127.0.0.1:7600 --overlay hyparview
   tidings node --bind tcp://*:7500 --address tcp://10.0.0.5:7500 --keys keys/ --join tcp://10.0.0.6:7500
   tidings nodes --at tcp://127.0.0.1:7500 --all
@@ -32,25 +32,25 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7500)")
-    parser.add_argument("--address", metavar="ADDRESS", help="what the other nodes call (default: where it listens)")
+    parser.add_argument("--address", metavar="ADDRESS", help="the address that other nodes use (default: --bind)")
     parser.add_argument(
         "--join",
         metavar="ADDRESS",
         type=addresses.nodes,
         action="extend",
-        help="a node of the overlay; may be repeated",
+        help="a node of the overlay; repeatable",
     )
     parser.add_argument(
-        "--overlay", choices=["chord", "hyparview"], help="the same for all nodes that meet (default: chord)"
+        "--overlay", choices=["chord", "hyparview"], help="the same for all nodes of an overlay (default: chord)"
     )
     parser.add_argument(
-        "--founders", metavar="N", type=int, help="how many nodes begin a ring, for its first node (default: 2)"
+        "--founders", metavar="N", type=int, help="for the first node of a ring: how many nodes begin it (default: 2)"
     )
     parser.add_argument(
         "--keys", metavar="DIR", help="encrypt, and let in only the keys in this folder (see tidings keys)"
     )
     parser.add_argument("--ready-file", metavar="PATH", type=Path, help="write the address there once the node answers")
-    parser.add_argument("--verbose", action="store_true", help="say who comes and goes")
+    parser.add_argument("--verbose", action="store_true", help="log which nodes come and go")
 
 
 def moved(words: list[str]) -> list[str] | None:
@@ -71,7 +71,9 @@ def moved(words: list[str]) -> list[str] | None:
     begins = "--join" not in kept and "--into" not in kept
     command = ["serve", *(["--ring"] if begins else []), *kept]
     instead = f"write `tidings {shlex.join(command)}` instead"
-    print(f"tidings: {instead}; `tidings node --data` goes in the next release.", file=sys.stderr, flush=True)
+    print(
+        f"tidings: {instead}; `tidings node --data` will be removed in the next release.", file=sys.stderr, flush=True
+    )
     return command
 
 

@@ -23,13 +23,13 @@ EFFECT_SECONDS_MAX = 10.0
 """How long the prompt waits until a subscription is in effect, so that the next message will come."""
 
 COMMANDS = {
-    "subscribe": ("TOPIC", "deliver a topic here from now on"),
-    "unsubscribe": ("TOPIC", "end that"),
-    "publish": ("TOPIC TEXT", "publish the rest of the line as it stands"),
+    "subscribe": ("TOPIC", "receive a topic at this node from now on"),
+    "unsubscribe": ("TOPIC", "stop receiving it"),
+    "publish": ("TOPIC TEXT", "publish the rest of the line as it is"),
     "received": ("", "print what has arrived since the last time"),
     "status": ("", "what the node sees"),
     "help": ("", "this list"),
-    "quit": ("", "leave the prompt; the node runs on (so does Ctrl-D)"),
+    "quit": ("", "leave the prompt (so does Ctrl-D); the node keeps running"),
 }
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tidings.transport.curve import ClientOptions
 
 HELP = """\
-Speaks to the nodes of a bare overlay (see tidings node).
+Talks to the nodes of a bare overlay (see tidings node).
 
-  look    what a node sees; with --all, a walk from node to node and whether the overlay is whole (the default)
+  look    what a node sees (the default); with --all, walks from node to node and checks that the overlay is whole
   shell   a prompt on one node: subscribe, unsubscribe, publish, received, status
-  drive   random commands to a node, or with --all to all of them, and an account of what came
+  drive   random commands to a node, or with --all to all of them, and a report of what arrived
 
-The exit code is 1 if --all finds that the overlay is not whole, or drive that a message is missing or came twice.
+The exit code is 1 if --all finds that the overlay is not whole, or if drive finds a message missing or doubled.
 """
 
 EXAMPLES = """\
@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("TIDINGS_NODE") or DEFAULT,
         help=f"a node (or TIDINGS_NODE; default: {DEFAULT})",
     )
-    parser.add_argument("--all", action="store_true", help="every node that can be found from there")
+    parser.add_argument("--all", action="store_true", help="every node that can be reached from there")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--timeout", metavar="SECONDS", type=quantities.seconds, help="how long a node may take")
+    parser.add_argument("--timeout", metavar="SECONDS", type=quantities.seconds, help="how long to wait for a node")
     parser.add_argument("--commands", metavar="N", type=quantities.count, default=100, help="for drive (default: 100)")
     parser.add_argument("--topics", metavar="N", type=quantities.count, default=5, help="for drive (default: 5)")
     parser.add_argument("--seed", metavar="S", type=int, default=1, help="for drive: decides the commands (default: 1)")

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tidings.pipeline.status import Status
 
 HELP = """\
-Takes every message of the bus into a lake, once and only once: bronze (as it is), silver (text, without
-duplicates, order checked, numbers in words) and gold (figures for each topic and window). The tables are Delta
-tables: Spark, DuckDB, Polars and pandas read them at any time. `tidings pipeline ACTION --help` explains an action.
+Writes every message on the bus into a lake, exactly once: bronze (as it is), silver (text, without duplicates,
+order checked, numbers in words) and gold (figures for each topic and window). The tables are Delta tables: Spark,
+DuckDB, Polars and pandas can read them at any time. `tidings pipeline ACTION --help` explains an action.
 """
 
 EXAMPLES = """\
   tidings pipeline run --lake lake/ --once                 # everything that is there
-  tidings pipeline run --lake lake/ --every 5s             # and whatever comes; Ctrl-C ends it
+  tidings pipeline run --lake lake/ --every 5s             # and everything new; Ctrl-C ends it
   tidings pipeline run --lake lake/ --publish figures      # gold goes back to the bus
   tidings pipeline status --lake lake/ --bus tcp://127.0.0.1:7400
   tidings pipeline compact --lake lake/
@@ -53,23 +53,26 @@ LOG = "_spark.log"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _run_arguments(actions.add_parser("run", allow_abbrev=False, help="take messages into the lake"))
+    _run_arguments(actions.add_parser("run", allow_abbrev=False, help="write messages into the lake"))
     status = actions.add_parser(
-        "status", allow_abbrev=False, help="how far the lake is, and behind the bus if --bus names one"
+        "status", allow_abbrev=False, help="how far the lake is and, with --bus, how far behind the bus"
     )
     status.add_argument("--json", action="store_true", help="print it as one JSON object")
     connection.add_arguments(status, named=False)
     status.set_defaults(bus=os.environ.get("TIDINGS_BUS"))
-    actions.add_parser("compact", allow_abbrev=False, help="put small files together")
+    actions.add_parser("compact", allow_abbrev=False, help="merge small files")
     retain = actions.add_parser(
         "retain", allow_abbrev=False, help="remove old rows, and files that are no longer part of a table"
     )
     retain.add_argument(
-        "--older-than", metavar="TIME", type=quantities.duration_ms, help="remove rows that were stored before (30d)"
+        "--older-than",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="remove rows that were stored longer ago than this (30d)",
     )
     retain.add_argument(
         "--unused-for", metavar="TIME", type=_unused, default=UNUSED_MS,
-        help="remove files that no commit has needed for so long; 0 for all of them (default: 7d)",
+        help="remove files that no commit has needed for this long; 0 for all of them (default: 7d)",
     )  # fmt: skip
     report = actions.add_parser("report", allow_abbrev=False, help="write a page with the figures of gold")
     report.add_argument("--to", metavar="FILE", type=Path, help="where to (default: report.html in the lake)")
@@ -79,10 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     time = quantities.duration_ms
-    parser.add_argument("--once", action="store_true", help="take everything that is there, and end")
-    parser.add_argument("--every", metavar="TIME", type=time, help="look for new messages so often (default: 5s)")
+    parser.add_argument("--once", action="store_true", help="process everything that is there, then exit")
+    parser.add_argument("--every", metavar="TIME", type=time, help="how often to look for new messages (default: 5s)")
     parser.add_argument(
-        "--topic", metavar="TOPIC", action="append", help="a topic or a pattern (default: '*'); may be repeated"
+        "--topic", metavar="TOPIC", action="append", help="a topic or a pattern (default: '*'); repeatable"
     )
     parser.add_argument("--master", metavar="URL", help="Spark's master (default: all cores of this machine)")
     parser.add_argument("--window", metavar="TIME", type=time, help="how long a window of gold is (default: 60s)")
@@ -96,13 +99,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--batch-rows", metavar="N", type=quantities.count, default=BATCH_ROWS,
-        help=f"rows of a micro-batch at most (default: {BATCH_ROWS})",
+        help=f"the most rows in a micro-batch (default: {BATCH_ROWS})",
     )  # fmt: skip
     parser.add_argument(
         "--pass-over-lost", action="store_true",
-        help="count messages that the bus removed before they were read, instead of stopping there",
+        help="count messages that the bus removed before they were read, instead of stopping",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON, a layer a line")
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON, one layer per line")
     connection.add_arguments(parser, named=False, timeout=False)
 
 
@@ -284,10 +287,10 @@ def _show(found: Status) -> None:
 def _upkeep(arguments: argparse.Namespace, lake: Lake) -> int:
     from tidings.pipeline.upkeep import compact, retain
 
-    later = "left alone while the pipeline runs"
+    later = "skipped while the pipeline runs"
     if arguments.action == "compact":
         for each in compact(lake):
-            files = f"{each.files_before:,} files are {each.files_after:,} now"
+            files = f"{each.files_before:,} files are now {each.files_after:,}"
             print(f"{each.table}: {later if each.skipped else files}")
         return 0
     for gone in retain(lake, arguments.older_than, arguments.unused_for, datetime.now(UTC)):

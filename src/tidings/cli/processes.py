@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=quantities.count,
         action="append",
-        help="messages of each node, also of service; may be repeated (default: 10)",
+        help="messages of each node, also for service; repeatable (default: 10)",
     )
     group.add_argument(
-        "--kill", metavar="N", type=int, default=0, help="nodes that are killed in the middle (default: 0)"
+        "--kill", metavar="N", type=int, default=0, help="how many nodes to kill in the middle (default: 0)"
     )
 
 

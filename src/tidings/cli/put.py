@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tidings.client.bus import Bus
 
 HELP = """\
-Publishes a message; it is on the broker's disk when the command ends. Without TEXT the input is the
-message; with --lines each line of it is one.
+Publishes a message; it is on the broker's disk when the command returns. Without TEXT, standard input is the
+message; with --lines, each line of it is one.
 """
 
 EXAMPLES = """\
@@ -28,7 +28,7 @@ EXAMPLES = """\
   tidings put news "hello" --also sport --also weather     # all three topics, or none
   tidings put orders '{"n": 1}' --key customer-7 --header kind=json --id order-1
   tidings put pictures < cat.png                           # the whole input is one message
-  seq 1000000 | tidings put numbers --lines                # a message a line
+  seq 1000000 | tidings put numbers --lines                # one message per line
 """
 
 READ_BYTES = 1 << 20
@@ -37,15 +37,15 @@ LINE_BYTES_MAX = 64 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="where to publish")
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the message (default: the input)")
-    parser.add_argument("--also", metavar="TOPIC", action="append", default=[], help="another topic; may be repeated")
-    parser.add_argument("--key", metavar="TEXT", help="messages of one key stay in order within a group")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the message (default: standard input)")
+    parser.add_argument("--also", metavar="TOPIC", action="append", default=[], help="another topic; repeatable")
+    parser.add_argument("--key", metavar="TEXT", help="messages with the same key stay in order within a group")
     parser.add_argument(
         "--header", metavar="NAME=TEXT", action="append", default=[], type=header, help="may be repeated"
     )
-    parser.add_argument("--id", metavar="TEXT", help="a message whose id the topic has taken is not stored again")
+    parser.add_argument("--id", metavar="TEXT", help="a repeated id within 7 days is ignored")
     parser.add_argument("--lines", action="store_true", help="publish each line of the input as a message")
-    parser.add_argument("--json", action="store_true", help="print receipts as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print receipts as JSON, one per line")
     connection.add_arguments(parser, named=False)
 
 

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from tidings.ring.trial import Trial
 
 HELP = """\
-Runs a whole ring of replica groups on this machine, for trial, and looks at it.
+Runs a whole ring of replica groups on this machine, to try it out, and inspects it.
 
-  up               starts it and stays until Ctrl-C, which stops it; with --detach it goes on; again after `down` it
-                   goes on with what it has stored
+  up               starts it, and stops it on Ctrl-C; with --detach it returns and the ring keeps running. After
+                   `down` it resumes with what is stored
   status           its groups, their members and leaders, their shares of the circle and how many topics they own
   kill NODE        kills a node (SIGKILL), or with --leader GROUP the leader of that group
-  start NODE       starts a node again
-  add              one more group joins; ends when it owns a part of the circle
-  remove GROUP     a group gives everything to others; ends when its processes have been stopped
-  drive            random commands (subscribe, unsubscribe, put, get) by several clients at all nodes, and an account
+  start NODE       restarts a node
+  add              adds a group; returns when the group owns part of the circle
+  remove GROUP     hands everything of a group to others; returns when its processes have been stopped
+  drive            random commands (subscribe, unsubscribe, put, get) by several clients at all nodes, and a report
   down             stops all processes
 
 Nodes are called a1, a2, ..., and groups a, b, ... Any client may connect to any node: `tidings shell --bus ADDRESS` is
 the prompt, and `tidings put`, `get` and all others work as with one broker. status and drive also take --at, the
 address of any node of any ring.
 
-The exit code is 1 if status finds that something is down or without an owner, or drive that a message was lost or came
-twice.
+The exit code is 1 if status finds a node down or a range without an owner, or if drive finds that a message was lost
+or came twice.
 """
 
 EXAMPLES = """\
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dissemination", choices=["scribe", "gossip"], help="for up: how bodies reach readers (default: scribe)"
     )
-    parser.add_argument("--detach", action="store_true", help="for up: return when it runs")
+    parser.add_argument("--detach", action="store_true", help="for up: return once it runs")
     parser.add_argument("--leader", metavar="GROUP", help="for kill: the leader of this group")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--clients", metavar="N", type=quantities.count, default=8, help="for drive (default: 8)")
@@ -136,7 +136,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from tidings.ring.trial import check_size
 
     check_size(arguments.groups if arguments.groups is not None else 1, arguments.replicas or 1)
-    signal.signal(signal.SIGTERM, _interrupt)  # Anyone who stops this command stops the ring that it runs.
+    signal.signal(signal.SIGTERM, _interrupt)  # Stopping this command stops the ring that it runs.
     signal.signal(signal.SIGHUP, _interrupt)
     with _trial(arguments.dir) as trial:
         try:
@@ -177,9 +177,9 @@ def _stay(arguments: argparse.Namespace, trial: Trial) -> int:
             for node in nodes:
                 if not node.running and ended.get(node.name) != node.pid:
                     ended[node.name] = node.pid
-                    print(f"{node.name} has ended: `tidings ring start {node.name}` starts it again", file=sys.stderr)
+                    print(f"{node.name} has exited: restart it with `tidings ring start {node.name}`", file=sys.stderr)
             if not any(node.running for node in nodes):
-                print("No node runs any more.", file=sys.stderr)
+                print("No node is running any more.", file=sys.stderr)
                 break
         return 0
     except KeyboardInterrupt:

@@ -49,7 +49,7 @@ def decide(
             check_founders(data, group)
         if is_in_ring(contacts, keys):
             return RING, group
-        raise InvalidRequest(f"{', '.join(contacts)} is in no ring: start its nodes with --ring first.")
+        raise InvalidRequest(f"{', '.join(contacts)} is not in a ring: start its nodes with --ring first.")
     if found == BROKER and group.group and not contacts:
         check_founders(data, group)
         return MEMBER, group
@@ -77,5 +77,5 @@ def check_founders(data: Path, group: GroupSettings) -> None:
 def taken_in(group: GroupSettings, contacts: tuple[str, ...]) -> GroupSettings:
     """What `serve --join` meant before it ran rings: a group that is to take this node in. Goes in the next release."""
     instead = f"write `--into {','.join(contacts)}` for a group"
-    print(f"tidings: {instead}; `--join` is only for rings from the next release on.", file=sys.stderr, flush=True)
+    print(f"tidings: {instead}; from the next release on, `--join` is only for rings.", file=sys.stderr, flush=True)
     return msgspec.structs.replace(group, join=contacts)

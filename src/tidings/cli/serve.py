@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 HTTP_PORT = 7480
 HELP = """\
-Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. It is alone; or, with --group or
---into, a member of a replica group; or, with --ring or --join, a node of a ring of such groups. Its folder remembers
-which: the next time, --data and --bind are enough.
+Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. By default it is a single broker.
+With --group or --into it is a member of a replica group, with --ring or --join a node of a ring of such groups. Its
+folder remembers which: to restart it, --data and --bind are enough.
 
-Acknowledged messages survive a crash, a kill and a power cut. Flags come before TIDINGS_* variables, these before
+Acknowledged messages survive a crash, a kill and a power cut. Flags override TIDINGS_* variables, and these override
 tidings.toml.
 """
 
@@ -32,11 +32,11 @@ EXAMPLES = """\
   tidings serve --data data/
   tidings serve --data data/ --bind tcp://127.0.0.1:* --ready-file address   # any free port, written to a file
   tidings serve --data data/ --bind tcp://*:7400 --keys keys/ --admin alice  # for other machines, with keys
-  tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may go
-  tidings serve --data data/ --topics on-subscribe                           # no put without a subscriber
+  tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may be removed
+  tidings serve --data data/ --topics on-subscribe                           # only a subscribe creates a topic
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
-  tidings serve --data data/ --http                                          # and numbers into words, on port 7480
-  tidings serve --storage tcp://127.0.0.1:7410                               # the journal at a `tidings storage`
+  tidings serve --data data/ --http                                          # also spells out numbers, on port 7480
+  tidings serve --storage tcp://127.0.0.1:7410                               # the journal is at a `tidings storage`
   # In a group: one of its three founders; a fourth node, before `tidings group add`.
   tidings serve --data a/ --bind tcp://127.0.0.1:7401 --group tcp://127.0.0.1:7401,tcp://127.0.0.1:7402,tcp://127.0.0.1:7403
   tidings serve --data d/ --bind tcp://127.0.0.1:7404 --into tcp://127.0.0.1:7401
@@ -44,15 +44,15 @@ EXAMPLES = """\
   tidings serve --data a/ --bind tcp://127.0.0.1:7501 --ring
   tidings serve --data b/ --bind tcp://127.0.0.1:7502 --join tcp://127.0.0.1:7501
   tidings serve --data c/ --bind tcp://10.0.0.3:7501 --keys keys/ --join tcp://10.0.0.1:7501 --group $ADDRESSES
-  tidings serve --data data/ --join tcp://127.0.0.1:7501                     # what began alone joins, with its topics
+  tidings serve --data data/ --join tcp://127.0.0.1:7501                     # a single broker joins, with its topics
 """
 
 OWN_FOLDER = "a node of a group or a ring keeps its own folder: give --data"
 NO_SOCKETS = "a node of a group or a ring has no plain sockets"
 CONTRADICTIONS = (
     ("ring", "join", "begin a ring or join one"),
-    ("ring", "into", "begin a ring or be taken into a group"),
-    ("group", "into", "found a group or be taken into one"),
+    ("ring", "into", "begin a ring or join a group"),
+    ("group", "into", "found a group or join one"),
     *(("storage", option, OWN_FOLDER) for option in ("group", "into", "ring", "join")),
     *(("sockets", option, NO_SOCKETS) for option in ("group", "into", "ring", "join")),
 )
@@ -60,10 +60,14 @@ CONTRADICTIONS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--data", metavar="DIR", type=addresses.folder, help="the journal's folder, made if missing")
-    place.add_argument("--storage", metavar="ADDRESS", help="the storage server that keeps it (see tidings storage)")
+    place.add_argument("--data", metavar="DIR", type=addresses.folder, help="the journal's folder, created if missing")
+    place.add_argument(
+        "--storage", metavar="ADDRESS", help="the storage server that keeps the journal (see tidings storage)"
+    )
     parser.add_argument(
-        "--storage-keys", metavar="DIR", help="the folder with broker.key and server.pub, if the storage wants keys"
+        "--storage-keys",
+        metavar="DIR",
+        help="the folder with broker.key and server.pub, if the storage server has keys",
     )
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     add_broker_arguments(parser)
@@ -71,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sockets",
         metavar="PORT",
         type=quantities.port,
-        help="also serve editors and subscribers on plain sockets, at this port of 127.0.0.1; 0 is any free one",
+        help="also serve editors and subscribers on plain sockets, at this port of 127.0.0.1; 0 for any free port",
     )
     parser.add_argument(
         "--http",
@@ -79,13 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=quantities.port,
         nargs="?",
         const=HTTP_PORT,
-        help=f"also put numbers into words over HTTP, on this port of 127.0.0.1 (alone: {HTTP_PORT}; 0: any free one)",
+        help=f"also spell out numbers over HTTP, on this port of 127.0.0.1 (default: {HTTP_PORT}; 0: any free port)",
     )
     parser.add_argument(
         "--ready-file",
         metavar="PATH",
         type=Path,
-        help="write the address there once the server answers; a second line is that of --http",
+        help="write the address there once the server answers; with --http, its address on a second line",
     )
     add_role_arguments(parser.add_argument_group("in a group or a ring"))
 
@@ -95,24 +99,24 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
         "--group",
         metavar="ADDRESSES",
         type=addresses.several,
-        help="found a replica group of 1, 3 or 5 nodes: all their addresses, the same list for each of them",
+        help="found a replica group of 1, 3 or 5 nodes: the addresses of all, the same list for each node",
     )
     parser.add_argument(
         "--into",
         metavar="ADDRESSES",
         type=addresses.several,
-        help="ask the members of a group to take this node in (see tidings group add)",
+        help="join the group that these members belong to (then run tidings group add)",
     )
     parser.add_argument(
-        "--ring", action="store_true", help="begin a ring: this node, or the group of its --group, is the first in it"
+        "--ring", action="store_true", help="begin a ring: this node, or the group of its --group, is its first group"
     )
     parser.add_argument(
         "--join",
         metavar="ADDRESS",
         type=addresses.nodes,
         action="extend",
-        help="join a ring, by the address of any of its nodes: this node, or the group of its --group, is a new group; "
-        "on the folder of a broker or a group, with all its topics",
+        help="join a ring as a new group, by the address of any of its nodes; --group: a group of several nodes; "
+        "the folder of a broker or a group brings all its topics",
     )
     parser.add_argument(
         "--dissemination",
@@ -125,7 +129,7 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--trust-copy",
         action="store_true",
-        help="let a copied folder vote in its member's place: only if that member has not run since it was copied",
+        help="let a copied folder vote in its member's place; only safe if that member has not run since the copy",
     )
 
 
@@ -176,11 +180,11 @@ def server(
 
     role, group = roles.decide(arguments.data, arguments.ring, group, ring, node)
     if role != folder.RING and arguments.dissemination is not None:
-        arguments.usage_error("only a ring has a --dissemination: leave it, or give --ring or --join")
+        arguments.usage_error("only a ring has --dissemination: leave it out, or add --ring or --join")
     if role != folder.BROKER and arguments.data is None:
         raise InvalidRequest(f"{OWN_FOLDER.capitalize()} instead of a storage server.")
     if role != folder.BROKER and sockets.sockets_port is not None:
-        raise InvalidRequest(f"{NO_SOCKETS.capitalize()}: leave --sockets.")
+        raise InvalidRequest(f"{NO_SOCKETS.capitalize()}: leave out --sockets.")
     from tidings.node import process
     from tidings.ring.asking import held_at
 
@@ -198,12 +202,12 @@ def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--topics",
         choices=["auto", "on-subscribe", "on-publish"],
-        help="what makes a topic: a subscribe or a put (auto, the default), only one of them",
+        help="what creates a topic: a subscribe or a put (auto, the default), or only one of them",
     )
     parser.add_argument(
         "--durability",
         choices=["fsync", "os"],
-        help="fsync (default): on disk before the answer; os: faster, but a power cut may take what was answered",
+        help="fsync (default): on disk before the answer; os: faster, but a power cut may lose acknowledged messages",
     )
     parser.add_argument(
         "--keys", metavar="DIR", help="encrypt, and let in only the keys in this folder (see tidings keys)"
@@ -212,28 +216,31 @@ def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
         "--admin",
         metavar="NAME",
         action="append",
-        help="who may stop the broker and, with keys, change its group or ring; may be repeated",
+        help="who may stop the broker and, with keys, change its group or ring; repeatable",
     )
     parser.add_argument(
-        "--retain-age", metavar="TIME", type=quantities.duration_ms, help="messages older than this may go: 12h, 7d"
+        "--retain-age",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="messages older than this may be removed: 12h, 7d",
     )
     parser.add_argument(
         "--retain-bytes",
         metavar="SIZE",
         type=quantities.size_bytes,
-        help="the oldest may go once a topic is larger: 1GB",
+        help="once a topic is larger than this, its oldest messages may be removed: 1GB",
     )
     parser.add_argument(
         "--drop-acknowledged",
         action="store_true",
         default=None,
-        help="messages that every subscription has acknowledged may go",
+        help="messages that every subscription has acknowledged may be removed",
     )
     parser.add_argument(
         "--lease",
         metavar="TIME",
         type=quantities.duration_ms,
-        help="a group's member unheard for this long loses its work to the others (default: 10s)",
+        help="a consumer group member that is silent for this long loses its work to the others (default: 10s)",
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 Opens a prompt on a bus: put, get, subscribe, unsubscribe, topics, help, quit. Tab completes commands and
-topics; the history is kept. When the input is not a terminal its lines are commands, and the
+topics, and the history is kept. If standard input is not a terminal, its lines are run as commands, and the
 exit code is 1 if one of them failed.
 """
 
@@ -39,8 +39,8 @@ EXAMPLES = """\
 """
 
 COMMANDS = {
-    "put": ("TOPIC TEXT", "publish the rest of the line as it stands"),
-    "get": ("[TOPIC]", "take the next message of a topic, or of each that you subscribed"),
+    "put": ("TOPIC TEXT", "publish the rest of the line as it is"),
+    "get": ("[TOPIC]", "take the next message of a topic, or of each of your topics"),
     "subscribe": ("TOPIC [START]", "START: now, earliest, last or an offset"),
     "unsubscribe": ("TOPIC", "end a subscription"),
     "topics": ("", "list the topics"),

@@ -21,15 +21,15 @@ from tidings.simulator.worlds import ALL, MUTANTS, SHARES, WORLDS, replay_comman
 HELP = """\
 Runs clients, broker and journal in virtual time, on a network that loses, delays and reorders and on a disk that
 tears and forgets, and checks that nothing acknowledged is lost and nothing comes twice. A seed decides everything
-that happens: the same seed is the same run. Exits with 1 when a run breaks an invariant, and says how to replay it.
-Every run draws seeds of its own, and says which, unless --first-seed or --seed names them.
+that happens: the same seed is the same run. Exits with 1 if a run breaks an invariant, and says how to replay it.
+Every run picks new seeds and prints them, unless you give --first-seed or --seed.
 With --sweep every seed is run and the results become a table; with --master the seeds are tasks of a Spark cluster.
 """
 
 EXAMPLES = """\
   tidings simulate --seeds 1000
   tidings simulate --seeds 1000 --first-seed 5000 --jobs 4
-  tidings simulate --world all --seeds 100000 --all # all kinds of worlds by turns, whatever breaks
+  tidings simulate --world all --seeds 100000 --all # all worlds in turn, despite failures
   tidings simulate --seed 42 --trace                # one run, line by line
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
@@ -51,14 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--world",
         metavar="NAME",
         choices=(*WORLDS, ALL),
-        help=f"the kind of world (default: topics): {', '.join(WORLDS)}; {ALL}: {', '.join(SHARES)} by turns",
+        help=f"the kind of world (default: topics): {', '.join(WORLDS)}; {ALL}: {', '.join(SHARES)} in turn",
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument(
         "--first-seed",
         metavar="K",
         type=int,
-        help="the first of them (default: another one in every run; 0 with --mutant)",
+        help="the first of them (default: a new one in every run; 0 with --mutant)",
     )
     parser.add_argument("--seed", metavar="S", type=int, help="run only this one")
     parser.add_argument("--trace", action="store_true", help="print what happens, line by line; with --seed")
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
-    parser.add_argument("--all", action="store_true", help="go on after a failure")
+    parser.add_argument("--all", action="store_true", help="continue after a failure")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each failure, and one at the end")
     sweep = parser.add_argument_group("sweeps")
     sweep.add_argument("--sweep", action="store_true", help="run every seed, and make a table of the results")
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--master", metavar="URL", help="run the seeds as Spark tasks: local[2], spark://HOST:PORT, sc://HOST ..."
     )
     sweep.add_argument(
-        "--tasks", metavar="N", type=_count, help="into how many tasks to cut them (default: by the cores)"
+        "--tasks", metavar="N", type=_count, help="how many tasks to split them into (default: by the cores)"
     )
     sweep.add_argument(
         "--lake",
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.seed is None:
         arguments.usage_error("--trace shows one run: name it with --seed")
     if arguments.sweep and arguments.seed is not None:
-        arguments.usage_error("--sweep runs many seeds: leave --seed out, or --sweep")
+        arguments.usage_error("--sweep runs many seeds: leave out --seed or --sweep")
     if not arguments.sweep and any((arguments.master, arguments.tasks, arguments.lake)):
         arguments.usage_error("--master, --tasks and --lake are for sweeps: add --sweep")
     if arguments.world == ALL and (arguments.sweep or arguments.seed is not None):
@@ -116,7 +116,7 @@ def _choose_world(arguments: argparse.Namespace) -> None:
     """A planted bug has its world; without one it is that of the topics."""
     wanted = MUTANTS[arguments.mutant].world if arguments.mutant is not None else arguments.world or "topics"
     if arguments.world not in (None, wanted):
-        arguments.usage_error(f"{arguments.mutant} is a bug of the world {wanted!r}: leave --world out")
+        arguments.usage_error(f"{arguments.mutant} is a bug of the world {wanted!r}: leave out --world")
     arguments.world = wanted
 
 

@@ -10,7 +10,7 @@ from tidings.cli import extras
 from tidings.cli.output import print_json, print_value
 
 HELP = """\
-Prints a text with its numbers in words, as the web service of `tidings serve --http` does.
+Prints a text with its numbers spelled out, as the web service of `tidings serve --http` does.
 Languages: en, es, pt (of Portugal), pt-BR. What is a number and what is not: docs/spelling.md.
 """
 
@@ -23,9 +23,9 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text (default: every line of the input)")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text (default: every line of standard input)")
     parser.add_argument("--lang", metavar="LANGUAGE", default="en", help="en (default), es, pt or pt-BR")
-    parser.add_argument("--json", action="store_true", help="print text and language as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print text and language as JSON, one per line")
 
 
 def run(arguments: argparse.Namespace) -> int:

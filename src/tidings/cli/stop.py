@@ -9,8 +9,8 @@ from tidings.cli import connection
 from tidings.cli.connection import open_bus
 
 HELP = """\
-Stops a broker, if you are one of its administrators (`tidings serve --admin NAME`). What it has
-acknowledged is there again when it is started the next time.
+Stops a broker, if you are one of its administrators (`tidings serve --admin NAME`). Acknowledged messages
+are there after the next start.
 """
 
 EXAMPLES = """\
@@ -28,5 +28,5 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("an embedded bus has no broker to stop: give the broker's address with --bus")
     with open_bus(arguments) as bus:
         bus.shutdown()
-    print(f"The broker at {arguments.bus} stops.", file=sys.stderr)
+    print(f"The broker at {arguments.bus} is stopping.", file=sys.stderr)
     return 0

@@ -16,7 +16,7 @@ QUEUED_CALLS_MAX = 64
 
 HELP = """\
 Runs a storage server: a process that keeps a broker's journal, and a readable text for each topic in DIR/topics. The
-broker runs on it with `tidings serve --storage ADDRESS`. `last TOPIC` and `status` ask one that is running.
+broker runs on it with `tidings serve --storage ADDRESS`. `last TOPIC` and `status` query a running server.
 """
 
 EXAMPLES = """\
@@ -30,7 +30,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "question", metavar="QUESTION", nargs="*", help="last TOPIC, or status: asks instead of serving"
+        "question", metavar="QUESTION", nargs="*", help="last TOPIC, or status: query a server instead of running one"
     )
     serving = parser.add_argument_group("serving")
     serving.add_argument("--data", metavar="DIR", type=addresses.folder, help="the folder of the journal and the texts")
@@ -43,13 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--storage",
         metavar="ADDRESS",
         default=os.environ.get("TIDINGS_STORAGE") or DEFAULT_ADDRESS,
-        help=f"the server to ask (or TIDINGS_STORAGE; default: {DEFAULT_ADDRESS})",
+        help=f"the server to query (or TIDINGS_STORAGE; default: {DEFAULT_ADDRESS})",
     )
-    asking.add_argument("--as", dest="client", metavar="NAME", default="broker", help="whose key (default: broker)")
+    asking.add_argument(
+        "--as", dest="client", metavar="NAME", default="broker", help="whose key to use (default: broker)"
+    )
     asking.add_argument("--timeout", metavar="SECONDS", type=quantities.seconds, default=5.0, help="default: 5")
     asking.add_argument("--json", action="store_true", help="print a JSON object")
     parser.add_argument(
-        "--keys", metavar="DIR", help="encrypt: who may come in, or with which key to ask (see tidings keys)"
+        "--keys",
+        metavar="DIR",
+        help="encrypt: the folder of keys that may connect, or of the key to query with (see tidings keys)",
     )
 
 
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     question: list[str] = arguments.question
     if question:
         if question[0] not in QUESTIONS or len(question) != (2 if question[0] == "last" else 1):
-            arguments.usage_error("ask `last TOPIC` or `status`")
+            arguments.usage_error("write `last TOPIC` or `status`")
         return _ask(arguments, question)
     if arguments.data is None:
         arguments.usage_error("the following arguments are required: --data")

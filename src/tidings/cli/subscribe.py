@@ -11,14 +11,14 @@ from tidings.cli.connection import open_bus
 from tidings.cli.output import harmless, print_json
 
 HELP = """\
-Makes a subscription that stays until you unsubscribe: `tidings get` then gives you every message put from now
-on, also those put while you were away. Subscribing again changes nothing.
+Creates a subscription that lasts until you unsubscribe: `tidings get` then gives you every message put from now
+on, including those put while you were away. Subscribing again changes nothing.
 """
 
 EXAMPLES = """\
   tidings subscribe news
   tidings subscribe news sport --as alice
-  tidings subscribe news --start earliest      # also everything that is there already
+  tidings subscribe news --start earliest      # including everything that is there
   tidings subscribe news --start 1000          # from offset 1000 on
 """
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="now",
         help="now (default), earliest, last (the last message and what follows), or an offset",
     )
-    parser.add_argument("--json", action="store_true", help="print subscriptions as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print subscriptions as JSON, one per line")
     connection.add_arguments(parser, named=True)
 
 

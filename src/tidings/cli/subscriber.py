@@ -25,13 +25,13 @@ from tidings.gateways.speller import Speller
 from tidings.message import check_topic
 
 HELP = """\
-Opens a prompt at which topics are subscribed to, through the door of a broker that was started with --sockets:
+Opens a prompt for subscribing to topics, over the plain sockets of a broker that was started with --sockets:
 
   SUBSCRIBE <topic>      the topic's last message comes at once, then each new one
   UNSUBSCRIBE <topic>
   QUIT                   ends the subscriptions too
 
-Before a message is shown, a web service that runs with the broker writes out its numbers.
+Before a message is shown, a web service that runs with the broker spells out its numbers.
 """
 
 EXAMPLES = """\
@@ -51,7 +51,7 @@ WAITING_MESSAGES_MAX = 1_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", dest="host", metavar="HOST", required=True, help="where the broker is")
     parser.add_argument(
-        "-p", dest="port", metavar="PORT", required=True, type=quantities.port, help="its port for sockets"
+        "-p", dest="port", metavar="PORT", required=True, type=quantities.port, help="its port for plain sockets"
     )
     parser.add_argument(
         "--spell",

@@ -15,7 +15,7 @@ from tidings.cli.quantities import human_bytes
 from tidings.message import TopicInfo
 
 HELP = """\
-Lists the topics of a bus: how many messages each holds, at which offsets, and how many subscriptions.
+Lists the topics on a bus: how many messages each holds, at which offsets, and how many subscriptions it has.
 """
 
 EXAMPLES = """\
@@ -27,8 +27,8 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only this one")
-    parser.add_argument("--json", action="store_true", help="print topics as JSON, one a line")
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="only this topic")
+    parser.add_argument("--json", action="store_true", help="print topics as JSON, one per line")
     watching.add_arguments(parser)
     connection.add_arguments(parser, named=False)
 

@@ -21,7 +21,7 @@ Publishes one message over a ring (see tidings ring) and shows each step with it
 circle, which group owns it and how that was found (FIND-ROOT), its leader and its replicas, the client's hello, the
 agreement of the owner's replicas, and the way to a subscriber at a node of another group.
 
-The message is really published. The subscriber is made for the trace, and removed.
+The message is really published. The subscriber is created for the trace, then removed.
 """
 
 EXAMPLES = """\
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if connection.embedded_folder(arguments.bus) is not None:
-        arguments.usage_error("an embedded bus is no ring: give the address of a node with --bus")
+        arguments.usage_error("an embedded bus is not a ring: give the address of a node with --bus")
     import tidings
     from tidings.ring.asking import Asking
     from tidings.ring.trace import trace_put

@@ -10,7 +10,7 @@ from tidings.cli.connection import open_bus
 from tidings.cli.output import harmless
 
 HELP = """\
-Ends your subscription to a topic; what it had not given you yet is not kept for you.
+Ends your subscription to a topic. Messages that it had not given you yet are no longer kept for you.
 """
 
 EXAMPLES = """\

@@ -15,7 +15,7 @@ WATCH_SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--watch", action="store_true", help="keep the table on the screen, up to date; Ctrl-C ends it")
+    parser.add_argument("--watch", action="store_true", help="keep the table on screen, up to date; Ctrl-C ends it")
 
 
 def show(make: Callable[[], Table], watch: bool, nothing: str) -> None:

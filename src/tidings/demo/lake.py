@@ -57,7 +57,7 @@ def missing() -> str | None:
     except InvalidRequest as error:
         return str(error)
     except ModuleNotFoundError as error:
-        return f"{error.name} is not installed: pip install 'tidings[spark]'."
+        return f"{error.name} is not installed: pip install '.[spark]' in a checkout."
     return None
 
 

@@ -142,7 +142,9 @@ def check_arrow() -> None:
     try:
         import pyarrow.parquet as _  # noqa: F401
     except ModuleNotFoundError as error:
-        raise InvalidRequest("Tables need PyArrow, which is not installed: pip install 'tidings[spark]'.") from error
+        raise InvalidRequest(
+            "Tables need PyArrow, which is not installed: pip install '.[spark]' in a checkout."
+        ) from error
 
 
 def write_tables(

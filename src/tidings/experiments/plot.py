@@ -33,8 +33,8 @@ def check_matplotlib() -> None:
         import matplotlib as _  # noqa: F401
     except ImportError as error:
         raise InvalidRequest(
-            "A picture needs matplotlib, which is not installed: pip install 'tidings[plots]', or leave out --plot "
-            "and --out."
+            "A chart needs matplotlib, which is not installed: pip install '.[plots]' in a checkout, or leave out "
+            "--plot and --out."
         ) from error
 
 

@@ -14,6 +14,6 @@
     report.py    a page with the figures of gold
 
 Spark is the engine: it reads, shuffles, aggregates, keeps state and notes progress. What is here is the way from its
-micro-batches into tables that anybody can read without a JAR. It comes with `pip install "tidings[spark]"`;
+micro-batches into tables that anybody can read without a JAR. It comes with the extra `spark`;
 docs/pipeline.md has the promises.
 """

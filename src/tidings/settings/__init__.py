@@ -82,7 +82,7 @@ def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str
         try:
             written = tomllib.loads(path.read_text(encoding="utf-8")).get(table, {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidRequest(f"{path} is not valid TOML ({error}): mend it or remove it.") from error
+            raise InvalidRequest(f"{path} is not valid TOML ({error}): fix it or remove it.") from error
         if not isinstance(written, dict):
             raise InvalidRequest(f"In {path}, {table} is not a table: write [{table}] above its settings.")
         values.update(written)

@@ -19,7 +19,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The limits and policies of the broker's state machine. All replicas of a group share them."""
 
     topics: TopicPolicy = "auto"
-    """auto: a topic exists from its first subscribe or put; on-subscribe, on-publish: only from that."""
+    """auto: a topic exists from its first subscribe or put; on-subscribe, on-publish: only from the one named."""
     topics_max: int = 100_000
     clients_max: int = 100_000
     """Names whose sequence numbers and epochs are remembered."""
@@ -32,47 +32,47 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ids_max: int = 1_000_000
     """Message ids remembered for each topic."""
     ids_age_ms: int = 7 * 24 * 3600 * 1000
-    """For how long an id that a caller gave is remembered."""
+    """How long a caller's id is remembered; a repeated id within that time is ignored."""
     retain_age_ms: int | None = None
-    """Messages older than this may go; None keeps them."""
+    """Messages older than this may be removed; None keeps them."""
     retain_bytes: int | None = None
-    """Once a topic is larger than this its oldest messages may go; None keeps them."""
+    """Once a topic is larger than this, its oldest messages may be removed; None keeps them."""
     drop_acknowledged: bool = False
-    """True lets messages go that every subscription of their topic (at least one) has acknowledged."""
+    """True: messages that every subscription of their topic (at least one) has acknowledged may be removed."""
     max_backlog: int | None = None
-    """Messages of a topic that somebody still waits for; a put beyond is Overloaded. None: no limit but the disk."""
+    """Messages of a topic that some subscription has not acked; a put beyond that is Overloaded. None: no limit."""
     groups_max: int = 10_000
     members_max: int = 1_000
     """Members of one group."""
     room_messages_max: int = 10_000
     """Messages that one member of a group may have in flight."""
     lease_ms: int = 10_000
-    """A member unheard for this long is taken for gone: its work goes on with the others."""
+    """A member that is silent for this long is presumed dead: its work goes to other members."""
     redelivery_ms: int = 30_000
-    """What a member does not answer for this long is sent again; after the third time the others get its work."""
+    """What a member does not answer for this long is sent again; after the third time other members get its work."""
     slow_ack_ms: int = 5_000
     """An ack later than this after the one before is slow; after three in a minute others get what waits."""
     deliveries_max: int = 10
-    """A message of a group that was given out so often without being acked goes to the dead-letter topic."""
+    """A message of a group that was tried this often without an ack goes to the dead-letter topic."""
     dead_letter: str | None = None
-    """The topic for such messages; None gives them out for ever."""
+    """The topic for such messages; None retries them forever."""
     collect_after_ms: int = 7 * 24 * 3600 * 1000
-    """Groups without members and unused topics are forgotten after this long; nothing unacked ever is."""
+    """Groups without members and unused topics are deleted after this long; messages that are not acked never are."""
     credit_messages_max: int = 1_000_000
     credit_bytes_max: int = 64 * MIB
     read_bytes_max: int = 4 * MIB
-    """What one answer to a reader of a range of offsets holds, unless a single batch is larger."""
+    """How much one answer to a reader of a range of offsets holds, unless a single batch is larger."""
     stages_max: int = 10_000
     """Attempts to write (one for each task of a Spark job) whose batches are not yet published or dropped."""
     stage_bytes_max: int = 1024 * MIB
     stage_age_ms: int = 24 * 3600 * 1000
-    """What was staged and not published goes after this long."""
+    """Staged messages that were not published are dropped after this long."""
     queries_max: int = 100_000
     query_age_ms: int = 90 * 24 * 3600 * 1000
-    """For how long the last batch of a query that publishes no more is remembered."""
+    """How long the last batch of a query that no longer publishes is remembered."""
     streams_max: int = 100_000
     session_silence_ms_max: int = 30_000
-    """A client unheard for this long loses its streams; its subscriptions stay."""
+    """A client that is silent for this long loses its streams; its subscriptions stay."""
     admins: tuple[str, ...] = ()
     """Clients that may stop the broker, and whose keys may change its group and its ring."""
 
@@ -88,18 +88,17 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the journal cuts its segments and when it syncs."""
 
     durability: Durability = "fsync"
-    """fsync: on disk before the answer. os: written, not synced; a power cut may take what was answered."""
+    """fsync: on disk before the answer. os: written, not synced; a power cut may lose acknowledged messages."""
     segment_bytes_max: int = 64 * MIB
     segment_records_max: int = 200_000
     """Bounds recovery, which replays at most about one segment."""
     commit_bytes_max: int = 192 * KIB
-    """A commit ends once it holds this much, so that its answers leave while the next one is written."""
+    """A commit closes once it holds this much, so that its answers leave while the next one is written."""
     mapped_segments_max: int = 2
     recent_bytes_max: int = 16 * MIB
-    """Batches just written are kept in memory up to this size, for subscribers that follow closely."""
+    """Recent batches are kept in memory up to this size, for subscribers that follow closely."""
     scrub_hours: float = 24.0
-    """Within this time all that is stored is read once, to see whether the disk still has it; a small journal sooner.
-    """
+    """Within this time everything stored is read once, to check that the disk still has it; a small journal sooner."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
@@ -120,7 +119,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: str | None = None
     """The address of a storage server that keeps the journal; None keeps it in a folder of the broker's own."""
     storage_keys: str | None = None
-    """The folder with the key for the storage server, for one that wants keys."""
+    """The folder with the key for the storage server, if that has keys."""
     storage_name: str = "broker"
     """Whose key that is."""
     storage_wait_ms: int = 10_000
@@ -131,11 +130,11 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The door for editors and subscribers on plain TCP sockets; it is on loopback, for its protocol has no keys."""
 
     sockets_port: int | None = None
-    """Where the door listens; 0 is any free port, None is no such door."""
+    """The port to listen on; 0 is any free port, None turns plain sockets off."""
     sockets_connections_max: int = 128
-    """Requests being read or answered at a time; anyone who comes then waits in the system's queue."""
+    """Requests being read or answered at a time; further ones wait in the system's queue."""
     sockets_request_ms: int = 5_000
-    """A request that is not complete after this long is cut off."""
+    """A request that is incomplete after this long is cut off."""
     sockets_subscribers_max: int = 200
     """Each costs the process up to four file descriptors."""
     sockets_topics_max: int = 64
@@ -143,21 +142,21 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sockets_delivery_ms: int = 5_000
     """How long one try to deliver a message may take."""
     sockets_linger_ms: int = 1_000
-    """How long a subscriber that has been sent a message is given to close its end."""
+    """How long a subscriber may take to close its end after a delivery."""
     sockets_retry_ms: int = 50
     sockets_retry_ms_max: int = 2_000
     """The pause before the next try, at first and at most; it doubles in between."""
     sockets_refusal_ms_max: int = 60_000
-    """A subscriber that could not be reached for this long is dropped, with what it was owed."""
+    """A subscriber that could not be reached for this long is dropped, with its waiting messages."""
 
     def __post_init__(self) -> None:
         port = self.sockets_port
-        require(port is None or 0 <= port < 65_536, f"The setting sockets_port is 0 to 65535, and it is {port}.")
+        require(port is None or 0 <= port < 65_536, f"The setting sockets_port must be 0 to 65535: it is {port}.")
         check_above_zero(self, or_zero=("sockets_port",))
         require(
             self.sockets_linger_ms < self.sockets_delivery_ms,
             f"sockets_linger_ms ({self.sockets_linger_ms}) must be below sockets_delivery_ms "
-            f"({self.sockets_delivery_ms}), or what was delivered would be sent again.",
+            f"({self.sockets_delivery_ms}), or delivered messages would be sent again.",
         )
 
 
@@ -178,9 +177,9 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beat_ms: int = 2_000
     """How often a client that waits for messages asks whether the broker still serves its streams."""
     room_messages: int = 8_000
-    """Messages of a group that a member has in flight at most."""
+    """The most messages that a member of a group has in flight."""
     overload_wait_ms: int = 0
-    """For how long a put that is refused as Overloaded is tried again; 0 raises at once."""
+    """How long a put that is refused as Overloaded is retried; 0 raises at once."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, or_zero=("overload_wait_ms",))

@@ -30,5 +30,5 @@ def check_reachable(address: str) -> None:
     """InvalidRequest if an address is not one at which others could reach a node."""
     require(
         len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
-        f"The address {address!r} is not one at which a node can be reached: write tcp://HOST:PORT.",
+        f"The address {address!r} cannot be reached by other nodes: write tcp://HOST:PORT.",
     )

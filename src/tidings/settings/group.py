@@ -19,9 +19,9 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: tuple[str, ...] = ()
     """The founders of a new group, the same list for all of them."""
     join: tuple[str, ...] = ()
-    """Members of the group that a new node asks to be taken in."""
+    """Members of the group that a new node joins."""
     advertise: str | None = None
-    """The address of this node as others reach it; None: the one that it binds."""
+    """The address at which others reach this node; None: the one that it binds."""
 
     def __post_init__(self) -> None:
         for address in (*self.group, *self.join, *([self.advertise] if self.advertise is not None else [])):
@@ -29,7 +29,7 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         require(len(set(self.group)) == len(self.group), "A founder is named twice in --group: name each once.")
         require(
             len(self.group) in (0, 1, 3, 5),
-            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: a majority has to be able to decide.",
+            f"A group is founded by 1, 3 or 5 nodes, not by {len(self.group)}: name that many in --group.",
         )
 
 
@@ -37,7 +37,7 @@ class RingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the groups of a ring find each other."""
 
     contacts: tuple[str, ...] = ()
-    """Nodes of the ring that a new group joins; none founds a ring. It matters only until the group owns something."""
+    """Nodes of the ring that a new group joins; none: found a ring. It matters only until the group owns something."""
     dissemination: Dissemination = "scribe"
     """How bodies reach readers at several nodes: by a tree for each topic, or by gossip. The same for all nodes."""
     chord: ChordSettings = ChordSettings()
@@ -56,30 +56,32 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     beat_ms: int = 100
-    """How often a leader is heard, and says again what was not answered."""
+    """How often a leader sends a heartbeat, and repeats what was not answered."""
     election_ms: int = 500
     """A node that has heard no leader for one to two times this long tries to lead."""
     unanswered_beats_max: int = 10
-    """A leader that no majority has answered for so many beats gives up its place."""
+    """A leader that gets no majority for this many heartbeats steps down."""
     fetch_retry_ms: int = 200
     """How long a node that is behind waits for an answer before it asks again."""
     queue_max: int = 10_000
-    """Commands that wait for a slot; more are turned away."""
+    """Commands that wait for a slot; more are refused."""
     reads_max: int = 10_000
-    """Reads that wait for a round; more are turned away."""
+    """Reads that wait for a round; more are refused."""
     batch_values_max: int = 256
     """Values in one accept."""
     batch_bytes_max: int = 4 * MIB
-    """Their bytes, but for the last one."""
+    """Their bytes, except the last value's."""
     batches_open_max: int = 4
-    """Accepts under way: while so many are, commands are gathered for the next."""
+    """Accepts under way; beyond that, commands are gathered for the next one."""
     undecided_bytes_max: int = 32 * MIB
-    """What a node accepts beyond what it knows to be decided, but for one value: a promise has to report all of it."""
+    """What a node accepts beyond what it knows to be decided, plus one value: a promise has to report all of it."""
     piece_bytes_max: int = MIB
     """One piece of a file, for a node that is far behind."""
     witness_ms: int = 1_000
-    """How often at most a node tells the others how far it has come, and writes down how far they have."""
+    """The shortest interval at which a node tells the others how far it has come, and records how far they have."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        require(self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every beat comes too late.")
+        require(
+            self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every heartbeat comes too late."
+        )

@@ -24,7 +24,7 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             0 < self.beat_ms < self.silence_ms_max,
             f"beat_ms ({self.beat_ms}) must be above 0 and below silence_ms_max ({self.silence_ms_max}).",
         )
-        require(self.watched_max > 0, f"watched_max must be above 0, and it is {self.watched_max}.")
+        require(self.watched_max > 0, f"watched_max must be above 0: it is {self.watched_max}.")
 
 
 class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     active_max: int = 5
     """Neighbours: the size of the active view (fanout + 1)."""
     passive_max: int = 30
-    """Nodes that are only known: the size of the passive view."""
+    """Nodes that are known but not neighbours: the size of the passive view."""
     active_walk: int = 6
     """Steps of a newcomer's walk, and of a shuffle's (ARWL)."""
     passive_walk: int = 3
@@ -44,11 +44,11 @@ class HyParViewSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Known nodes in a shuffle's sample (kp)."""
     shuffle_ms: int = 10_000
     repair_ms: int = 2_000
-    """How often a free place is looked after again."""
+    """How often a node tries again to fill a free place."""
     rotate_ms: int = 300_000
-    """How often a neighbour is exchanged, so that a network that was cut grows together again."""
+    """How often a neighbour is exchanged, so that the halves of a network that was cut rejoin."""
     answer_ms: int = 2_000
-    """A peer that does not answer in this time is taken for unreachable."""
+    """A peer that does not answer in this time counts as unreachable."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
@@ -79,15 +79,15 @@ class GossipSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages kept for neighbours that missed them."""
     kept_bytes_max: int = 16 * MIB
     announced_max: int = 4_096
-    """Messages that were announced and are waited for."""
+    """Messages that were announced and have not arrived yet."""
     fetch_max: int = 256
     """Messages fetched at a time."""
     missing_ms: int = 1_000
-    """How long a message that was announced may take before it is asked for (the paper's first timer)."""
+    """How long an announced message may take before the node asks for it (the paper's first timer)."""
     graft_ms: int = 250
-    """How long the next one is given to send it (the paper's second timer)."""
+    """How long the next neighbour may take to send it (the paper's second timer)."""
     optimise_hops: int = 4
-    """A way that is shorter by this many hops is taken into the tree (the paper's threshold)."""
+    """A path that is shorter by this many hops joins the tree (the paper's threshold)."""
     digest_ms: int = 5_000
     """How often a node shows a neighbour what it has."""
 
@@ -103,17 +103,17 @@ class ChordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     once less one.
     """
     stabilise_ms: int = 500
-    """How often the successor is asked for news."""
+    """How often the successor is asked for changes."""
     fix_fingers_ms: int = 500
     """How often one finger is looked up again."""
     query_ms: int = 500
-    """How long an answer is waited for; at least the longest round trip."""
+    """How long to wait for an answer; at least the longest round trip."""
     query_tries: int = 3
-    """Questions without an answer before a peer is taken for dead."""
+    """Unanswered queries before a peer counts as dead."""
     hop_ms: int = 500
     """How long the next node of a route may take to confirm."""
     hop_tries: int = 2
-    """Attempts with one node before the next best is taken."""
+    """Attempts with one node before the next best is tried."""
     hops_max: int = 256
     """A message that has come this far is going in circles and is dropped."""
     lookup_ms: int = 5_000
@@ -136,15 +136,15 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How trees are kept and how messages are kept until everybody has them."""
 
     replicas: int = 4
-    """To how many successors a root copies its log before a message counts (k). 0: somebody above keeps it safe."""
+    """To how many successors a root copies its log before a message counts (k). 0: the layer above keeps it safe."""
     beat_ms: int = 1_000
-    """How often a parent beats its children, and how often anything overdue is looked for."""
+    """How often a parent sends its children a heartbeat, and checks for anything overdue."""
     silence_ms_max: int = 3_500
-    """A parent or a child unheard for this long is taken for gone."""
+    """A parent or a child that is silent for this long counts as gone."""
     retry_ms: int = 2_000
-    """How long an answer is waited for before the question is asked again."""
+    """How long to wait for an answer before asking again."""
     gap_ms: int = 300
-    """How long a gap may be a message that was only overtaken."""
+    """How long to wait for a message that may only have been overtaken."""
     topics_max: int = 10_000
     """Topics in which one node takes part, as a subscriber, forwarder, root or copy."""
     children_max: int = 1_024
@@ -152,9 +152,9 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishers_max: int = 10_000
     """Publishers whose sequence numbers a topic remembers."""
     log_messages_max: int = 10_000
-    """Messages that a root keeps for those who missed them; the oldest go first."""
+    """Messages that a root keeps for nodes that missed them; the oldest go first."""
     held_messages_max: int = 1_000
-    """Messages that a subscriber holds back behind a gap; what is beyond is fetched again."""
+    """Messages that a subscriber holds back behind a gap; any beyond that are fetched again."""
     outbox_messages_max: int = 1_000
     """Messages of one publisher and topic that the root has not taken yet."""
     chunk_messages_max: int = 64
@@ -165,7 +165,7 @@ class ScribeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_above_zero(self, or_zero=("replicas",))
-        require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or everybody looks dead.")
+        require(self.silence_ms_max > self.beat_ms, "silence_ms_max must be above beat_ms, or every node looks dead.")
 
 
 class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,19 +173,19 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     bind: str = "tcp://127.0.0.1:7500"
     address: str | None = None
-    """What the others call this node; None is where it is bound."""
+    """The address that other nodes use for this node; None: the one that it binds."""
     overlay: Overlay = "chord"
     """chord: a ring with a tree for each topic (Scribe); hyparview: views of a few neighbours, and gossip."""
     join: tuple[str, ...] = ()
-    """Nodes of the overlay to join by; none is the first node."""
+    """Nodes of the overlay to join by; none: this is the first node."""
     founders: int = 2
-    """How many nodes begin a ring together, for the first node of one."""
+    """For the first node of a ring: how many nodes begin it together."""
     keys: str | None = None
     """A folder made by `tidings keys`, with a key named after each node's address; needed beyond loopback."""
     links_max: int = 256
-    """Peers to which connections are kept open; beyond, the one that was not used for longest is closed."""
+    """Open connections to peers; beyond that, the least recently used one is closed."""
     idle_ms: int = 60_000
-    """A connection that was not used for this long is closed."""
+    """A connection that is unused for this long is closed."""
     connect_ms: int = 5_000
     """A peer to which no connection can be made in this time is gone."""
     link_beat_ms: int = 2_000
@@ -204,14 +204,14 @@ class PeerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages that arrived and are kept for clients; the oldest go first."""
     inbox_bytes_max: int = 16 * MIB
     kept_max: int = 10_000
-    """Messages of its own that a node keeps for those who missed them."""
+    """Messages of its own that a node keeps for nodes that missed them."""
     subscriptions_max: int = 1_000
     stop_ms: int = 5_000
-    """How long a node that is told to stop waits until what it published is safe with others."""
+    """How long a node that is told to stop waits until other nodes have what it published."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        require(2 <= self.founders <= 256, f"founders is 2 to 256, and it is {self.founders}.")
+        require(2 <= self.founders <= 256, f"founders must be 2 to 256: it is {self.founders}.")
         require(
             self.link_beat_ms < self.link_silence_ms_max,
             f"link_beat_ms ({self.link_beat_ms}) must be below link_silence_ms_max ({self.link_silence_ms_max}).",

@@ -1,4 +1,4 @@
-"""The data source `tidings` for PySpark. It comes with `pip install "tidings[spark]"`.
+"""The data source `tidings` for PySpark. It comes with the extra `spark`.
 
 Spark finds it by itself if tidings is installed in the usual way; `register(spark)` makes sure of it.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["lag", "lake_table", "register"]
 
-INSTALL = 'PySpark is not installed: pip install "tidings[spark]", and Java 17 or newer.'
+INSTALL = "PySpark is not installed: pip install '.[spark]' in a checkout, and install Java 17 or newer."
 
 
 def register(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-MISSING = 'A lake is read with deltalake, which is not installed: pip install "tidings[spark]".'
+MISSING = "A lake needs deltalake, which is not installed: pip install '.[spark]' in a checkout."
 
 
 def lake_table(spark: SparkSession, lake: Path | str, name: str) -> DataFrame:

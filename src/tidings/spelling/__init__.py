@@ -4,7 +4,7 @@
     words.py     says a number in words
     languages.py how each language writes numbers, and which words it joins them with
 
-It needs num2words (`pip install 'tidings[web]'`) and nothing else of tidings but its errors. Nothing here
+It needs num2words (the extra `web`) and nothing else of tidings but its errors. Nothing here
 keeps state but a bounded cache, so that it may be called from any thread and from any Spark task. What is a number and
 what is not: docs/spelling.md.
 """

@@ -134,7 +134,7 @@ def test_picture_needs_a_format_and_a_target(tmp_path: Path) -> None:
 
 def test_missing_matplotlib_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(InvalidRequest, match=r"tidings\[plots\]"):
+    with pytest.raises(InvalidRequest, match=r"\.\[plots\]"):
         plot.check_target(Path("figures.png"))
 
 

@@ -24,8 +24,8 @@ def report(*subjects: Subject) -> Report:
     [
         ([], "say what to audit"),
         (["--bus", "tcp://127.0.0.1:1"], "nothing to compare the bus with"),
-        (["--bus", "tcp://127.0.0.1:1", "--copy", "b"], "--copy needs the one --topic"),
-        (["--bus", "tcp://127.0.0.1:1", "--copy", "b", "--topic", "a*"], "--copy needs the one --topic"),
+        (["--bus", "tcp://127.0.0.1:1", "--copy", "b"], "--copy needs exactly one --topic"),
+        (["--bus", "tcp://127.0.0.1:1", "--copy", "b", "--topic", "a*"], "--copy needs exactly one --topic"),
     ],
 )
 def test_wrong_usage(

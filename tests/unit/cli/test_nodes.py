@@ -66,7 +66,7 @@ def test_an_overlay_that_is_not_whole_is_an_error(address: str, capsys: pytest.C
         (["node", "--overlay", "star"], 2, "invalid choice"),
         (["node", "--join", "nowhere"], 1, "cannot join by 'tcp://nowhere'"),
         (["node", "--join", "tcp://192.0.2.1:7500"], 1, "without keys no other is spoken to"),
-        (["node", "--founders", "1"], 1, "founders is 2 to 256"),
+        (["node", "--founders", "1"], 1, "founders must be 2 to 256"),
         (["node", "--bind", "tcp://*:7500"], 1, "without keys anybody there could read and write"),
         (["node", "--bind", "tcp://127.0.0.1:port"], 1, "cannot be bound"),
         (["node", "--bind", "127.0.0.1:7500"], 1, "write tcp://127.0.0.1:7500"),
@@ -94,6 +94,6 @@ def test_a_node_with_data_is_a_server_and_a_hint_says_so(
 ) -> None:
     assert moved(old.split()) == new.split()
     assert capsys.readouterr().err == (
-        f"tidings: write `tidings {new}` instead; `tidings node --data` goes in the next release.\n"
+        f"tidings: write `tidings {new}` instead; `tidings node --data` will be removed in the next release.\n"
     )
     assert moved(["--bind", "tcp://127.0.0.1:7500", "--join", "a:1"]) is None

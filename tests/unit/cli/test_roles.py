@@ -119,7 +119,7 @@ def test_options_of_another_role_are_refused(role: str, words: str) -> None:
 
 
 def test_a_broker_alone_joins_no_group_by_join() -> None:
-    with pytest.raises(InvalidRequest, match=f"{GROUP} is in no ring: start its nodes with --ring first"):
+    with pytest.raises(InvalidRequest, match=f"{GROUP} is not in a ring: start its nodes with --ring first"):
         decide(BROKER, f"--join {GROUP}")
 
 
@@ -151,8 +151,8 @@ def test_a_group_is_still_found_by_join_with_a_hint(role: str | None, capsys: py
         (f"--ring --join {IN_RING}", 2, "--ring and --join contradict each other: begin a ring or join one"),
         (f"--ring --into {GROUP}", 2, "--ring and --into contradict each other"),
         (f"--group {ONE} --into {GROUP}", 2, "--group and --into contradict each other"),
-        ("--dissemination gossip", 2, "only a ring has a --dissemination"),
-        (f"--group {ONE} --dissemination gossip", 2, "only a ring has a --dissemination"),
+        ("--dissemination gossip", 2, "only a ring has --dissemination"),
+        (f"--group {ONE} --dissemination gossip", 2, "only a ring has --dissemination"),
         ("--ring --dissemination mail", 2, "invalid choice"),
         (
             "--ring --sockets 0",
@@ -161,8 +161,8 @@ def test_a_group_is_still_found_by_join_with_a_hint(role: str | None, capsys: py
         ),
         (f"--into {GROUP} --bind {GROUP}", 1, f"{GROUP} is the address of this node itself: name another node"),
         (f"--join {ONE} --bind {ONE}", 1, f"{ONE} is the address of this node itself: name another node"),
-        ("--join nowhere", 1, "'tcp://nowhere' is not one at which a node can be reached: write tcp://HOST:PORT.\n"),
-        ("--into nowhere", 1, "'nowhere' is not one at which a node can be reached: write tcp://HOST:PORT.\n"),
+        ("--join nowhere", 1, "'tcp://nowhere' cannot be reached by other nodes: write tcp://HOST:PORT.\n"),
+        ("--into nowhere", 1, "'nowhere' cannot be reached by other nodes: write tcp://HOST:PORT.\n"),
         ("--ring --bind tcp://*:7400", 1, "without keys anybody"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_storage_server_keeps_no_node_of_a_group(
 @pytest.mark.parametrize("command", ["serve", "storage"])
 def test_a_folder_without_a_name_is_not_the_current_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--data", ""]) == 2
-    assert "the folder's name is empty: write . for the current one" in capsys.readouterr().err
+    assert "the folder's name is empty: write . for the current folder" in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 
@@ -195,5 +195,5 @@ def test_what_settings_and_options_say_together_is_looked_at_too(
 ) -> None:
     monkeypatch.setenv("TIDINGS_SOCKETS_PORT", "0")
     assert main(["serve", "--data", "data", "--ring"]) == 1
-    assert capsys.readouterr().err == "A node of a group or a ring has no plain sockets: leave --sockets.\n"
+    assert capsys.readouterr().err == "A node of a group or a ring has no plain sockets: leave out --sockets.\n"
     assert not Path("data").exists()

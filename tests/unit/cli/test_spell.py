@@ -41,5 +41,5 @@ def test_without_the_extra_it_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "num2words", None)
     assert main(["spell", "2"]) == 1
-    expected = "tidings spell needs num2words, which is not installed: pip install 'tidings[web]'.\n"
+    expected = "tidings spell needs num2words, which is not installed: pip install '.[web]' in a checkout.\n"
     assert capsys.readouterr() == ("", expected)

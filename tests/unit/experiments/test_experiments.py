@@ -229,7 +229,7 @@ def test_without_pyspark_one_sentence_says_what_to_do(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert main(["experiment", "lookups"]) == 1
     error = capsys.readouterr().err
-    assert 'pip install "tidings[spark]"' in error and "--no-spark" in error
+    assert "pip install '.[spark]'" in error and "--no-spark" in error
 
 
 def test_groups_find_each_other_as_theory_says(outcome_of: Callable[[str], Outcome]) -> None:

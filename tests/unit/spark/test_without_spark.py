@@ -92,7 +92,7 @@ def test_everything_else_works_without_it(bare: Path, tmp_path: Path) -> None:
 def test_what_needs_it_says_what_to_install(bare: Path, command: list[str]) -> None:
     done = python(bare, "-m", "tidings", *command)
     assert done.returncode == 1
-    assert re.fullmatch(r"[^\n]* not installed: pip install ['\"]tidings\[spark\]['\"][^\n]*\n", done.stderr)
+    assert re.fullmatch(r"[^\n]* not installed: pip install '\.\[spark\]'[^\n]*\n", done.stderr)
 
 
 def test_registering_says_what_to_install(bare: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_machine_without_java(tmp_path: Path, command: list[str]) -> None:
 
 @pytest.mark.soak
 def test_a_fresh_environment_without_extras(tmp_path: Path) -> None:
-    """As `pip install tidings` makes it: what is locked without the extras, and nothing else."""
+    """As `pip install .` makes it: what is locked without the extras, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     interpreter = tmp_path / "venv" / "bin" / "python"
     install = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -188,7 +188,7 @@ def live_files(table: Path) -> dict[tuple[tuple[str, str | None], ...], list[Pat
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
     except ModuleNotFoundError as error:
-        raise InvalidRequest("A lake needs deltalake: pip install 'tidings[spark]'.") from error
+        raise InvalidRequest("A lake needs deltalake: pip install '.[spark]' in a checkout.") from error
     import pyarrow as pa
 
     try:
