@@ -148,7 +148,7 @@ class MembershipChanges:
         known = (*self._host.members.values(), *self._host.state.members.values())
         member = next((each for each in known if message.member in (str(each.number), each.address)), None)
         if member is None:
-            raise InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
+            raise InvalidRequest(f"The group has no member {message.member}: see `tidings cluster status`.")
         if self._voters == (member.number,):
             raise InvalidRequest("The last voter cannot be removed: stop it instead.")
         self._to_remove.setdefault(member.number, []).append((peer, message.request))
