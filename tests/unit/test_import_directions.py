@@ -163,7 +163,7 @@ def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
             found.append(f"{module}:{node.lineno} calls {node.func.id}")
         if layer == "protocols" and (name := use_of_shared_rng(node)):
-            found.append(f"{module}:{getattr(node, 'lineno', 0)} uses {name}, and chance is handed in")
+            found.append(f"{module}:{getattr(node, 'lineno', 0)} uses {name}, and randomness is handed in")
     lines = len(source.splitlines())
     if lines > LINES_MAX:
         found.append(f"{module} has {lines} lines, and {LINES_MAX} is the limit: split it by role")

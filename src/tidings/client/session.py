@@ -7,7 +7,7 @@ connection away first (`reopen`) and when to be woken next (`next_due_ms`).
 and send everything unanswered again, in the same order and with the same bytes. After `retries` tries
 everything unanswered fails as Unavailable; the next call starts afresh.
 
-*Elsewhere.* A member of a replica group that does not lead says so, and the session goes where it is sent (`route`),
+*NotLeader.* A member of a replica group that does not lead says so, and the session goes where it is sent (`route`),
 with everything unanswered, as after a time-out. A group's members are not waited for one by one for so long: what
 limits a request there is `retries` times `timeout_ms`, counted from when it was first sent.
 

@@ -6,8 +6,8 @@ clock (`SetTimer`). No floor knows the others: each only declares the types that
 to, and the stack carries everything by its type. There is one queue, so no layer is ever entered twice at the same
 time, and nothing needs a lock.
 
-A layer is pure: time comes in with the event, chance is handed in at construction, and what it wants done it returns.
-The same stack runs in the simulator and on real sockets.
+A layer is pure: time comes in with the event, randomness is handed in at construction, and what it wants done it
+returns. The same stack runs in the simulator and on real sockets.
 
 A layer that learns that a peer is gone without the transport's help (by its silence, say) returns `Suspect`; every
 layer that listens to `PeerDown` then hears of it in the same words as if a connection had broken. A request that no

@@ -1,7 +1,7 @@
 """A disk in memory that forgets what was not synced, tears what was half written, and can be told to fail.
 
 It keeps apart what a file holds now and what of it has been synced, and the same for the names in the
-folder. `crash` is a power cut: appended bytes that were not synced survive by sector, by chance, and a
+folder. `crash` is a power cut: appended bytes that were not synced survive by sector, at random, and a
 name made or removed without a sync may be there or not. `kill` is the end of the process alone: the
 kernel keeps all that was written. Everything is decided by the `random.Random` that is given, so a seed
 replays a run.
@@ -239,7 +239,7 @@ class SimulatedDisk:
     # What the simulator does to it.
 
     def crash(self, random: Random | None = None) -> None:
-        """A power cut: what was synced stays, of the rest each piece survives or not, by chance."""
+        """A power cut: what was synced stays, of the rest each piece survives or not, at random."""
         random = random or self._random
         survivors: dict[str, _File] = {}
         for name in sorted({*self._files, *self._files_synced}):

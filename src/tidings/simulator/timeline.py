@@ -14,7 +14,7 @@ from tidings.simulator.trace import Trace
 
 
 class Timeline:
-    """The time that all processes of a run share, and its one source of chance."""
+    """The time that all processes of a run share, and its one source of randomness."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -1,4 +1,4 @@
-"""A simulation: virtual time, one source of chance, a broker, its clients, the network and the faults."""
+"""A simulation: virtual time, one source of randomness, a broker, its clients, the network and the faults."""
 
 from __future__ import annotations
 

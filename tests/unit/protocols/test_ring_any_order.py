@@ -33,7 +33,7 @@ SCRIBE = ScribeSettings(
 
 
 class Noise:
-    """Messages that peers may send, drawn by chance."""
+    """Messages that peers may send, drawn at random."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -380,7 +380,7 @@ class RingMember:
         self.engine.run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
     def _adopted(self, persist: Persist) -> None:
-        """One request less waits for its epoch: it has been taken, or turned away."""
+        """One request less waits for its epoch: it has been taken, or refused."""
         if isinstance(persist.origin, Adopting):
             client = persist.origin.message.client
             left = self._adopting.get(client, 0) - 1

@@ -1,7 +1,7 @@
 """What the broker writes into the journal: one command a record.
 
 A command holds everything that `Machine.apply` needs, so that replaying the journal gives the same state
-again: there is no clock and no chance in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
+again: there is no clock and no randomness in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
 the same record, one after the other.
 """
 

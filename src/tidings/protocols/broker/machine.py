@@ -1,6 +1,6 @@
 """The broker's state machine: `apply(command) -> result`, and nothing else changes the state.
 
-It has no clock, no chance and no I/O: time and addresses come in with the journal record. Anyone who applies
+It has no clock, no randomness and no I/O: time and addresses come in with the journal record. Anyone who applies
 the same records in the same order, a restarted broker or another replica, arrives at the same state and
 at the same answers. A command that must be refused raises its error before it has changed anything, so the
 journal may hold commands that came to nothing (a repeated put, a fenced session's ack).

@@ -6,7 +6,7 @@ have once said more than that.
 
 A member's *extent* is what it has on its disk: the ballot that it has promised, and the first slot above everything
 that it has accepted or knows to be decided. Both only rise, as long as the disk keeps what it was given. A *life* of
-a member is one of its processes, named by chance. With every message goes a `Claim`: the life, the extent with which
+a member is one of its processes, named at random. With every message goes a `Claim`: the life, the extent with which
 it began, the extent now, and the life of the receiver that it speaks to.
 
 - *Anyone who hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,

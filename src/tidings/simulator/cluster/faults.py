@@ -140,7 +140,7 @@ def draw_plan(
 def with_losses(plan: ClusterPlan) -> ClusterPlan:
     """The plan, and in half of all worlds some disks that are lost, with the time that it takes to replace each.
 
-    They are drawn by a chance of their own: what else goes wrong in a world stays what it is.
+    They are drawn by a generator of their own: what else goes wrong in a world stays what it is.
     """
     random = Random(f"losses of {plan}")
     count = random.choice((0, 0, 0, 1, 2, 4))
@@ -151,6 +151,6 @@ def with_losses(plan: ClusterPlan) -> ClusterPlan:
 
 
 def draw_flips(plan: ClusterPlan) -> tuple[int, ...]:
-    """Bits that flip at the end of half of all worlds; by a chance of their own, as losses are."""
+    """Bits that flip at the end of half of all worlds; by a generator of their own, as losses are."""
     random = Random(f"flips of {plan}")
     return tuple(random.getrandbits(32) for _ in range(random.choice((0, 0, 1, 3))))

@@ -60,7 +60,7 @@ def _serve_too_early() -> Iterator[None]:
         yield
 
 
-@_mutant("turned-away-is-done", "the one who asked for what was turned away is told that it is done", LOST)
+@_mutant("turned-away-is-done", "the one who asked for what was refused is told that it is done", LOST)
 def _rejected_is_done() -> Iterator[None]:
     def make(turn_away_all: Any) -> Any:
         def planted(self: Group, wanted: list[Persist]) -> None:

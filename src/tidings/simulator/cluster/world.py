@@ -1,4 +1,4 @@
-"""A world of replica groups and their clients: virtual time, one source of chance, nodes, a network and the faults.
+"""A world of replica groups and their clients: virtual time, one source of randomness, nodes, a network and the faults.
 
 The engine of a node and the ways to the peers that it names are given from outside, so that nodes which are more than
 members of a group can live here too.

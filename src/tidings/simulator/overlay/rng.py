@@ -1,4 +1,4 @@
-"""Chance for simulations, in which every other message draws somebody by lot.
+"""Random numbers for simulations, in which every other message draws somebody by lot.
 
 The standard library draws bits until they fit, so that all are exactly equally likely. Here a draw is a number from 0
 to 1 times the length, which takes a third of the time; among a few thousand, that favours nobody by more than one
@@ -18,7 +18,7 @@ SHORT_MAX = 64
 
 
 class Rng(Random):
-    """A seeded source of chance.
+    """A seeded source of randomness.
 
     >>> rng = Rng(1)
     >>> rng.choice("abc"), sorted(rng.sample("abc", 3)), len(rng.sample(range(1_000), 2))

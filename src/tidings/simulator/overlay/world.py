@@ -1,7 +1,7 @@
 """The world of an overlay: nodes, virtual time, and a network that delays, loses, cuts and breaks.
 
 Events happen one after another in the order of their times and, at the same time, in the order in which they were
-planned. Chance comes from one seeded source, and nothing depends on the order of a set or on `hash()`, so a seed
+planned. Randomness comes from one seeded source, and nothing depends on the order of a set or on `hash()`, so a seed
 replays a run exactly.
 
 The network is not orderly: two messages between the same nodes may overtake each other. What is sent to a

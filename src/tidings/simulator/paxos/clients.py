@@ -83,7 +83,7 @@ class Client:
 
     def _redirect(self, leader: int | None) -> None:
         self._target = leader
-        self._attempt += 1  # The one that was turned away has ended.
+        self._attempt += 1  # The one that was refused has ended.
         attempt = self._attempt
         self._world.after(self._world.random.randint(1, 100), lambda: self._retry(attempt))
 

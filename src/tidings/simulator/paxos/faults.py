@@ -191,7 +191,7 @@ def draw_plan(random: Random) -> PaxosPlan:
 def with_forks(plan: PaxosPlan) -> PaxosPlan:
     """The plan, and copies of folders that somebody starts, in half of all worlds beside their originals.
 
-    They are drawn by a chance of their own: what else goes wrong in a world stays what it is.
+    They are drawn by a generator of their own: what else goes wrong in a world stays what it is.
     """
     random = Random(f"forks of {plan}")
 

@@ -1,4 +1,4 @@
-"""A world of replicas: virtual time, one source of chance, nodes, their network, their clients and an operator."""
+"""A world of replicas: virtual time, one source of randomness, nodes, their network, their clients and an operator."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Multicast:
             self.depths += reach(self.world, topic).values()
 
     def publish(self) -> None:
-        """Nodes publish in turns, to topics drawn by chance; in the middle some of them fail, and others join."""
+        """Nodes publish in turns, to topics drawn at random; in the middle some of them fail, and others join."""
         plan, world = self.plan, self.world
         self._first_publish_ms = world.now_ms
         publishers = self.random.sample(self.names, plan.publishers or len(self.names))

@@ -1,4 +1,4 @@
-"""Who works on what: each rule alone, the tables of the document behind them, and stories made by chance."""
+"""Who works on what: each rule alone, the tables of the document behind them, and stories made at random."""
 
 from __future__ import annotations
 
@@ -815,7 +815,7 @@ def test_a_full_window_keeps_nobody_from_claiming_what_it_has() -> None:
     assert lanes.credit() == 0
 
 
-# Stories made by chance, and whether the checks would notice.
+# Stories made at random, and whether the checks would notice.
 
 
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))

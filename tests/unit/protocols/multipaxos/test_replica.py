@@ -202,7 +202,7 @@ def test_a_leader_does_not_run_against_itself() -> None:
     assert told(group.effects[2], ProposalRejected) == [ProposalRejected(command(1), 1)]
 
 
-def test_commands_beyond_the_queue_are_turned_away() -> None:
+def test_commands_beyond_the_queue_are_refused() -> None:
     group = Group(settings=ReplicaSettings(queue_max=1, batches_open_max=1))
     group.elect(1)
     group.cut = (2, 3)

@@ -416,7 +416,7 @@ def test_questions_are_answered_from_what_is_owned() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_a_request_for_what_is_frozen_is_turned_away(message: object) -> None:
+def test_a_request_for_what_is_frozen_is_refused(message: object) -> None:
     """P7: also one that could be answered without the journal."""
     story = working()
     story.apply(HandOff((*NEWS, *HOME), TARGET))
