@@ -1,6 +1,6 @@
 """File descriptors that connections cannot use up.
 
-A system gives a process so many descriptors, and every connection takes one: whoever opens enough of them would keep
+A system gives a process so many descriptors, and every connection takes one: anyone who opens enough of them would keep
 the journal from opening its next file. A server therefore lets everything else have only a part of them (`reserve`):
 the limit that the system holds it to is lowered by what the journal needs, and raised for the moment in which it opens
 a file (`spare`). A connection that comes in just this moment takes one of the journal's, until it is closed; there are

@@ -15,7 +15,7 @@
     │   ├── Unavailable      10    no answer after every try
     │   ├── Overloaded       11    refused for now, with nothing stored: try again later
     │   ├── ProtocolError    12    bytes that are not the protocol
-    │   └── Moved            14    another group of the ring owns that; nodes settle it among themselves
+    │   └── Moved            14    another group of the ring owns that; nodes sort it out among themselves
     └── StorageError
         └── StorageDamaged   13    a file that fails its checks
 

@@ -1,7 +1,7 @@
 """The nouns that everybody shares: messages, batches, receipts, and the rule for topic names.
 
 A message is the unit of meaning, a batch the unit of work. A batch is kept as plain columns, so that
-readers in bulk pay for no objects; a `Message` is made only for whoever asks for one.
+readers in bulk pay for no objects; a `Message` is made only for anyone who asks for one.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """What a group looks like from outside; `lag` is what nobody has settled yet."""
+    """What a group looks like from outside; `lag` is what nobody has acked yet."""
 
     name: str
     topic: str

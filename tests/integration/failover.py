@@ -1,4 +1,4 @@
-"""Kills whoever leads a replica group, again and again, under load, and measures for how long nothing is stored.
+"""Kills the leader a replica group, again and again, under load, and measures for how long nothing is stored.
 
 Usage: python -m tests.integration.failover KILLS [PICTURE.svg]
 """
@@ -35,15 +35,15 @@ def gaps(acknowledged_at: list[float], kills: list[float]) -> list[float]:
 
 def kill_leaders(folder: Path, kills: int, seed: int) -> list[float]:
     """For how long one publisher of single puts got no answer around each kill; everything else is checked, too."""
-    chance, killed_at = random.Random(seed), []
+    rng, killed_at = random.Random(seed), []
     with ReplicaGroup(folder) as group:
         with Load(lambda: group.address) as load:
             for _ in range(kills):
-                load.wait_for(chance.randint(1, 500))
+                load.wait_for(rng.randint(1, 500))
                 leader = group.leader()
                 killed_at.append(time.monotonic())
                 leader.kill()
-                if chance.random() < 0.5:  # Back at once, or when somebody else leads.
+                if rng.random() < 0.5:  # Back at once, or when somebody else leads.
                     group.leader()
                 leader.start()
                 load.wait_for_probe(killed_at[-1])

@@ -59,19 +59,19 @@ def seed() -> int:
     return SystemRandom().getrandbits(32)
 
 
-def faults_of_files(scene: Scene, chance: Random) -> Iterator[Fault]:
+def faults_of_files(scene: Scene, rng: Random) -> Iterator[Fault]:
     """Everything that happens to one file of a scene."""
     for path in sorted(scene.folder.iterdir()):
         name, size = path.name, path.stat().st_size
         yield Fault(f"{name} removed", lambda folder, name=name: (folder / name).unlink())  # type: ignore[misc]
-        for length in sorted(_lengths(path, chance)):
+        for length in sorted(_lengths(path, rng)):
             yield Fault(f"{name} cut to {length} of {size}", _cut(name, length))
         yield Fault(f"{name} longer by one", _write(name, path.read_bytes() + b"\1"))
-        for position in _positions(path, chance):
-            bit = chance.randrange(8)
+        for position in _positions(path, rng):
+            bit = rng.randrange(8)
             yield Fault(f"{name} bit {bit} of byte {position} flipped", _flip(name, position, bit))
         if size:
-            rubbish = chance.randbytes(size)
+            rubbish = rng.randbytes(size)
             yield Fault(f"{name} full of rubbish", _write(name, rubbish))
             yield Fault(f"{name} full of zeros", _write(name, bytes(size)))
         for what, source in (("an older one", scene.older), ("another folder's", scene.other)):
@@ -156,12 +156,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def _lengths(path: Path, chance: Random) -> set[int]:
+def _lengths(path: Path, rng: Random) -> set[int]:
     size = path.stat().st_size
     lengths = {0, 1, 8, SEGMENT_HEADER_SIZE, size // 2, size - 1}
     if path.suffix == ".journal":
         ends = boundaries(path)
-        lengths |= {*chance.sample(ends, min(CUTS, len(ends))), *ends[-2:]}
+        lengths |= {*rng.sample(ends, min(CUTS, len(ends))), *ends[-2:]}
     return {length for length in lengths if 0 <= length < size}
 
 
@@ -176,11 +176,11 @@ def boundaries(path: Path) -> list[int]:
     return ends
 
 
-def _positions(path: Path, chance: Random) -> list[int]:
+def _positions(path: Path, rng: Random) -> list[int]:
     size = len(path.read_bytes().rstrip(b"\0"))
     if size <= SMALL_BYTES:
         return list(range(size))
-    return sorted({*chance.sample(range(size), FLIPS), *chance.sample(range(SEGMENT_HEADER_SIZE), 4), size - 1})
+    return sorted({*rng.sample(range(size), FLIPS), *rng.sample(range(SEGMENT_HEADER_SIZE), 4), size - 1})
 
 
 def _cut(name: str, length: int) -> Callable[[Path], None]:

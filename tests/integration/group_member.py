@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own: writes down what it handles, before it is settled.
+"""A member of a group in a process of its own: writes down what it handles, before it is acked.
 
 Usage: group_member.py ADDRESS NAME LOG
 """

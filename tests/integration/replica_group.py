@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from tests.integration.broker_process import ServerProcess
 from tests.integration.cuttable import CuttableNetwork
-from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, AskTopics, Elsewhere, Topics
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, AskTopics, NotLeader, Topics
 from tidings.protocols.broker.operators import AddMember, AskMembers, Members, RemoveMember
 from tidings.ring.ports import free_address
 from tidings.transport.zeromq import DealerLink
@@ -220,7 +220,7 @@ class ReplicaGroup:
         self.nodes.remove(node)
 
     def _change(self, request: AddMember | RemoveMember) -> None:
-        """Asks whoever leads, again and again: only the end of a change is answered by `Members`."""
+        """Asks the leader, again and again: only the end of a change is answered by `Members`."""
 
         def look() -> bool:
             answer = ask(self.leader().address, request, 10_000)
@@ -229,6 +229,6 @@ class ReplicaGroup:
         wait_for(f"{request}", look)
 
 
-def is_turned_away(answer: AnyAnswer | None) -> bool:
+def is_rejected(answer: AnyAnswer | None) -> bool:
     """Whether a member said that somebody else has to be asked, or nothing at all."""
-    return answer is None or isinstance(answer, Elsewhere)
+    return answer is None or isinstance(answer, NotLeader)

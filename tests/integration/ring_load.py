@@ -104,9 +104,9 @@ class RingLoad:
         assert not self.failures, self.failures
 
     def _publish(self, bus: tidings.Bus, number: int) -> None:
-        chance, numbers = random.Random(number), dict.fromkeys(self.topics, 0)
+        rng, numbers = random.Random(number), dict.fromkeys(self.topics, 0)
         while not self._stop.wait(PAUSE_SECONDS):
-            topic = chance.choice(self.topics)
+            topic = rng.choice(self.topics)
             value = f"{bus.client_id}:{numbers[topic]}"
             numbers[topic] += 1
             began = time.monotonic()

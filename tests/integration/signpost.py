@@ -10,7 +10,7 @@ from typing import Self
 import zmq
 
 from tests.integration.broker_process import BrokerProcess
-from tidings.protocols.broker.messages import Elsewhere
+from tidings.protocols.broker.messages import NotLeader
 from tidings.transport import curve
 from tidings.wire import codec
 
@@ -41,7 +41,7 @@ class Signpost:
                 self.asked[type(request).__name__] += 1
                 leader = self.leader
                 members = (self.address, leader) if leader else (self.address,)
-                self._socket.send_multipart([peer, codec.encode(Elsewhere(request.request, leader, members))])
+                self._socket.send_multipart([peer, codec.encode(NotLeader(request.request, leader, members))])
 
     def close(self) -> None:
         self._stop.set()

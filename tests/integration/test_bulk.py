@@ -16,7 +16,7 @@ import pytest
 import tidings
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import House, StoredHouse
-from tidings.client import connect_worker, near
+from tidings.client import connect_worker, local_files
 from tidings.client.bus import Bus
 from tidings.errors import InvalidRequest, NoSuchTopic, OutOfSequence, Unavailable
 from tidings.protocols.broker import bulk
@@ -63,7 +63,7 @@ def test_a_reader_in_bulk_takes_the_batches_out_of_the_files(
         return take(descriptor, size, position)
 
     with monkeypatch.context() as patched:
-        patched.setattr(near.os, "pread", counted)
+        patched.setattr(local_files.os, "pread", counted)
         for start, end in ((0, 30_000), (4_095, 4_097), (29_999, 30_000), (123, 17_777)):
             assert stored(bus, "numbers", start, end) == values[start:end]
     in_files = not isinstance(house, StoredHouse)
@@ -101,8 +101,8 @@ def test_files_that_cannot_be_read_here_are_sent(tmp_path: Path, monkeypatch: py
     with BrokerProcess(tmp_path / "data") as broker, tidings.connect(broker.address, "alice") as bus:
         values = [b"%d" % number * 20 for number in range(30_000)]
         bus.put_many("numbers", values)
-        monkeypatch.setattr(near.os, "open", opened)
-        monkeypatch.setattr(near.os, "pread", taken)
+        monkeypatch.setattr(local_files.os, "open", opened)
+        monkeypatch.setattr(local_files.os, "pread", taken)
         assert stored(bus, "numbers") == values
     assert len(asked) == 1, "once is enough to see that it cannot"
 

@@ -77,7 +77,7 @@ def test_a_client_does_not_take_a_group_out_of_its_ring(tmp_path: Path, keys: Pa
     def shares() -> dict[str, bool]:
         """The groups that there are, by their one node, and whether each owns something."""
         with contextlib.suppress(tidings.Unavailable):  # Nobody answers yet.
-            return {group.members[0]: bool(group.arcs) for group in look(everywhere).groups}
+            return {group.members[0]: bool(group.ranges) for group in look(everywhere).groups}
         return {}
 
     try:

@@ -44,13 +44,13 @@ class Tally:
 
 def publish(tally: Tally, address: str, number: int) -> None:
     """Puts one by one and in bulk; an unanswered put is sent again as the very same put."""
-    chance = random.Random(number)
+    rng = random.Random(number)
     topic = TOPICS[number % len(TOPICS)]
     try:
         with tidings.connect(address, f"publisher{number}", timeout=0.5, retries=100) as bus:
             count = 0
             while not tally.stop.is_set():
-                values = [f"{number}:{count + index}" for index in range(chance.choice([1, 1, 1, 20]))]
+                values = [f"{number}:{count + index}" for index in range(rng.choice([1, 1, 1, 20]))]
                 count += len(values)
                 if len(values) == 1:
                     tally.add(values[0], bus.put(topic, values[0]).offset)
@@ -95,7 +95,7 @@ def crash_again_and_again(
     broker: ServerProcess, kills: int, seed: int, crash: Callable[[random.Random], None] | None = None
 ) -> None:
     """`crash` kills what it likes and starts it again; without it that is the broker."""
-    tally, chance = Tally(), random.Random(seed)
+    tally, rng = Tally(), random.Random(seed)
     seen: list[list[tuple[int, str]]] = [[] for _ in range(SUBSCRIBERS)]
     ends: dict[str, int] = {}
     with broker:
@@ -111,9 +111,9 @@ def crash_again_and_again(
             thread.start()
         try:
             for _ in range(kills):
-                tally.wait_for(chance.randint(1, 150))
+                tally.wait_for(rng.randint(1, 150))
                 if crash is not None:
-                    crash(chance)
+                    crash(rng)
                 else:
                     restart(broker)
             tally.wait_for(50)
@@ -168,8 +168,8 @@ def crash_with_storage(data: Path, kills: int, seed: int, victims: tuple[str, ..
         broker = StoredBrokerProcess(storage.address, settings=small)
         killed: list[str] = []
 
-        def crash(chance: random.Random) -> None:
-            killed.append(chance.choice(victims))
+        def crash(rng: random.Random) -> None:
+            killed.append(rng.choice(victims))
             match killed[-1]:
                 case "broker":
                     restart(broker)

@@ -59,21 +59,21 @@ def test_random_and_mangled_frames_are_answered_and_nobody_else_notices(
     broker: BrokerProcess, dealer: zmq.Socket[bytes]
 ) -> None:
     """Random bytes, truncated frames, unknown kinds and wrong versions each get their error."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     hello = codec.encode(messages.Hello(1, 1, "mallory", b"t"))
     good = codec.encode(messages.Put(2, "mallory", 1, messages.Part((messages.Target("news", 1),), 1)))
     body = codec.encode(Columns(1, "mallory", [b"x" * 50]))
     assert isinstance(ask(dealer, hello), messages.Welcome)
     for _ in range(300):
         frames = [good, body]
-        which = chance.randrange(2)
-        kind = chance.randrange(3)
+        which = rng.randrange(2)
+        kind = rng.randrange(3)
         if kind == 0:
-            frames[which] = chance.randbytes(chance.randrange(1, 80))
+            frames[which] = rng.randbytes(rng.randrange(1, 80))
         elif kind == 1:
-            frames[which] = frames[which][: chance.randrange(1, len(frames[which]))]
+            frames[which] = frames[which][: rng.randrange(1, len(frames[which]))]
         else:
-            frames = frames + [chance.randbytes(10)] * chance.randrange(1, 5)
+            frames = frames + [rng.randbytes(10)] * rng.randrange(1, 5)
         assert isinstance(ask(dealer, *frames), messages.Failed)
     assert ask(dealer, codec.encode(["nonsense", 5])) == ask(dealer, codec.encode(["nonsense", 5]))
     answer = ask(dealer, codec.encode(messages.Hello(9, 99, "mallory", b"t")))
@@ -269,7 +269,7 @@ def test_a_failed_sync_ends_the_process_without_an_answer(tmp_path: Path) -> Non
         bus.be_patient(0.3)
         trigger.touch()
         with pytest.raises(tidings.Unavailable):
-            bus.put("news", "in doubt")
+            bus.put("news", "with an unknown outcome")
         assert process.wait() == 74
         assert "could not be written" in process.stderr.read()
         process.stderr.close()

@@ -44,7 +44,7 @@ def test_everything_is_there_and_the_folder_has_its_notes(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", ["alone", "killed", "storage"])
 @pytest.mark.parametrize("kind", [ALONE, EMBEDDED, STORAGE])
-def test_whoever_shares_the_role_may_carry_it_over(tmp_path: Path, name: str, kind: str) -> None:
+def test_anyone_who_shares_the_role_may_carry_it_over(tmp_path: Path, name: str, kind: str) -> None:
     found = unpack(name, tmp_path)
     house = House(kind, found.folders, found.addresses)
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_whoever_shares_the_role_may_carry_it_over(tmp_path: Path, name: str, ki
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_whoever_comes_in_another_role_leaves_it_as_it_was(tmp_path: Path, name: str) -> None:
+def test_anyone_who_comes_in_another_role_leaves_it_as_it_was(tmp_path: Path, name: str) -> None:
     """No note says what it is, but its files do."""
     house = unpack(name, tmp_path)
     others = {opener: words for opener, words in zip(OPENERS, TABLE[house.kind], strict=True) if not is_open(words)}
@@ -64,7 +64,7 @@ def test_whoever_comes_in_another_role_leaves_it_as_it_was(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["group", "ring"])
-def test_whoever_comes_under_another_address_leaves_it_as_it_was(tmp_path: Path, name: str) -> None:
+def test_anyone_who_comes_under_another_address_leaves_it_as_it_was(tmp_path: Path, name: str) -> None:
     house, other = unpack(name, tmp_path), free_address()
     with unchanged(house.folders):
         said = refusals(house, [house.kind], bind=other)

@@ -256,10 +256,10 @@ def test_death_at_every_change_of_the_first_opening(place: Path, name: str, end:
 def test_nodes_that_were_all_killed_half_way_find_together(tmp_path: Path, name: str) -> None:
     """Each of them at some step of its own; then they serve everything."""
     seed_ = seed()
-    chance = Random(seed_)
+    rng = Random(seed_)
     house = unpack(name, tmp_path)
     for address, folder in zip(house.addresses, house.folders, strict=True):
-        dies(start_node(name, address), folder, chance.randrange(1, 20), chance.choice(["before", "half", "after"]))
+        dies(start_node(name, address), folder, rng.randrange(1, 20), rng.choice(["before", "half", "after"]))
     with turn(), house:
         try:
             check(house.connect)

@@ -1,7 +1,7 @@
 """Z11: whatever happens to a file of a folder, everything acknowledged is there, or an error says what is not.
 
 There is no third outcome: no message that is gone or altered without a word, no offset that is given twice, and no
-error but a sentence. Whoever refuses to start has changed nothing, and when the file is back everything is there.
+error but a sentence. Anyone who refuses to start has changed nothing, and when the file is back everything is there.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ def start_with(open_bus: OpenBus) -> Start:
 
 
 def sweep_both_ways(scene: Scene, place: Path, open_bus: OpenBus) -> None:
-    """Some faults by range, others by subscription: which ones is drawn anew each time, for every start takes time."""
+    """Some faults by range, others by subscription: which ones is drawn again each time, for every start takes time."""
     seed = folder_faults.seed()
-    chance = Random(seed)
-    faults = list(faults_of_files(scene, chance))
-    faults = [*chance.sample(faults, min(FAULTS, len(faults))), *faults_of_folders(scene)]
+    rng = Random(seed)
+    faults = list(faults_of_files(scene, rng))
+    faults = [*rng.sample(faults, min(FAULTS, len(faults))), *faults_of_folders(scene)]
     halves: list[list[Fault]] = [[], []]
     for fault in faults:
-        halves[chance.randrange(2)].append(fault)
+        halves[rng.randrange(2)].append(fault)
     start = start_with(open_bus)
     said = sweep(scene, halves[0], place, start, lambda: lambda folder: check_all(folder, open_bus), seed)
     said |= sweep(scene, halves[1], place, start, lambda: Reading(open_bus), seed)
@@ -198,7 +198,7 @@ class StoredDisk(RemoteDisk):
     def close(self) -> None:
         super().close()
         if hasattr(self, "_keeper"):
-            self._keeper.settle()
+            self._keeper.sync_mark()
             self._server.close()
 
 

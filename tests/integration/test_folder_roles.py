@@ -1,4 +1,4 @@
-"""A folder knows its role and its format: everything is there for whoever opens it as what it is, and all others are
+"""A folder knows its role and its format: everything is there for anyone who opens it as what it is, and all others are
 refused in one sentence that says what it is and how to open it, before a byte is written.
 
 The folders are the same ones in all tests of this module, and not copied: a copy of a member's folder is refused.
@@ -48,7 +48,9 @@ def houses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, House]:
 
 
 @pytest.mark.parametrize(("owner", "opener"), [pair[:2] for pair in pairs() if pair[2] == OPENS])
-def test_whoever_opens_a_folder_in_its_role_has_everything(houses: dict[str, House], owner: str, opener: str) -> None:
+def test_anyone_who_opens_a_folder_in_its_role_has_everything(
+    houses: dict[str, House], owner: str, opener: str
+) -> None:
     house = houses[owner]
     if opener == AWAITED:
         check(lambda client: asyncio.run(asyncio.to_thread(tidings.open, house.folder, client)))
@@ -66,7 +68,7 @@ def test_a_folder_that_grows_has_everything(houses: dict[str, House], owner: str
 
 
 @pytest.mark.parametrize(("owner", "opener", "words"), [pair for pair in pairs() if not is_open(pair[2])])
-def test_whoever_opens_a_folder_in_another_role_is_told_what_it_is(
+def test_anyone_who_opens_a_folder_in_another_role_is_told_what_it_is(
     houses: dict[str, House], owner: str, opener: str, words: str
 ) -> None:
     house = houses[owner]
@@ -78,7 +80,7 @@ def test_whoever_opens_a_folder_in_another_role_is_told_what_it_is(
 
 @pytest.mark.parametrize("owner", KINDS)
 def test_a_folder_is_opened_once_at_a_time(houses: dict[str, House], owner: str) -> None:
-    """Whoever has it stands still meanwhile, so that every byte that is written would be another's."""
+    """The one who has it stands still meanwhile, so that every byte that is written would be another's."""
     with houses[owner] as house, house.connect("holder"):
         house.freeze()
         try:
@@ -91,7 +93,7 @@ def test_a_folder_is_opened_once_at_a_time(houses: dict[str, House], owner: str)
             if is_open(words):
                 assert sentence == f"The folder {house.folder} {IN_USE}\n"
                 assert kind in ("", "Unavailable")
-            else:  # To stop whoever has it would not help.
+            else:  # To stop anyone who has it would not help.
                 assert words in sentence
                 assert kind in ("", "InvalidRequest")
         check(house.connect)

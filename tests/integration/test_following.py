@@ -32,11 +32,11 @@ PATIENT = {"timeout": 2.5, "retries": 40}
 def test_publishers_and_subscribers_go_on_wherever_the_leader_is(tmp_path: Path, kills: int, seed: int) -> None:
     """Z8, Z9, Z10, Z11, P6: 4 publishers, pipelined and not, and 4 subscribers; nothing is lost or doubled."""
     moving = MovingBroker(tmp_path / "data")
-    crash_again_and_again(moving, kills, seed, lambda chance: moving.move(noticed=chance.random() < 0.5))
+    crash_again_and_again(moving, kills, seed, lambda rng: moving.move(noticed=rng.random() < 0.5))
 
 
 def test_bulk_and_a_group_of_consumers_go_on(tmp_path: Path) -> None:
-    """Z8, C3, P6: put_many in the middle of a move, and members that say at the new place what they have in hand."""
+    """Z8, C3, P6: put_many in the middle of a move, and members that say at the new place what they have in flight."""
     jobs, members = 6_000, 3
     handled: list[tuple[int, int]] = []
     joined = threading.Barrier(members + 1)
@@ -145,7 +145,7 @@ def test_one_address_is_enough_and_a_dead_one_does_no_harm(tmp_path: Path) -> No
 
 
 def test_members_of_a_group_share_their_key(tmp_path: Path) -> None:
-    """P6: whoever does not lead is believed only if it has the broker's key, and so is whoever it names."""
+    """P6: anyone who does not lead is believed only if it has the broker's key, and so is anyone who it names."""
     keys = tmp_path / "keys"
     curve.create_server_keys(keys)
     curve.create_client_keys(keys, "alice")

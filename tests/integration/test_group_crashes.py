@@ -54,7 +54,7 @@ class Members:
 
 
 def wait_for_lag(bus: tidings.Bus, lag: int) -> None:
-    """Until at most so many messages are unsettled; ends by itself when nothing moves for a minute."""
+    """Until at most so many messages are unacked; ends by itself when nothing moves for a minute."""
     last, since = -1, time.monotonic()
     while True:
         [group] = bus.groups("jobs")
@@ -67,7 +67,7 @@ def wait_for_lag(bus: tidings.Bus, lag: int) -> None:
 
 
 def share_through_crashes(folder: Path, count: int) -> None:
-    chance = random.Random(count)
+    rng = random.Random(count)
     with BrokerProcess(folder / "data", settings={"TIDINGS_LEASE_MS": str(LEASE_MS)}) as broker:
         members = Members(broker.address, folder)
         try:
@@ -75,7 +75,7 @@ def share_through_crashes(folder: Path, count: int) -> None:
                 bus.subscribe("clock")
                 keys = [b"lane%d" % (number % LANES) for number in range(count)]
                 bus.put_many("jobs", (b"%d" % (number // LANES) for number in range(count)), keys=keys)
-                victims = chance.sample(range(MEMBERS), KILLED + ASLEEP)
+                victims = rng.sample(range(MEMBERS), KILLED + ASLEEP)
                 for step, victim in enumerate(victims):
                     wait_for_lag(bus, count - count * (step + 1) // 8)
                     number = signal.SIGKILL if step < KILLED else signal.SIGSTOP

@@ -53,7 +53,7 @@ def looped(loop: Callable[[], list[T]], count: int) -> Iterator[list[T]]:
 
 
 def take(jobs: tidings.GroupSubscription, count: int) -> list[tidings.Message]:
-    """Settles so many messages, one after the other."""
+    """Acks so many messages, one after the other."""
     found: list[tidings.Message] = []
     while len(found) < count:
         message = jobs.get(timeout=PATIENCE_S)
@@ -195,7 +195,7 @@ def test_a_small_delay_costs_nothing(build: Build) -> None:
 
 
 def test_a_member_that_closes_hands_on_what_it_has_not_done(house: House) -> None:
-    """C7, table 4: one has done all its messages, the other one of five; the remaining 4 go to whoever comes first."""
+    """C7, table 4: one has done all its messages, the other one of five; the remaining 4 go to the first that comes."""
     ann, bob = members_of(house, "ann", "bob")
     publish(house.connect("publisher"), TWO_LANES)
     assert len(drain(ann, 5)) == 5
@@ -223,7 +223,7 @@ def test_a_member_that_leaves_and_one_whose_bus_closes_hand_on_at_once(house: Ho
         bob.unsubscribe()
 
 
-def test_what_was_settled_stays_settled_when_the_broker_dies(house: House) -> None:
+def test_what_was_acked_stays_acked_when_the_broker_dies(house: House) -> None:
     """C8, table 5: 5 of 10 messages are done when the queues crash; exactly the others come, in order."""
     if not isinstance(house, ServedHouse):
         pytest.skip("an embedded broker dies with its members")
@@ -264,7 +264,7 @@ def test_messages_put_before_the_broker_died_come_after_it(house: House) -> None
     assert ann.get() is None
 
 
-def test_a_member_that_dies_hands_on_only_what_it_has_not_settled(build: Build) -> None:
+def test_a_member_that_dies_hands_on_only_what_it_has_not_acked(build: Build) -> None:
     """C9, table 6: it dies in its 4th message, so the 4th and 5th go to the other, and only those."""
     house = build(lease_ms=LEASE_MS)
     ann = house.connect("ann", **QUICK).subscribe("jobs", group="workers")
@@ -319,9 +319,9 @@ def test_a_member_that_never_answers_is_sent_a_message_three_times(build: Build)
     house = build(redelivery_ms=1_000)
     ann, bob = members_of(house, "ann", "bob")
     publish(house.connect("publisher"), TWO_LANES)
-    settled = bob.get(timeout=PATIENCE_S)
-    assert settled is not None
-    bob.ack(settled)
+    acked = bob.get(timeout=PATIENCE_S)
+    assert acked is not None
+    bob.ack(acked)
     stuck = bob.get(timeout=PATIENCE_S)
     assert stuck is not None
     lost = int(stuck.text[1])
@@ -590,8 +590,8 @@ def test_what_was_fetched_in_advance_goes_back_when_a_member_closes(house: House
         ann.ack(first)
 
 
-def test_shares_are_settled_as_one(house: House) -> None:
-    """C3: columns of values, keys and offsets, for whoever works in bulk."""
+def test_shares_are_acked_as_one(house: House) -> None:
+    """C3: columns of values, keys and offsets, for anyone who works in bulk."""
     ann, bob = members_of(house, "ann", "bob")
     publish(house.connect("publisher"), TWO_LANES)
     shares = [
@@ -607,7 +607,7 @@ def test_shares_are_settled_as_one(house: House) -> None:
     assert house.connect("publisher").groups()[0].lag == 0
 
 
-def test_a_message_in_hand_when_a_loop_ends_comes_again(house: House) -> None:
+def test_a_message_in_flight_when_a_loop_ends_comes_again(house: House) -> None:
     (ann,) = members_of(house, "ann")
     publish(house.connect("publisher"), [("k", str(n)) for n in range(5)])
     for message in ann:

@@ -42,7 +42,7 @@ class House:
         node.launch()
 
         def add() -> bool:
-            said = command("group", "add", node.public, "--bus", self.nodes[0].public)
+            said = command("cluster", "add", node.public, "--bus", self.nodes[0].public)
             assert said.returncode == 0 or "asks to join" in said.stderr, said.stderr
             return said.returncode == 0
 
@@ -75,7 +75,7 @@ def ring_of(node: Node) -> Ring | None:
 def is_ring_of(node: Node, groups: int) -> bool:
     """Whether a node knows a ring of so many groups, each of which owns a part of it."""
     ring = ring_of(node)
-    return ring is not None and sum(bool(group.arcs) for group in ring.groups) == groups
+    return ring is not None and sum(bool(group.ranges) for group in ring.groups) == groups
 
 
 def grow(house: House, load: GrowthLoad, between: int) -> None:
@@ -218,9 +218,9 @@ def test_topics_that_are_read_as_one_keep_a_bus_out_of_a_ring(house: House, begu
 
 def test_a_node_that_has_not_asked_is_not_added(house: House) -> None:
     node, stranger = house.add().start(), free_address()
-    said = command("group", "add", stranger, "--bus", node.public)
+    said = command("cluster", "add", stranger, "--bus", node.public)
     assert said.returncode == 1
     assert f"Nobody at {stranger} asks to join" in said.stderr and f"--into {node.public}" in said.stderr
     assert role_of(node.data) == BROKER
-    said = command("group", "--bus", node.public)
+    said = command("cluster", "--bus", node.public)
     assert said.returncode == 0 and said.stdout.startswith("a broker alone\n") and node.public in said.stdout

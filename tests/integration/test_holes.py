@@ -138,7 +138,7 @@ def test_without_remembered_numbers_the_put_would_be_doubled(trouble: Trouble, m
 
 
 def receive_and_die(trouble: Trouble, inbox: Path | None) -> list[tuple[str, bool]]:
-    """A client that dies with a message in hand; what its next life is given."""
+    """A client that dies with a message in flight; what its next life is given."""
     publisher = trouble.connect("publisher")
     first = trouble.connect("alice", inbox)
     subscription = first.subscribe("news")
@@ -190,7 +190,7 @@ def test_a_broker_away_for_longer_than_the_tries_repeats_nothing(trouble: Troubl
     assert acknowledge_too_late(trouble) == ["one", "two"]
 
 
-def test_a_client_that_forgets_the_message_in_doubt_would_lose_it(
+def test_a_client_that_forgets_the_message_with_an_unknown_outcome_would_lose_it(
     trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fix taken out: the acknowledgement had been stored, so the broker does not send the message again."""
@@ -215,8 +215,8 @@ def test_a_put_that_ended_unavailable_can_be_sent_again_safely(trouble: Trouble)
     trouble.deaths = 1
     trouble.dies_after = messages.Put
     with pytest.raises(tidings.Unavailable, match="tries") as caught:
-        bus.put("news", "in doubt")
+        bus.put("news", "with an unknown outcome")
     trouble.revive()
     receipt = caught.value.resend()  # type: ignore[attr-defined]
     assert (receipt.offset, receipt.duplicate) == (1, True)
-    assert stored_values(trouble) == ["before", "in doubt"]
+    assert stored_values(trouble) == ["before", "with an unknown outcome"]

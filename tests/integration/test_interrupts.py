@@ -98,18 +98,18 @@ def test_a_call_that_is_broken_off_anywhere(build: Callable[..., House], call: C
         began = time.perf_counter()
         call(bus)
         usual = time.perf_counter() - began
-    expected = [value for value in stored_anew(house) if value != b"broken off"]
-    alarm, chance = Alarm(), Random()
+    expected = [value for value in stored_again(house) if value != b"broken off"]
+    alarm, rng = Alarm(), Random()
     for at in range(ROUNDS):
         bus = connect(house)
-        alarm.run(lambda bus=bus: call(bus), chance.uniform(0.00002, usual))  # type: ignore[misc]
+        alarm.run(lambda bus=bus: call(bus), rng.uniform(0.00002, usual))  # type: ignore[misc]
         with contextlib.suppress(tidings.InvalidRequest, tidings.StorageError):
             value = b"after %d" % at
             bus.put("news", value)
             expected.append(value)
         with contextlib.suppress(tidings.InvalidRequest, tidings.StorageError):
             bus.close()
-        found = [each for each in stored_anew(house) if each != b"broken off"]
+        found = [each for each in stored_again(house) if each != b"broken off"]
         assert found == expected
 
 
@@ -117,7 +117,7 @@ def connect(house: House) -> tidings.Bus:
     return house._open("ann", timeout=2.0)  # Closed here, and not by the house.
 
 
-def stored_anew(house: House) -> list[bytes]:
+def stored_again(house: House) -> list[bytes]:
     with house._open(None) as bus:
         return stored(bus)
 

@@ -74,7 +74,7 @@ def make_member(folder: Path, role: str, halfway: Callable[[], object]) -> None:
             group.wait(lambda: len(group.serving()) == 1, "one leads")
     group.pass_ms(1_000)
     node = group.nodes[NUMBER]
-    node.engine.journal.settle()
+    node.engine.journal.sync_mark()
     disk.close()
 
 

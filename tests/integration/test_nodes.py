@@ -73,7 +73,7 @@ def test_twenty_nodes_of_which_five_are_killed(overlay: Overlay) -> None:
             for node in cluster.addresses:
                 for topic in TOPICS:
                     driver.subscribe(node, topic)
-            driver.settle()
+            driver.wait_until_ready()
             for turn in range(10):
                 publish_everywhere(driver, turn)
             driver.drain()
@@ -130,7 +130,7 @@ def test_an_experiment_is_one_row(overlay: Overlay) -> None:
 
 @both
 def test_a_node_that_is_killed_comes_back_under_its_address(overlay: Overlay) -> None:
-    """A new life of a node takes part again, and what it publishes is counted anew."""
+    """A new life of a node takes part again, and what it publishes is counted again."""
     with Cluster(overlay, settings={"TIDINGS_BEAT_MS": "300"}) as cluster:
         cluster.start(3)
         cluster.restart(free_address())  # Nobody else gets this port while its node is dead.
@@ -252,7 +252,7 @@ def test_the_documents_sizes(overlay: Overlay, messages_each: int, kill: int) ->
 @pytest.mark.parametrize("seed", range(3))
 def test_nodes_come_and_go_while_everybody_publishes(overlay: Overlay, seed: int) -> None:
     """P12: up to three of twelve are dead at a time, and come back as new lives under their old addresses."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     dead: list[str] = []
     with Cluster(overlay, founders=9) as cluster:
         cluster.start(12)
@@ -261,23 +261,23 @@ def test_nodes_come_and_go_while_everybody_publishes(overlay: Overlay, seed: int
             for node in cluster.addresses:
                 for topic in TOPICS:
                     driver.subscribe(node, topic)
-            driver.settle()
+            driver.wait_until_ready()
             for _ in range(30):
-                fate = chance.random()
+                fate = rng.random()
                 if fate < 0.4 and len(dead) < 3:
-                    dead.append(chance.choice(cluster.addresses))
+                    dead.append(rng.choice(cluster.addresses))
                     cluster.kill(dead[-1])
                     driver.forget(dead[-1])
                 elif fate < 0.8 and dead:
-                    node = dead.pop(chance.randrange(len(dead)))
+                    node = dead.pop(rng.randrange(len(dead)))
                     cluster.restart(node)
                     cluster.wait_until_joined()
                     driver.add(node)
                     for topic in TOPICS:
                         driver.subscribe(node, topic)
-                    driver.settle()
+                    driver.wait_until_ready()
                 for _ in range(10):
-                    driver.publish(chance.choice(cluster.addresses), chance.choice(TOPICS))
+                    driver.publish(rng.choice(cluster.addresses), rng.choice(TOPICS))
                 driver.drain()
             cluster.wait_until_whole()
             driver.collect()

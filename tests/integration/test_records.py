@@ -53,7 +53,7 @@ def test_a_bus_that_is_awaited(tmp_path: Path) -> None:
     handed = [offset for entry in found if entry.kind == HANDED and not entry.group for offset in offsets(entry)]
     returned = [offset for entry in found if entry.kind == RETURNED and not entry.group for offset in offsets(entry)]
     assert handed[0] == 0
-    assert handed[1:] == returned, "what was in hand when the loop ended has come back"
+    assert handed[1:] == returned, "what was in flight when the loop ended has come back"
     assert 1 in returned
     shared = [offset for entry in found if entry.kind == HANDED and entry.group for offset in offsets(entry)]
     assert sorted(shared) == [0, 1, 2]

@@ -14,7 +14,7 @@ GAP_SECONDS_MAX = 2.0
 
 @pytest.mark.timeout(900)
 def test_the_leader_is_killed_50_times_under_load(tmp_path: Path) -> None:
-    """P6, Z9, Z10, Z11: kill -9 of whoever leads, five publishers, two subscribers, a consumer group of two."""
+    """P6, Z9, Z10, Z11: kill -9 of the leader, five publishers, two subscribers, a consumer group of two."""
     assert len(kill_leaders(tmp_path, kills=50, seed=1)) == 50
 
 

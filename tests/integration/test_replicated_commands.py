@@ -1,4 +1,4 @@
-"""The command `tidings group` on real members, and a group whose connections are encrypted (P6)."""
+"""The command `tidings cluster` on real members, and a group whose connections are encrypted (P6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidings.transport.curve import create_client_keys, create_server_keys
 
 
 def group(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tidings", "group", *arguments]
+    command = [sys.executable, "-m", "tidings", "cluster", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -83,7 +83,7 @@ def test_a_node_that_asks_to_be_taken_in_says_how_it_is(tmp_path: Path) -> None:
         node = Node(tmp_path / "new", free_address(), "--into", members.address)
         node.launch()
         try:
-            assert f"`tidings group add {node.public} --bus {members.address}`" in wait_for("its word", node.hear)
+            assert f"`tidings cluster add {node.public} --bus {members.address}`" in wait_for("its word", node.hear)
         finally:
             node.kill()
 

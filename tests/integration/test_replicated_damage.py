@@ -26,7 +26,7 @@ Leader = Callable[[], Path]
 
 @contextlib.contextmanager
 def serving(kind: str, folder: Path) -> Iterator[tuple[str, Leader]]:
-    """Addresses for clients, and how to find the folder of whoever leads the group that stores the messages."""
+    """Addresses for clients, and how to find the folder of the leader the group that stores the messages."""
     if kind == "group":
         with ReplicaGroup(folder, settings=SETTINGS) as group:
             yield group.address, lambda: group.leader().data

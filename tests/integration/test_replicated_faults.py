@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cuttable import CuttableNetwork
 from tests.integration.group_load import Load
-from tests.integration.replica_group import Node, ReplicaGroup, ask, is_turned_away, wait_for
+from tests.integration.replica_group import Node, ReplicaGroup, ask, is_rejected, wait_for
 from tidings.protocols.broker.messages import AskTopics, Topics
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
@@ -21,7 +21,7 @@ def stored(answer: object) -> int:
 
 
 def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
-    """P6, Z9: what it was asked in its sleep it answers by `Elsewhere` or by the state of now, not by an older one."""
+    """P6, Z9: what it was asked in its sleep it answers by `NotLeader` or by the state of now, not by an older one."""
     with ReplicaGroup(tmp_path) as group:
         with Load(lambda: group.address) as load:
             for _ in range(3):
@@ -46,7 +46,7 @@ def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
                     answer = decode_answer(frames[0])
                     if answer.request:
                         answered += 1
-                        assert is_turned_away(answer) or stored(answer) >= known, "an old state was told"
+                        assert is_rejected(answer) or stored(answer) >= known, "an old state was told"
                 link.close()
             load.wait_for(100)
         load.check()
@@ -55,7 +55,7 @@ def test_a_leader_that_sleeps_is_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["isolated", "mute", "deaf"])
 def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
-    """P6: the majority goes on, the minority refuses, and whoever was cut off catches up."""
+    """P6: the majority goes on, the minority refuses, and anyone who was cut off catches up."""
     with CuttableNetwork() as network, ReplicaGroup(tmp_path, network=network) as group:
         with Load(lambda: group.address) as load:
             load.wait_for(100)
@@ -63,7 +63,7 @@ def test_a_leader_that_is_cut_off(tmp_path: Path, way: str) -> None:
             group.cut_off(lonely, way)
             group.leader(among=lambda node: node is not lonely)
             load.wait_for(300)
-            assert is_turned_away(ask(lonely.address, AskTopics(1))), "a minority answers"
+            assert is_rejected(ask(lonely.address, AskTopics(1))), "a minority answers"
             network.mend()
             load.wait_for(100)
         load.check()
@@ -134,7 +134,7 @@ def replace_all(folder: Path, count: int, batch: int) -> None:
 
 
 def test_all_machines_are_replaced_while_messages_flow(tmp_path: Path) -> None:
-    """P6: 60,000 messages; whoever publishes and subscribes notices nothing."""
+    """P6: 60,000 messages; anyone who publishes and subscribes notices nothing."""
     replace_all(tmp_path, 60_000, batch=1_000)
 
 

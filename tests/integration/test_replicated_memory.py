@@ -47,7 +47,7 @@ def check_it_ends(node: Node) -> None:
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("others", ["stay", "restart"])
 def test_an_older_copy_of_a_folder_does_not_vote(tmp_path: Path, who: str, others: str) -> None:
-    """P6: what was acknowledged with its vote stays, whoever has been away meanwhile."""
+    """P6: what was acknowledged with its vote stays, no matter who has been away meanwhile."""
     with ReplicaGroup(tmp_path / "group") as group:
         put(group, 0, 10)
         group.wait_until_level()

@@ -73,10 +73,10 @@ def test_a_ring_goes_on_after_every_node_was_killed(tmp_path: Path) -> None:
         with RingLoad(lambda: trial.addresses, topics=12, publishers=3, subscribers=4) as load:
             load.wait_for(100)
         load.check()
-        before = sorted((group.group, group.arcs, group.topics) for group in trial.view().groups)
+        before = sorted((group.group, group.ranges, group.topics) for group in trial.view().groups)
         trial.kill_all()
         trial.up()
-        after = sorted((group.group, group.arcs, group.topics) for group in trial.view().groups)
+        after = sorted((group.group, group.ranges, group.topics) for group in trial.view().groups)
         assert after == before
         with tidings.connect(trial.bus, "auditor") as bus:
             for topic, offsets in load.offsets.items():

@@ -10,7 +10,7 @@ import pytest
 import tidings
 from tests.integration.ring_house import RingHouse
 from tests.integration.test_contract import drain, looped
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 from tidings.ring.survey import RingView
 
 
@@ -24,7 +24,7 @@ def ring(tmp_path: Path) -> Iterator[RingHouse]:
 
 
 def owner_of(view: RingView, topic: str) -> str:
-    (owner,) = [group.group for group in view.groups if any(point_of(topic) in arc for arc in group.arcs)]
+    (owner,) = [group.group for group in view.groups if any(point_of(topic) in key_range for key_range in group.ranges)]
     return owner
 
 
@@ -99,7 +99,7 @@ def test_staged_writes_are_refused_with_advice(ring: RingHouse) -> None:
 
 
 def test_every_node_serves_what_any_group_owns(ring: RingHouse) -> None:
-    """P8, P9: whoever owns a topic, it is the same topic at every door; all topics are found at each."""
+    """P8, P9: the owner of a topic, it is the same topic at every door; all topics are found at each."""
     view = ring.trial.view()
     assert len(view.groups) == 2
     names = [topic_of(view, 0), topic_of(view, 1)]

@@ -13,7 +13,7 @@ from tests.integration.replica_group import Node, ask, wait_for
 from tests.integration.test_growth import House, command, ring_of
 from tidings.journal.folder import BROKER, MEMBER, RING, role_of
 from tidings.protocols.broker.operators import AskHeld, Held, RingGroup
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 
 NAMES = [f"own{number}" for number in range(12)]
 """Topics of the broker that joins."""
@@ -41,7 +41,7 @@ class RingHouse(House):
 
         def is_joined() -> bool:
             rows = [own_row(node) for node in self.nodes]
-            if not all(row is not None and len(row.arcs) == 1 for row in rows):
+            if not all(row is not None and len(row.ranges) == 1 for row in rows):
                 return False
             rings = [ring_of(node) for node in self.nodes]
             counts = {ring.group: ring.topics for ring in rings if ring is not None}
@@ -54,7 +54,7 @@ def own_row(node: Node) -> RingGroup | None:
     """What a node says of its own group, if that owns something."""
     ring = ring_of(node)
     row = next((row for row in ring.groups if row.group == ring.group), None) if ring is not None else None
-    return row if row is not None and row.arcs else None
+    return row if row is not None and row.ranges else None
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_name_that_both_sides_know_goes_on_with_one_session(house: RingHouse) 
                 assert bus.put(f"their-{name}", b"next").offset == theirs + turn
 
 
-@pytest.mark.parametrize("victim", ["joiner", "giver"])
+@pytest.mark.parametrize("victim", ["joiner", "source"])
 @pytest.mark.parametrize("when", range(4))
 def test_a_kill_in_the_middle_of_joining(house: RingHouse, victim: str, when: int) -> None:
     """Killed when the first point is the ring's, when some are, when the first is handed on, when some are."""
@@ -197,7 +197,7 @@ def test_a_kill_in_the_middle_of_joining(house: RingHouse, victim: str, when: in
 
     def is_time() -> bool:
         row, ring = own_row(node), ring_of(node)
-        count = len(row.arcs) if row is not None else 0
+        count = len(row.ranges) if row is not None else 0
         seen[0] = max(seen[0], count)
         if when < 2:
             return count > (0, 1)[when]

@@ -258,7 +258,7 @@ def test_slow_silent_and_garbage_clients_cost_a_bounded_time(start: Start) -> No
     dripping.start()
     try:
         assert sent.wait(30)
-        assert broker.ask("PUBLISH", "news", "in between") == b"0\0", "whoever waits for a place gets one"
+        assert broker.ask("PUBLISH", "news", "in between") == b"0\0", "anyone who waits for a place gets one"
         assert [read_all(connection) for connection in silent] == [b""] * 3
         dripping.join(30)
         assert not dripping.is_alive()
@@ -308,7 +308,7 @@ def test_limits_of_subscribers_and_topics(start: Start) -> None:
     assert len(lines) == 2 and "sockets_topics_max" in lines[0] and "sockets_subscribers_max" in lines[1]
 
 
-def test_whoever_left_without_a_word_makes_room(start: Start) -> None:
+def test_anyone_who_left_without_a_word_makes_room(start: Start) -> None:
     """E8: subscribers that are owed nothing and no longer listen do not fill the house for ever."""
     broker = start(sockets_subscribers_max=2)
     calls.publish("127.0.0.1", broker.port, "news", "text")
@@ -407,7 +407,7 @@ def test_with_keys_the_door_gets_in_and_strangers_do_not(start: Start, tmp_path:
     assert broker.stop() == 0
 
 
-def test_whoever_takes_the_doors_name_does_not_keep_it(start: Start) -> None:
+def test_anyone_who_takes_the_doors_name_does_not_keep_it(start: Start) -> None:
     """The door's session is fenced like any other; it takes its name back."""
     broker = start()
     assert broker.ask("PUBLISH", "news", "kept") == b"0\0"

@@ -254,7 +254,7 @@ def test_puts_wait_while_the_storage_server_is_away_and_go_on_when_it_is_back(
         storage.kill()
         hasty.be_patient(0.4)
         with pytest.raises(tidings.Unavailable):
-            hasty.put("news", "in doubt")
+            hasty.put("news", "with an unknown outcome")
         # What needs no disk is answered as ever, and what is in memory can be read.
         assert [topic.name for topic in patient.topics()] == ["news"]
         assert next(messages).text == "before"
@@ -262,9 +262,9 @@ def test_puts_wait_while_the_storage_server_is_away_and_go_on_when_it_is_back(
         revival.start()
         offset = patient.put("news", "after").offset
         revival.join()
-        assert offset in (2, 3)  # What was in doubt may have been stored, once.
+        assert offset in (2, 3)  # What was with an unknown outcome may have been stored, once.
         texts = [next(messages).text for _ in range(2, offset + 1)]
-        assert texts == ["in doubt", "after"][-len(texts) :]
+        assert texts == ["with an unknown outcome", "after"][-len(texts) :]
 
 
 def test_a_backlog_that_is_not_in_memory_is_read_when_the_storage_is_back(
@@ -329,7 +329,7 @@ def test_a_broker_can_be_stopped_while_its_storage_server_is_away(
         storage.kill()
         bus.be_patient(0.1)
         with pytest.raises(tidings.Unavailable):
-            bus.put("news", "in doubt")
+            bus.put("news", "with an unknown outcome")
         assert broker.stop() == 1
     assert "storage server is away" in "".join(broker.log)
 
@@ -387,7 +387,7 @@ def test_a_failed_sync_ends_the_storage_server_without_an_answer(tmp_path: Path)
         bus.be_patient(0.3)
         trigger.touch()
         with pytest.raises(tidings.Unavailable):
-            bus.put("news", "in doubt")
+            bus.put("news", "with an unknown outcome")
         assert process.wait() == 74
         assert "could not be written" in process.stderr.read()
         process.stderr.close()
@@ -405,13 +405,13 @@ def test_a_failed_sync_ends_the_storage_server_without_an_answer(tmp_path: Path)
 def test_rubbish_at_the_storage_servers_door_is_answered_and_nobody_notices(
     storage: StorageProcess, broker: ServerProcess
 ) -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.linger = 0
         raw.rcvtimeo = 60_000
         raw.connect(storage.address)
         for _ in range(200):
-            raw.send_multipart([chance.randbytes(chance.randrange(1, 60)) for _ in range(chance.randrange(1, 4))])
+            raw.send_multipart([rng.randbytes(rng.randrange(1, 60)) for _ in range(rng.randrange(1, 4))])
             assert isinstance(decode_storage_answer(raw.recv_multipart()[0]), Failed)
         raw.send_multipart([b"x", bytes(64 * 2**20)])
     with tidings.connect(broker.address) as bus:

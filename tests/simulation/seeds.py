@@ -1,4 +1,4 @@
-"""The seeds of simulated worlds: drawn anew in every run of the tests, beside those that have found something.
+"""The seeds of simulated worlds: drawn again in every run of the tests, beside those that have found something.
 
 A run of the tests begins at a seed that `tests/conftest.py` draws and names in its header; with `TIDINGS_FIRST_SEED` it
 is chosen. A seed that finds something is written to `found_seeds.txt` here and runs with every later test, until

@@ -1,4 +1,4 @@
-"""Made-up worlds in which clients use a broker that is a replica group, while everything goes wrong (P6, P7, P8).
+"""Simulated worlds in which clients use a broker that is a replica group, while everything goes wrong (P6, P7, P8).
 
 `tidings simulate --world cluster --seed S --trace` replays a seed that fails here.
 `test_mutants` demands that each planted bug of this world is found.
@@ -86,11 +86,11 @@ def test_a_run_is_not_idle() -> None:
         "its clock is set",
         "is cut off",
         "is lost",
-        "Elsewhere(request=0",
+        "NotLeader(request=0",
         "leader='tcp://n",
         "leader=''",
         "takes over the files of another",
-        "sends again what is in doubt",
+        "sends again what has an unknown outcome",
         "it is fenced",
         "duplicate=True",
     ):

@@ -1,4 +1,4 @@
-"""Made-up worlds in which the members of a group crash, stall, leave and come back.
+"""Simulated worlds in which the members of a group crash, stall, leave and come back.
 
 `tidings simulate --world groups --seed S --trace` replays a seed that fails here.
 """
@@ -41,21 +41,21 @@ def test_members_stall_end_and_overlap() -> None:
 
 
 def test_a_run_is_not_idle() -> None:
-    """Refused settlements, claims, messages given back, members that leave: all within a few seeds."""
+    """Refused acks, claims, messages given back, members that leave: all within a few seeds."""
     lines = [line for seed in range(30) for line in run(seed, trace=True, kind=WORLD).trace]
     for wanted in (
         "kept=(Kept(",
-        "settled=((",
-        "crashes with messages in hand",
+        "acked=((",
+        "crashes with messages in flight",
         "gives ",
-        "ReleaseDone",
+        "GroupNackDone",
         "leaves",
         "attempt 3",
         "goes on after Fenced",
         "stands still",
         "Extend(",
         "held=(Held(",
-        "RestDone",
+        "GroupPauseDone",
         "fails at",
         "taken=((",
     ):

@@ -1,4 +1,4 @@
-"""The very stacks of `tidings node`, in a made-up world: founding, joining, publishing, dying (P1, P4, P9, P12)."""
+"""The very stacks of `tidings node`, in a simulation: founding, joining, publishing, dying (P1, P4, P9, P12)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Play:
 
     def __init__(self, overlay: Overlay, seed: int, loss: float = 0.0, founders: int = 9) -> None:
         self.world = World(seed, NetworkModel(loss=loss, encode=True))
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.got: dict[NodeId, list[bytes]] = {}
         self.lost = 0
         self.world.observe(Arrived, self.on_arrived)
         self.world.observe(Lost, self.on_lost)
         for index, name in enumerate(NODES):
             # Some know only another newcomer: word of them has to be passed on.
-            join = () if index == 0 else (NODES[self.chance.randrange(index)],)
+            join = () if index == 0 else (NODES[self.rng.randrange(index)],)
             settings = PeerSettings(overlay=overlay, join=join, founders=founders)
-            stack = build_stack(settings, LayerSettings(), name, Random(self.chance.getrandbits(64)))
-            self.world.at(self.chance.randrange(2_000), lambda name=name, stack=stack: self.world.start(name, stack))  # type: ignore[misc]
+            stack = build_stack(settings, LayerSettings(), name, Random(self.rng.getrandbits(64)))
+            self.world.at(self.rng.randrange(2_000), lambda name=name, stack=stack: self.world.start(name, stack))  # type: ignore[misc]
 
     def on_arrived(self, _now_us: int, node: Node, news: Arrived) -> None:
         self.got.setdefault(node.name, []).append(news.body)
@@ -93,7 +93,7 @@ def test_everybody_gets_everything_once_though_some_die(overlay: Overlay, seed: 
     play.world.run_for(20_000)
     for name in play.world.live:
         assert sorted(play.got[name]) == sorted(before)
-    for name in play.chance.sample(play.world.live, 4):
+    for name in play.rng.sample(play.world.live, 4):
         play.world.crash(name)
     after = play.publish(3)
     play.world.run_for(60_000)

@@ -1,4 +1,4 @@
-"""Made-up worlds in which three or five replicas agree while everything goes wrong (P6, P7).
+"""Simulated worlds in which three or five replicas agree while everything goes wrong (P6, P7).
 
 `tidings simulate --world paxos --seed S --trace` replays a seed that fails here.
 """

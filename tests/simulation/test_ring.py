@@ -100,7 +100,7 @@ def test_virtual_identifiers_spread_topics_more_evenly() -> None:
 
 
 class Known:
-    """What a member of a made-up ring knows."""
+    """What a member of a simulated ring knows."""
 
     def __init__(self, name: str, *successors: str) -> None:
         self.ring = Ring(name, draw_plan(0).settings)

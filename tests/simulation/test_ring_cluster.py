@@ -1,4 +1,4 @@
-"""Made-up worlds in which groups join and leave a ring, and clients use it, while everything goes wrong (P7 to P12).
+"""Simulated worlds in which groups join and leave a ring, and clients use it, while everything goes wrong (P7 to P12).
 
 `tidings simulate --world ring-cluster --seed S --trace` replays a seed that fails here.
 `test_mutants` demands that each planted bug of this world is found.
@@ -20,9 +20,9 @@ from tidings.protocols.broker import commands
 from tidings.protocols.broker.commands import Open, Subscribe
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
-from tidings.protocols.ring.arcs import WHOLE, Arc
-from tidings.protocols.ring.commands import Claim, Drop, Give, Know, Take
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.commands import Claim, Drop, HandOff, Know, TakeOver
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange
+from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
@@ -37,7 +37,7 @@ from tidings.simulator.world.rings import RingOfGroups
 
 SEEDS = 20
 WORLD = "ring-cluster"
-HALF = (Arc(b"\x7f" * 32, b"\xff" * 32),)
+HALF = (KeyRange(b"\x7f" * 32, b"\xff" * 32),)
 
 
 def test_seeds() -> None:
@@ -92,12 +92,12 @@ def test_a_run_is_not_idle() -> None:
         "asks",
         "RingLeft(",
         "is switched off",
-        "Give",
+        "HandOff",
         "Facts",
-        "Take",
+        "TakeOver",
         "Drop",
         "Adopt",
-        "Elsewhere(request=0",
+        "NotLeader(request=0",
         "it is fenced",
         "duplicate=True",
     ):
@@ -117,15 +117,15 @@ def owners_of(*groups: str) -> OneOwner:
     return OneOwner(ledger)
 
 
-def decide(owners: OneOwner, group: str, command: commands.Command, *arcs: Arc, refused: bool = False) -> None:
-    """A group decides a command, and comes to own some arcs by its own account."""
+def decide(owners: OneOwner, group: str, command: commands.Command, *ranges: KeyRange, refused: bool = False) -> None:
+    """A group decides a command, and comes to own some ranges by its own account."""
     ledger = cast(RingLedger, owners.ledger)
-    ledger.of[group].reference.ownership = RingPolicy(Ownership(arcs))
+    ledger.of[group].reference.ownership = RingPolicy(Ownership(ranges))
     owners.on_decided(group, Existing(command, None, Moved("no") if refused else None))
 
 
-def card(group: str) -> Card:
-    return Card(mark_of(group), (f"tcp://{group}1:7400",))
+def descriptor(group: str) -> GroupDescriptor:
+    return GroupDescriptor(mark_of(group), (f"tcp://{group}1:7400",))
 
 
 def test_two_owners_are_noticed() -> None:
@@ -141,14 +141,14 @@ def test_who_takes_what_was_not_given_to_it_is_noticed() -> None:
     for group in "bc":
         decide(owners, group, Claim(()))
     with pytest.raises(Violation, match="which is for nobody"):
-        decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
-    decide(owners, "a", Give((WHOLE,), card("b")))
+        decide(owners, "b", TakeOver(mark_of("a"), 1), WHOLE)
+    decide(owners, "a", HandOff((WHOLE,), descriptor("b")))
     with pytest.raises(Violation, match="which is for b"):
-        decide(owners, "c", Take(mark_of("a"), 1), WHOLE)
+        decide(owners, "c", TakeOver(mark_of("a"), 1), WHOLE)
     with pytest.raises(Violation, match="nobody has taken it"):
         decide(owners, "a", Drop(1))
-    decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
-    decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+    decide(owners, "b", TakeOver(mark_of("a"), 1), WHOLE)
+    decide(owners, "b", TakeOver(mark_of("a"), 1), WHOLE)
     decide(owners, "a", Drop(1))
     assert owners.is_whole()
 
@@ -157,7 +157,7 @@ def test_who_accepts_what_it_does_not_own_is_noticed() -> None:
     owners = owners_of("a", "b")
     decide(owners, "a", Claim((WHOLE,)), WHOLE)
     decide(owners, "a", Subscribe("ann", 1, ("news",), "now"), WHOLE)
-    decide(owners, "a", Give((WHOLE,), card("b")))
+    decide(owners, "a", HandOff((WHOLE,), descriptor("b")))
     decide(owners, "a", Subscribe("ann", 1, ("news",), "now"), refused=True)
     for command in (Subscribe("ann", 1, ("news",), "now"), Open("ann", b"token", False)):
         with pytest.raises(Violation, match="does not own"):
@@ -171,15 +171,15 @@ def test_an_account_that_is_not_the_journals_is_noticed() -> None:
         decide(owners, "a", Know(()), *HALF)
 
 
-def test_a_taker_without_all_that_was_given_is_noticed() -> None:
+def test_a_target_without_all_that_was_given_is_noticed() -> None:
     owners = owners_of("a", "b")
     ledger = cast(RingLedger, owners.ledger)
     decide(owners, "a", Claim((WHOLE,)), WHOLE)
     decide(owners, "b", Claim(()))
     ledger.of["a"].reference.make_topic("news", 7)
-    decide(owners, "a", Give((WHOLE,), card("b")))
+    decide(owners, "a", HandOff((WHOLE,), descriptor("b")))
     with pytest.raises(Violation, match=r"takes \('topic', 'news'\) as None"):
-        decide(owners, "b", Take(mark_of("a"), 1), WHOLE)
+        decide(owners, "b", TakeOver(mark_of("a"), 1), WHOLE)
 
 
 def test_an_older_session_is_noticed_where_a_newer_one_was() -> None:
@@ -214,15 +214,15 @@ def test_the_reference_of_a_topic_is_that_of_its_holder() -> None:
 
 def test_the_world_notices_a_ring_that_is_not_at_rest() -> None:
     ring = ring_of(2)
-    assert "has not come" in ring.unsettled()
+    assert "has not come" in ring.unfinished()
     owner = ring.plan.joins[0].group
     for joining in ring.plan.joins:
         if joining.group not in ring.judge.ring.of:
             ring.judge.on_group(joining.group, 1)
-        arcs = (WHOLE,) if joining.group == owner else ()
-        reference = cast(Machine, SimpleNamespace(ownership=RingPolicy(Ownership(arcs))))
+        ranges = (WHOLE,) if joining.group == owner else ()
+        reference = cast(Machine, SimpleNamespace(ownership=RingPolicy(Ownership(ranges))))
         ring.judge.ring.of[joining.group].reference = reference
-    assert "owns" in ring.unsettled() or "waits" in ring.unsettled()
+    assert "owns" in ring.unfinished() or "waits" in ring.unfinished()
 
 
 def test_bugs_are_planted() -> None:

@@ -144,6 +144,6 @@ def test_a_short_cut_leaves_no_trace() -> None:
     run.world.after(300, lambda: run.world.cut({name: index % 2 for index, name in enumerate(run.names)}))
     run.world.after(1_300, run.world.heal)
     run.publish()
-    run.settle()
+    run.wait_until_quiet()
     run.world.run_for(5_000)
     check_ideal(members(run.world))

@@ -1,4 +1,4 @@
-"""Made-up worlds in which everything goes wrong, and every invariant has to hold.
+"""Simulated worlds in which everything goes wrong, and every invariant has to hold.
 
 `tidings simulate --seed S --trace` replays a seed that fails here.
 """
@@ -55,7 +55,7 @@ def test_a_run_is_not_idle() -> None:
         "because a sync failed",
         "refuses",
         "again of",
-        "sends again what is in doubt",
+        "sends again what has an unknown outcome",
         "it is fenced",
         "Commit(",
         "first_offset=",

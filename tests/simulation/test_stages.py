@@ -1,4 +1,4 @@
-"""Made-up worlds in which queries write in stages and die in the middle (D3).
+"""Simulated worlds in which queries write in stages and die in the middle (D3).
 
 `tidings simulate --world stages --seed S --trace` replays a seed that fails here.
 """

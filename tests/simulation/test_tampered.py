@@ -1,4 +1,4 @@
-"""Folders that are tampered with while nobody looks: whoever opens one says so, or has everything.
+"""Folders that are tampered with while nobody looks: anyone who opens one says so, or has everything.
 
 `tidings simulate --world tampered --seed S --trace` replays a seed that fails here; its last lines say what was done.
 """

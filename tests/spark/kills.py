@@ -33,8 +33,8 @@ BATCHES_A_ROUND = 10
 PUT_MESSAGES = 20_000
 POLL_S = 0.1
 TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start. A machine may be too busy for that; whoever looks after the driver
-starts it again, as after any crash."""
+"""Spark gives a Python process ten seconds to start. A machine may be too busy for that; anyone who looks after the
+driver starts it again, as after any crash."""
 MOMENT_S = 0.3
 """A kill comes at a random moment within so many seconds of a random place."""
 
@@ -148,7 +148,7 @@ class LakeRoad(Road):
 
 
 class Flow:
-    """A broker, the roads that lead from it, and whoever kills. `cluster=None` is local mode."""
+    """A broker, the roads that lead from it, and anyone who kills. `cluster=None` is local mode."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Flow:
         paths = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         self.environment = os.environ | paths if cluster is None else cluster.environment()
         self._cluster = cluster
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._broker = BrokerProcess(folder / "data").start()
         self._bus = tidings.connect(self._broker.address, "judge", retries=40)
         self.roads = [make(self._bus, self._broker.address, self) for make in roads]
@@ -184,7 +184,7 @@ class Flow:
         for _ in range(rounds):
             if not victims:
                 victims = ["driver", "broker", "Python worker", *(["executor"] if self._cluster else [])]
-                self._chance.shuffle(victims)
+                self._rng.shuffle(victims)
             self._round(victims.pop())
         for road in self.roads:
             road.check()
@@ -203,10 +203,10 @@ class Flow:
 
     def _round(self, victim: str) -> None:
         start, end = self._done, self._done + self.messages
-        road = self._chance.choice(self.roads)
+        road = self._rng.choice(self.roads)
         with publishing(self.address, start, end):
-            self._wait(road, start + round(self.messages * self._chance.uniform(0.1, 0.5)))
-            time.sleep(self._chance.uniform(0, MOMENT_S))
+            self._wait(road, start + round(self.messages * self._rng.uniform(0.1, 0.5)))
+            time.sleep(self._rng.uniform(0, MOMENT_S))
             assert road.arrived() < end, "everything had arrived before the kill: send more"
             self.killed.append(self._kill(victim, road))
         for each in self.roads:
@@ -228,7 +228,7 @@ class Flow:
         while not (found := self._workers(victim, road)):
             assert time.monotonic() < deadline, f"there is no {victim} to kill"
             time.sleep(0.05)
-        os.kill(self._chance.choice(found), signal.SIGKILL)
+        os.kill(self._rng.choice(found), signal.SIGKILL)
         return f"a {victim}"
 
     def _workers(self, victim: str, road: Road) -> list[int]:

@@ -26,7 +26,7 @@ Handing = list[tuple[int, int]]
 
 
 class Scribe:
-    """Writes the records of made-up sessions, with the times that the messages were really published at."""
+    """Writes the records of simulated sessions, with the times that the messages were really published at."""
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.folder = folder

@@ -123,12 +123,12 @@ def status_counts_the_late(lake: Lake) -> None:
 def a_lost_checkpoint_is_noticed(lake: Lake) -> None:
     """Without it silver would be made a second time; it is refused, with what to do."""
     checkpoint = lake.checkpoint("silver")
-    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
+    not_leader = checkpoint.rename(checkpoint.with_name("elsewhere"))
     try:
         with pytest.raises(InvalidRequest, match=r"The checkpoint of silver is gone .* delete the folder"):
             prepare(lake, PLAN, None)
     finally:
-        elsewhere.rename(checkpoint)
+        not_leader.rename(checkpoint)
 
 
 def windows_stay_as_they_are(lake: Lake) -> None:

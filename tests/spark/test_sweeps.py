@@ -1,4 +1,4 @@
-"""Sweeps as Spark tasks (D5): the same tables as in processes, whoever is lost on the way."""
+"""Sweeps as Spark tasks (D5): the same tables as in processes, no matter who is lost on the way."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 def die_once(number: int, folder: str) -> Iterator[Life]:
-    """Whoever runs number 5 for the first time is killed."""
+    """Anyone who runs number 5 for the first time is killed."""
     mark = Path(folder) / "has-died"
     if number == 5 and not mark.exists():
         mark.touch()

@@ -22,8 +22,8 @@ def test_the_newest_section_is_that_of_this_version() -> None:
 
 
 def test_every_release_has_its_date_and_they_follow_each_other() -> None:
-    releases = [title.partition(" - ") for title in SECTIONS]
-    found = [(number(version), date.fromisoformat(day)) for version, _, day in releases]
+    nacks = [title.partition(" - ") for title in SECTIONS]
+    found = [(number(version), date.fromisoformat(day)) for version, _, day in nacks]
     assert found == sorted(found, reverse=True)
     assert len({version for version, _ in found}) == len(found)
 

@@ -58,7 +58,7 @@ REQUESTS: list[messages.AnyRequest] = [
 ANSWERS: list[messages.AnyAnswer] = [
     messages.Welcome(1, 1, 1, 100, 1000, 10),
     messages.Welcome(1, 1, 1, 100, 1000, 10, ("tcp://a:7400", "tcp://b:7400")),
-    messages.Elsewhere(1, "tcp://a:7400", ("tcp://a:7400", "tcp://b:7400")),
+    messages.NotLeader(1, "tcp://a:7400", ("tcp://a:7400", "tcp://b:7400")),
     messages.PutDone(2, (messages.Stored(4, ((0, 3), (1, None))),)),
     messages.Delivery(1, "news", 3, 2, 9, 1),
     messages.Failed(3, 6, "a gap"),
@@ -70,8 +70,8 @@ ANSWERS: list[messages.AnyAnswer] = [
         0,
         9,
         (bulk.StoredBatch(3, 2, 1_700_000_000_000), bulk.StoredBatch(5, 4, 1_700_000_000_000)),
-        (bulk.NearFile("/data/00000000000000000000.journal", 66, 1_234),),
-        (bulk.NearBody(0, 64, 100), None),
+        (bulk.LocalFile("/data/00000000000000000000.journal", 66, 1_234),),
+        (bulk.LocalBody(0, 64, 100), None),
     ),
     bulk.OffsetFound(7, 3, 0, 9),
     bulk.StageDone(8, True),
@@ -114,14 +114,14 @@ PEER_MESSAGES: list[Message] = [
 COMMANDS: list[door.AnyCommand] = [
     door.Subscribe(1, "news"),
     door.Publish(2, "news", "hello"),
-    door.Take(3, 0, 100),
+    door.TakeTexts(3, 0, 100),
     door.Look(4),
 ]
 VIEW = door.NodeView(NODE, 1, "chord", True, 1, {"news": True}, 0, 0, 0, 0, 0, {"chord": {"Hop": 1}}, {}, {})
 DOOR_ANSWERS: list[door.AnyAnswer] = [
     door.Done(1),
     door.Failed(2, 9, "no"),
-    door.Taken(3, 0, (door.Text("news", NODE, 1, 0, "hello"),)),
+    door.TakenTexts(3, 0, (door.Text("news", NODE, 1, 0, "hello"),)),
     door.Seen(4, VIEW),
 ]
 PEER_DECODER = peers.MessageDecoder({type(message) for message in PEER_MESSAGES})
@@ -183,31 +183,31 @@ DECODERS = [
 ]
 
 
-def mangled(chance: random.Random, sample: bytes) -> bytes:
+def mangled(rng: random.Random, sample: bytes) -> bytes:
     data = bytearray(sample)
-    match chance.randrange(5):
+    match rng.randrange(5):
         case 0:
-            return chance.randbytes(chance.randrange(0, 120))
+            return rng.randbytes(rng.randrange(0, 120))
         case 1:
-            for _ in range(chance.randrange(1, 6)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
+            for _ in range(rng.randrange(1, 6)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
         case 2:
-            del data[chance.randrange(len(data)) :]
+            del data[rng.randrange(len(data)) :]
         case 3:
-            data += data[: chance.randrange(len(data))]
+            data += data[: rng.randrange(len(data))]
         case _:
-            where = chance.randrange(len(data))
-            data[where:where] = chance.randbytes(chance.randrange(1, 9))
+            where = rng.randrange(len(data))
+            data[where:where] = rng.randbytes(rng.randrange(1, 9))
     return bytes(data)
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
 def test_a_decoder_reads_or_refuses(decoder: Decoder) -> None:
-    chance = random.Random(decoder.name)
+    rng = random.Random(decoder.name)
     for sample in decoder.samples:
         decoder.decode(sample)
     for _ in range(ROUNDS):
-        data = mangled(chance, chance.choice(decoder.samples))
+        data = mangled(rng, rng.choice(decoder.samples))
         try:
             decoder.decode(data)
         except decoder.refusals as refusal:
@@ -222,9 +222,9 @@ def test_an_inbox_reads_or_refuses(tmp_path: Path) -> None:
         inbox.mark(("news",), "news", offset)
     inbox.close()
     sample = path.read_bytes()
-    chance = random.Random(3)
+    rng = random.Random(3)
     for _ in range(ROUNDS // 10):
-        path.write_bytes(mangled(chance, sample))
+        path.write_bytes(mangled(rng, sample))
         try:
             Inbox(path, "alice").close()
         except (StorageDamaged, InvalidRequest) as refusal:
@@ -234,9 +234,9 @@ def test_an_inbox_reads_or_refuses(tmp_path: Path) -> None:
 def test_settings_are_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "tidings.toml"
     sample = b'[broker]\ntopics = "auto"\ntopics_max = 12\nadmins = ["root"]\n'
-    chance = random.Random(4)
+    rng = random.Random(4)
     for _ in range(ROUNDS // 10):
-        path.write_bytes(mangled(chance, sample))
+        path.write_bytes(mangled(rng, sample))
         try:
             load(BrokerSettings, file=path)
         except InvalidRequest as refusal:

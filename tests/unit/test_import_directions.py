@@ -19,7 +19,7 @@ LINES_MAX = 600
 NOUNS = ("errors", "message", "settings")
 """What everybody may import."""
 
-REPLICA = ("node.replica", "node.bodies", "node.founding", "node.exchange", "node.head")
+REPLICA = ("node.replica", "node.bodies", "node.founding", "node.exchange", "node.snapshot_header")
 """A replica and what it is made of."""
 ENGINE = ("node.alone", "node.engine", "node.engines", "node.stored")
 """The engine, and what a broker alone is made of."""
@@ -171,15 +171,15 @@ def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
             found.append(f"{module}:{node.lineno} calls {node.func.id}")
-        if layer == "protocols" and (name := use_of_shared_chance(node)):
-            found.append(f"{module}:{getattr(node, 'lineno', 0)} uses {name}, and chance is handed in")
+        if layer == "protocols" and (name := use_of_shared_rng(node)):
+            found.append(f"{module}:{getattr(node, 'lineno', 0)} uses {name}, and randomness is handed in")
     lines = len(source.splitlines())
     if lines > LINES_MAX:
         found.append(f"{module} has {lines} lines, and {LINES_MAX} is the limit: split it by role")
     return found
 
 
-def use_of_shared_chance(node: ast.AST) -> str | None:
+def use_of_shared_rng(node: ast.AST) -> str | None:
     """`random.choice` and the like; `random.Random` is only a type as long as nobody calls it."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
         return None if node.attr == "Random" else f"random.{node.attr}"

@@ -68,7 +68,7 @@ def _run(on: Stage, members: list[MemberProcess]) -> list[Figure]:
     puts: dict[str, list[float]] = {ALONE: [], GROUP: []}
     for number in range(plan.rounds):
         on.step(f"round {number + 1} of {plan.rounds}: {count:,} messages alone and in a group")
-        # Whoever comes first in a round comes last in the next one.
+        # The one that comes first in a round comes last in the next one.
         for name in (ALONE, GROUP) if number % 2 == 0 else (GROUP, ALONE):
             on.warm(int(count * size * 1.2 * (MEMBERS if name == GROUP else 1)) + WARM_BYTES)
             rates[name].append(_publish(publishers[name], count, size))
@@ -127,7 +127,7 @@ def members_of(on: Stage, stack: ExitStack) -> list[MemberProcess]:
 
 
 def leader_of(members: list[MemberProcess]) -> MemberProcess:
-    """Whoever leads; waits until somebody does."""
+    """The leader; waits until somebody does."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while time.monotonic() < deadline:
         for member in members:

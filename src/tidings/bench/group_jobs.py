@@ -17,7 +17,7 @@ IDLE_SECONDS = 1.5
 """A member that got nothing for this long has done its share."""
 
 
-def lane_keys(count: int, lanes: int) -> Iterator[bytes]:
+def ordering_keys(count: int, lanes: int) -> Iterator[bytes]:
     """A key for each message, the lanes in turn."""
     names = [b"lane%d" % number for number in range(lanes)]
     return (names[number % lanes] for number in range(count))
@@ -25,7 +25,7 @@ def lane_keys(count: int, lanes: int) -> Iterator[bytes]:
 
 def publish_lanes(desk: Any, topic: str, count: int, lanes: int, size: int) -> None:
     """Puts messages with keys, durable when it returns."""
-    desk.connected.put_many(topic, desk.values_of(count, size), keys=list(lane_keys(count, lanes)))
+    desk.connected.put_many(topic, desk.values_of(count, size), keys=list(ordering_keys(count, lanes)))
 
 
 def share_join(desk: Any, address: str, topic: str, clients: list[str]) -> None:
@@ -108,13 +108,13 @@ def join_late(desk: Any, address: str, topic: str, members: int, lanes: int) -> 
     held = [bus.subscribe(topic, group=GROUP) for bus in buses[:-1]]
     for jobs in held:
         assert jobs.get(timeout=0.0) is None
-    buses[0].put_many(topic, [b"job"] * lanes * 8, keys=list(lane_keys(lanes * 8, lanes)))
+    buses[0].put_many(topic, [b"job"] * lanes * 8, keys=list(ordering_keys(lanes * 8, lanes)))
     for jobs in held:
         assert jobs.get(timeout=5.0) is not None
     [before] = buses[0].groups(topic)
     newcomer = buses[-1].subscribe(topic, group=GROUP)
     newcomer.get(timeout=0.5)
-    for jobs in held:  # Once what was in flight is settled, the lanes that are to move can move.
+    for jobs in held:  # Once what was in flight is acked, the lanes that are to move can move.
         for _ in itertools.islice(jobs.messages(timeout=1.0), room):
             pass
     newcomer.get(timeout=5.0)

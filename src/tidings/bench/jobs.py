@@ -87,7 +87,7 @@ def memory_copy(desk: Desk, count: int) -> list[float]:
 
 
 def touch_memory(desk: Desk, size_bytes: int) -> None:
-    """Uses memory and gives it back, so that whoever gets it next finds it ready."""
+    """Uses memory and gives it back, so that anyone who gets it next finds it ready."""
     block = b"\1" * TOUCH_BYTES
     with mmap.mmap(-1, size_bytes) as memory:
         for position in range(0, size_bytes - TOUCH_BYTES + 1, TOUCH_BYTES):

@@ -23,7 +23,7 @@ COPY_BYTES = 64 * 1024 * 1024
 def write_and_sync(folder: Path, block_bytes: int, count: int) -> list[float]:
     """How long each write of a block and its fdatasync took, in seconds.
 
-    The file begins anew at the size of a journal segment, for a segment is what the journal appends to; the
+    The file begins again at the size of a journal segment, for a segment is what the journal appends to; the
     making of a file is not counted.
     """
     path = folder / "limit.bin"

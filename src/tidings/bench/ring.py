@@ -18,7 +18,7 @@ from tidings.bench.plan import Plan
 from tidings.bench.processes import Worker
 from tidings.bench.stage import Stage
 from tidings.errors import TidingsError
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 from tidings.ring.survey import RingView
 from tidings.ring.trial import Trial
 
@@ -103,7 +103,7 @@ def places(view: RingView) -> tuple[str, str, str]:
     publishers, owner, subscribers = view.groups[:3]
     for number in range(10_000):
         topic = f"news-{number}"
-        if any(point_of(topic) in arc for arc in owner.arcs):
+        if any(point_of(topic) in key_range for key_range in owner.ranges):
             return (
                 topic,
                 _follower(publishers.members, publishers.leader),

@@ -34,7 +34,7 @@ def run(on: Stage) -> list[Figure]:
     behind: list[float] = []
     for number in range(plan.rounds):
         on.step(f"round {number + 1} of {plan.rounds}: {count:,} messages on each broker")
-        # Whoever comes first in a round comes last in the next one.
+        # The one that comes first in a round comes last in the next one.
         for name in (EMBEDDED, STORED) if number % 2 == 0 else (STORED, EMBEDDED):
             on.warm(int(count * size * 2.4) + WARM_BYTES)
             rates[name].append(_publish(publishers[name], count, size))

@@ -34,7 +34,7 @@ COMMANDS = {
     "unsubscribe": "end a subscription",
     "topics": "list the topics",
     "groups": "list consumer groups, their members and their lanes",
-    "group": "show a replica group, add and remove its members",
+    "cluster": "show a replica group, add and remove its members",
     "shell": "all of these at a prompt",
     "node": "run a node of a bare overlay, which stores nothing",
     "nodes": "inspect the nodes of a bare overlay, and talk to them",
@@ -54,6 +54,9 @@ COMMANDS = {
     "import": "publish the rows of a file, each once",
     "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
+
+RENAMED = {"group": "cluster"}
+"""Commands by the names that they had before; they go in the next release."""
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -100,6 +103,10 @@ def _run(argv: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"tidings {__version__}")
         return 0
+    if name in RENAMED:
+        old, name = name, RENAMED[name]
+        hint = f"`tidings {old}` is `tidings {name}` now; the old name will be removed in the next release."
+        print(f"tidings: {hint}", file=sys.stderr, flush=True)
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         advice = f"did you mean {close[0]!r}?" if close else "tidings --help lists them."

@@ -70,7 +70,7 @@ def ready_file(path: Path | None) -> Iterator[Callable[[str], None]]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Whoever waits for the file never reads half of it."""
+    """Anyone who waits for the file never reads half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)

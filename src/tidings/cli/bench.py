@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps = {"machine": 1} | {name: known[name].steps(plan) for name in names}
     with report.progress(steps, sys.stderr) as notice:
         results = scenarios.run(names, plan, folder, notice)
-    # Whoever takes the JSON from the output gets nothing else there.
+    # Anyone who takes the JSON from the output gets nothing else there.
     report.print_report(results.figures, results.limits, sys.stderr if arguments.json == "-" else sys.stdout)
     if arguments.json is not None:
         machine = {"filesystem": filesystem}

@@ -25,7 +25,7 @@ def engine_for(master: str | None, jobs: int, tasks: int | None = None) -> Itera
 
 
 def lake_folder(lake: str, *names: str) -> str:
-    """A folder of the lake, for whoever works in another folder too; an address such as hdfs://... stays as it is.
+    """A folder of the lake, for anyone who works in another folder too; an address such as hdfs://... stays as it is.
 
     >>> lake_folder("hdfs://lake/", "experiments", "load")
     'hdfs://lake/experiments/load'

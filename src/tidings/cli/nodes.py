@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidings.cli import quantities
+from tidings.cli.cluster import curve
 from tidings.cli.columns import Cell, aligned
-from tidings.cli.group import curve
 from tidings.cli.output import harmless, print_json
 from tidings.errors import Unavailable
 from tidings.settings import PeerSettings

@@ -16,7 +16,7 @@ from tidings.message import Message, Receipt, Receipts, TopicInfo
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    """One object on one line, at once: whoever follows a pipe should not wait for a full buffer."""
+    """One object on one line, at once: anyone who follows a pipe should not wait for a full buffer."""
     print(json.dumps(fields, ensure_ascii=False, separators=(", ", ": ")), flush=True)
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidings.cli import quantities
+from tidings.cli.cluster import curve
 from tidings.cli.columns import Cell, aligned
-from tidings.cli.group import curve
 from tidings.cli.output import harmless, print_json
 from tidings.cli.progress import progress_bar
 from tidings.errors import InvalidRequest

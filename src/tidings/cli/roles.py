@@ -70,7 +70,7 @@ def check_founders(data: Path, group: GroupSettings) -> None:
     if len(group.group) > 1:
         raise InvalidRequest(
             f"{data} belongs to a broker alone, and the other founders would not have its messages: start it as "
-            "before, start the others with --into and its address, then `tidings group add` each of them."
+            "before, start the others with --into and its address, then `tidings cluster add` each of them."
         )
 
 

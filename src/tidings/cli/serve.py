@@ -37,7 +37,7 @@ EXAMPLES = """\
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
   tidings serve --data data/ --http                                          # also spells out numbers, on port 7480
   tidings serve --storage tcp://127.0.0.1:7410                               # the journal is at a `tidings storage`
-  # In a group: one of its three founders; a fourth node, before `tidings group add`.
+  # In a group: one of its three founders; a fourth node, before `tidings cluster add`.
   tidings serve --data a/ --bind tcp://127.0.0.1:7401 --group tcp://127.0.0.1:7401,tcp://127.0.0.1:7402,tcp://127.0.0.1:7403
   tidings serve --data d/ --bind tcp://127.0.0.1:7404 --into tcp://127.0.0.1:7401
   # In a ring: its first group, of one node; a second group; a third, with --group for each of its nodes.
@@ -105,7 +105,7 @@ def add_role_arguments(parser: argparse._ActionsContainer) -> None:
         "--into",
         metavar="ADDRESSES",
         type=addresses.several,
-        help="join the group that these members belong to (then run tidings group add)",
+        help="join the group that these members belong to (then run tidings cluster add)",
     )
     parser.add_argument(
         "--ring", action="store_true", help="begin a ring: this node, or the group of its --group, is its first group"

@@ -1,4 +1,4 @@
-"""`tidings simulate`: the whole system in made-up worlds, one for each seed."""
+"""`tidings simulate`: the whole system in simulations, one for each seed."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Screen:
 
     def __init__(self, terminal: bool) -> None:
         self.turn = threading.RLock()
-        """Held by whoever is saying something, for as long as nobody else may."""
+        """Held by anyone who is saying something, for as long as nobody else may."""
         self._terminal = terminal
         self._prompted = False
 

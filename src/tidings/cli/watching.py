@@ -1,4 +1,4 @@
-"""Tables that stay on the screen and are drawn anew, for `--watch`."""
+"""Tables that stay on the screen and are drawn again, for `--watch`."""
 
 from __future__ import annotations
 

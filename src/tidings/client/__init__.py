@@ -35,7 +35,7 @@ def connect(
     """A bus to the broker at an address (default: TIDINGS_BUS, or tcp://127.0.0.1:7400).
 
     For a replicated group give the addresses of several members with commas between them, or of one that is up:
-    whichever answers knows the others, and the bus finds whoever leads and follows when that changes.
+    whichever answers knows the others, and the bus finds the leader and follows when that changes.
 
     `client_id` is who you are; subscriptions and sequence numbers belong to that name, and a newer session of
     the same name takes over from an older one. Without it a name is made up, and its subscriptions are not for

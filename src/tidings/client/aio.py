@@ -80,7 +80,7 @@ class AsyncDriver:
             self._loop.call_soon(self.pump)
 
     def pump(self) -> None:
-        """Sends, takes in what has come, does what is due, and resumes whoever waited for it."""
+        """Sends, takes in what has come, does what is due, and resumes anyone who waited for it."""
         self._soon = False
         if self.closed:
             return
@@ -460,7 +460,7 @@ class AsyncBus:
         return self._driver.perform(operation)
 
     def wake(self) -> None:
-        """Makes whoever waits look again."""
+        """Makes anyone who waits look again."""
         self._driver.pump_soon()
 
     @property
@@ -472,7 +472,7 @@ class AsyncBus:
         """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable.
 
         Without `bye` it only closes, and to the broker the client has fallen silent: an anonymous name, which would be
-        forgotten at its Bye, keeps its subscriptions for whoever comes back under it within a day.
+        forgotten at its Bye, keeps its subscriptions for anyone who comes back under it within a day.
         """
         if self._driver.closed:
             return

@@ -132,7 +132,7 @@ class Batch:
                     return None
         return stored
 
-    def settle(self, stored: Sequence[Sequence[Stored]]) -> None:
+    def resolve(self, stored: Sequence[Sequence[Stored]]) -> None:
         """Gives every entry its receipts."""
         first = self.entries[0]
         if isinstance(first, Bulk):

@@ -16,7 +16,7 @@ from tidings.client.group import GroupSubscription
 from tidings.client.heartbeat import Heartbeat
 from tidings.client.inbox import Inbox
 from tidings.client.link import Link
-from tidings.client.near import NearFiles
+from tidings.client.local_files import LocalFiles
 from tidings.client.operations import Core, Operation, topics_of
 from tidings.client.publisher import Publisher
 from tidings.client.ranges import BULK_BYTES, RangeReader, RangeStart, Stored, When
@@ -384,7 +384,7 @@ class Bus:
 
     def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Stored]:
         """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
-        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, NearFiles())
+        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, LocalFiles())
         self.perform(reader.begin())
         return self._steps(reader, reader.step_stored)
 
@@ -393,7 +393,7 @@ class Bus:
             while (batch := self.perform(step())) is not None:
                 yield batch
         finally:
-            self.settle(reader.leave)
+            self.apply_change(reader.leave)
 
     def offset_at(self, topic: str, when: When) -> int:
         """The first offset stored at or after a time (a datetime, or seconds since 1970); the next one if none was.
@@ -478,12 +478,12 @@ class Bus:
         """Runs one of the client's operations to its end."""
         return self._driver.perform(operation)
 
-    def settle(self, change: Callable[[], None]) -> None:
+    def apply_change(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
-        self._driver.settle(change)
+        self._driver.apply_change(change)
 
     def wake(self) -> None:
-        """Makes whoever waits look again."""
+        """Makes anyone who waits look again."""
         self._driver.wake()
 
     @property

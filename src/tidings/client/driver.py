@@ -5,8 +5,8 @@ have something to send. Nothing runs in the background here: between calls, only
 thread of its own (see `soon`), which waits for it as any other thread would.
 
 An exception may come from outside at any instruction: a KeyboardInterrupt, or what another signal handler raises. While
-a call waits it does no harm. In the middle of its work it leaves half a change behind, and whoever went on from there
-might wait for ever. So the bus is unusable then, and every later call says so.
+a call waits it does no harm. In the middle of its work it leaves half a change behind, and anyone who went on from
+there might wait for ever. So the bus is unusable then, and every later call says so.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Driver:
             self._turn.notify_all()
         self._at_rest = self._driving = False
 
-    def settle(self, change: Callable[[], None]) -> None:
+    def apply_change(self, change: Callable[[], None]) -> None:
         """Makes a change that waits for nothing, and sends what it leads to."""
         if self.inherited or self.broken_off:
             return
@@ -108,7 +108,7 @@ class Driver:
                 raise
 
     def wake(self) -> None:
-        """Makes whoever waits look again. Takes no lock, so that a signal handler may call it."""
+        """Makes anyone who waits look again. Takes no lock, so that a signal handler may call it."""
         if self._wake is not None:
             self._wake()
 

@@ -26,16 +26,16 @@ class Future(Generic[T]):
         self._callbacks: list[Callable[[Future[T]], None]] | None = None
 
     def finish(self, result: T) -> None:
-        """Settles it with a result; only the first settlement counts."""
+        """Ends it with a result; only the first end counts."""
         if not self.done:
             self._result = result
-            self._settle()
+            self._resolve()
 
     def fail(self, error: BaseException) -> None:
-        """Settles it with an error; only the first settlement counts."""
+        """Ends it with an error; only the first end counts."""
         if not self.done:
             self.error = error
-            self._settle()
+            self._resolve()
 
     def outcome(self) -> T:
         """The result, or the error raised. Only for a Future that is done."""
@@ -53,7 +53,7 @@ class Future(Generic[T]):
         else:
             self._callbacks.append(callback)
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         self.done = True
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():

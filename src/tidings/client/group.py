@@ -1,4 +1,4 @@
-"""A member of a group in the caller's hands: messages one by one, in shares, or each settled by itself."""
+"""A member of a group in the caller's hands: messages one by one, in shares, or each acked by itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class GroupSubscription:
     """What `Bus.subscribe(topic, group=...)` returns: this client as one of the members that share a topic.
 
-    A loop over it settles each message when the next one is asked for. A message that is in hand when the loop ends
-    early, by `break` or an error, is not settled: it goes back to the group as by `nack`, and comes again as its next
-    attempt. What a member has in hand goes to others when the member is silent for longer than the broker's lease, or
-    does not settle what it was sent again and again. What it settles after that does not count: a
+    A loop over it acks each message when the next one is asked for. A message that is in flight when the loop ends
+    early, by `break` or an error, is not acked: it goes back to the group as by `nack`, and comes again as its next
+    attempt. What a member has in flight goes to others when the member is silent for longer than the broker's lease, or
+    does not ack what it was sent again and again. What it acks after that does not count: a
     loop goes on without a word, and `refused` counts such messages; `ack` raises Fenced.
 
     for job in bus.subscribe("jobs", group="workers"): ...
@@ -66,32 +66,32 @@ class GroupSubscription:
                     yield message
                     done += 1
                 worker.done, done = done, 0
-        except GeneratorExit:  # The body has left the loop, with the last message in its hands.
+        except GeneratorExit:  # The body has left the loop, with the last message in flight.
             worker.taken = done + 1
             raise
         finally:
             worker.done += done
-            self._bus.settle(worker.leave)
+            self._bus.apply_change(worker.leave)
 
     def batches(self, timeout: float | None = None) -> Iterator[Share]:
-        """The same in batches, each settled as one when the next is asked for; `offsets` is one of their columns."""
+        """The same in batches, each acked as one when the next is asked for; `offsets` is one of their columns."""
         perform, worker = self._bus.perform, Worker(self._core, self._member, timeout)
         try:
             while (share := perform(worker.step_batch())) is not None:
                 yield share
                 worker.done = len(share.values)
         finally:
-            self._bus.settle(worker.leave)
+            self._bus.apply_change(worker.leave)
 
     def get(self, timeout: float | None = 0.0) -> Message | None:
-        """The next message, to be settled by `ack`, or given back by `nack`; None when there is none in time."""
+        """The next message, to be acked by `ack`, or given back by `nack`; None when there is none in time."""
         return self._bus.perform(working.get(self._core, self._member, self._core.deadline_ms(timeout)))
 
     def ack(self, message: Message) -> None:
-        """Settles a message: when this returns, nobody gets it again.
+        """Acks a message: when this returns, nobody gets it again.
 
         Fenced says that it had gone to another member, and that what was made of it must be dropped. After
-        Unavailable it may be settled or not: say it again.
+        Unavailable it may be acked or not: say it again.
         """
         self._bus.perform(working.ack(self._core, self._member, message))
 
@@ -107,11 +107,11 @@ class GroupSubscription:
         self._bus.perform(working.extend(self._core, self._member, message))
 
     def unsubscribe(self) -> None:
-        """Leaves the group: what is not settled goes on with the others."""
+        """Leaves the group: what is not acked goes on with the others."""
         self._bus.perform(working.leave(self._core, self.group, self.topic))
 
     def close(self, leave: bool = False) -> None:
-        """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
+        """Acks what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             self.unsubscribe()
         elif not self._bus.lost:
@@ -150,15 +150,15 @@ class AsyncGroupSubscription:
         return AsyncMessages(self._bus, Worker(self._core, self._member, timeout))
 
     def batches(self, timeout: float | None = None) -> AsyncBatches:
-        """The same in batches, each settled as one when the next is asked for."""
+        """The same in batches, each acked as one when the next is asked for."""
         return AsyncBatches(self._bus, Worker(self._core, self._member, timeout))
 
     async def get(self, timeout: float | None = 0.0) -> Message | None:
-        """The next message, to be settled by `ack`, or given back by `nack`; None when there is none in time."""
+        """The next message, to be acked by `ack`, or given back by `nack`; None when there is none in time."""
         return await self._bus.perform(working.get(self._core, self._member, self._core.deadline_ms(timeout)))
 
     async def ack(self, message: Message) -> None:
-        """Settles a message; Fenced when it had gone to another member."""
+        """Acks a message; Fenced when it had gone to another member."""
         await self._bus.perform(working.ack(self._core, self._member, message))
 
     async def nack(self, message: Message, delay: float = 0.0) -> None:
@@ -170,11 +170,11 @@ class AsyncGroupSubscription:
         await self._bus.perform(working.extend(self._core, self._member, message))
 
     async def unsubscribe(self) -> None:
-        """Leaves the group: what is not settled goes on with the others."""
+        """Leaves the group: what is not acked goes on with the others."""
         await self._bus.perform(working.leave(self._core, self.group, self.topic))
 
     async def close(self, leave: bool = False) -> None:
-        """Settles what was dealt with and gives back the rest; the client stays a member unless `leave`."""
+        """Acks what was dealt with and gives back the rest; the client stays a member unless `leave`."""
         if leave:
             await self.unsubscribe()
         elif not self._bus.lost:

@@ -2,7 +2,7 @@
 
 A small thread with a connection of its own tells the broker every `beat_ms` that the client is there, while it has
 work of a group open. It touches nothing of the session but its epoch. It says nothing about how the work gets on: a
-parcel on which nothing happens is sent again by the broker all the same (see `extend`).
+batch on which nothing happens is sent again by the broker all the same (see `extend`).
 
 In a replica group the thread looks for the leader by itself, since the session stands still while a handler works.
 
@@ -20,7 +20,7 @@ from tidings.client.link import Link
 from tidings.client.route import Route
 from tidings.client.session import Session
 from tidings.errors import TidingsError
-from tidings.protocols.broker.messages import Beat, Elsewhere
+from tidings.protocols.broker.messages import Beat, NotLeader
 from tidings.wire.codec import decode_answer, encode
 
 
@@ -83,8 +83,8 @@ def look_after(link: Link, route: Route, asked: bool) -> None:
         heard = True
         if route.grouped and not moved:  # Whatever else an answer says, the session itself will find out.
             answer = decode_answer(frames[0])
-            if isinstance(answer, Elsewhere):
-                moved = route.on_elsewhere(now_ms, answer.leader, answer.members)
+            if isinstance(answer, NotLeader):
+                moved = route.on_not_leader(now_ms, answer.leader, answer.members)
             else:
                 route.on_answer(now_ms, now_ms)
     if route.grouped and not moved and (route.pause_ends_ms is not None or (asked and not heard)):

@@ -87,7 +87,7 @@ class Inbox:
         """Whether nobody knows any more what the file holds."""
         try:
             self._lock(self._file)
-            if not self._is_in_place():  # Whoever had the file open before has just replaced it.
+            if not self._is_in_place():  # The one who had the file open before has just replaced it.
                 raise self._in_use()
             self._size_bytes = self._load()
         except BaseException:
@@ -187,7 +187,7 @@ class Inbox:
                 "The inbox %s ended in %d bytes of an unfinished record, which are cut off.", self.path, len(data) - at
             )
         if boot and boot == self._boot:
-            at = counted_at  # Whoever announced it was killed before it was handed out.
+            at = counted_at  # Anyone who announced it was killed before it was handed out.
         else:
             self._take_all(announced)
         if at < len(data):

@@ -1,8 +1,8 @@
-"""What a member of a group has in hand: messages that have come and are not settled for good.
+"""What a member of a group has in flight: messages that have come and are not acked for good.
 
-The broker sends *parcels*; a `Crate` is what is known of one. `hand` says of every offset in which crate it is, from
-the moment it comes until the broker has confirmed its settlement or has given it to somebody else. What comes again
-while it is in hand is not handed out again: it only changes its crate or its attempt.
+The broker sends *batches*; an `InFlightBatch` is what is known of one. `in_flight` says of every offset in which batch
+it is, from the moment it comes until the broker has confirmed its ack or has given it to somebody else. What comes
+again while it is in flight is not handed out again: it only changes its batch or its attempt.
 
 Nothing here waits or sends; `members` does the talking. Bodies are decoded when they are about to be handed out.
 """
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.client.future import Future
-from tidings.client.hand import Crate, Hand, Ranges, ranges_of
+from tidings.client.in_flight import InFlightBatch, InFlightSet, Ranges, ranges_of
 from tidings.client.link import Frame
 from tidings.client.request import Request
 from tidings.errors import Fenced, ProtocolError, TidingsError
 from tidings.message import Columns, Share
-from tidings.protocols.broker.messages import Held, Kept, LaneKind, Parcel, Settlement, Start
+from tidings.protocols.broker.messages import BatchRanges, GroupBatch, Held, Kept, LaneKind, Start
 from tidings.wire.codec import decode_columns
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Unopened:
-    """A parcel that nobody has looked into yet."""
+    """A batch that nobody has looked into yet."""
 
-    __slots__ = ("bodies", "crate", "offsets")
+    __slots__ = ("batch", "bodies", "offsets")
 
-    def __init__(self, crate: Crate, offsets: Sequence[int], bodies: Sequence[Frame]) -> None:
-        self.crate = crate
+    def __init__(self, batch: InFlightBatch, offsets: Sequence[int], bodies: Sequence[Frame]) -> None:
+        self.batch = batch
         self.offsets = offsets
         self.bodies = bodies
 
@@ -41,7 +41,7 @@ class Unopened:
         batches: list[Columns] = [decode_columns(body) for body in self.bodies]
         if sum(len(columns.values) for columns in batches) != len(self.offsets):
             raise ProtocolError(
-                f"A parcel of {topic!r} was said to hold {len(self.offsets)} messages and holds others: "
+                f"A batch of {topic!r} was said to hold {len(self.offsets)} messages and holds others: "
                 "is that a tidings broker?"
             )
         shares = []
@@ -49,7 +49,7 @@ class Unopened:
         for columns in batches:
             end = start + len(columns.values)
             if end > start:
-                shares.append(Share(topic, self.offsets[start:end], columns, self.crate.attempt))
+                shares.append(Share(topic, self.offsets[start:end], columns, self.batch.attempt))
             start = end
         return shares
 
@@ -69,10 +69,10 @@ class Member:
         self.standing = False
         """Whether the broker has said that the stream stands."""
         self.claiming = False
-        """Whether the broker was told what is in hand and has not said what of it is still this member's. What was said
-        not to be handed out may go to others as new: so nothing is handed out until then, on whatever connection."""
+        """Whether the broker was told what is in flight and has not said what of it is still this member's. What is not
+        handed out may go to others as new, so nothing is handed out until then, on whatever connection."""
         self.turn = 0
-        """How much of the stream has come: the turn of the last parcel, or of the last answer, that was taken."""
+        """How much of the stream has come: the turn of the last batch, or of the last answer, that was taken."""
         self.early: dict[int, Callable[[], None]] = {}
         """What has come too early, by its turn."""
         self.error: TidingsError | None = None
@@ -81,29 +81,29 @@ class Member:
         """True once somebody has ended the subscription object."""
         self.rejoins = 0
         self.refused = 0
-        """Messages whose settlement was refused, because they had gone to another member."""
+        """Messages whose ack was refused, because they had gone to another member."""
         self.changes = 0
-        """Grows whenever something in hand was taken away or changed its attempt."""
-        self.hand = Hand()
-        self.ready_crates: dict[Crate, None] = {}
-        """Crates with something to be settled."""
+        """Grows whenever something in flight was taken away or changed its attempt."""
+        self.in_flight = InFlightSet()
+        self.ready_batches: dict[InFlightBatch, None] = {}
+        """Batches with something to be acked."""
         self.hold_back = 0
-        """While a quick loop is at work, intact crates of up to this size are settled as a whole: naming the parcel is
+        """While a quick loop is at work, intact batches of up to this size are acked as a whole: naming the batch is
         all that this takes, and the rest of it is about to be dealt with anyway."""
-        self.settling: list[tuple[Crate, list[int]]] = []
-        """What the settlement that is in flight speaks of."""
-        self.settle_request: Request | None = None
+        self.acking: list[tuple[InFlightBatch, list[int]]] = []
+        """What the ack that is in flight speaks of."""
+        self.ack_request: Request | None = None
         self.requests: list[Request] = []
         """Other requests of this stream in flight."""
         self.waiters: dict[int, list[Future[None]]] = {}
         """Who waits for the confirmation of single messages."""
         self.alone: dict[int, None] = {}
-        """To be settled by requests of their own, because an answer to several left open which was refused."""
+        """To be acked by requests of their own, because an answer to several left open which was refused."""
         self.answered: dict[int, None] = {}
-        """Messages given to a loop that somebody has settled or given back one by one."""
+        """Messages given to a loop that somebody has acked or given back one by one."""
         self.given: Sequence[int] = ()
         """What a loop or a handler has been given and has not come back for."""
-        self.releases: dict[int, int] = {}
+        self.nacks: dict[int, int] = {}
         """Messages that are being given back, each with its delay. Until the broker has answered nothing is handed
         out, because it takes back what is behind them in their lanes."""
         self.record: Recorder | None = None
@@ -111,14 +111,14 @@ class Member:
         self.on_return: Callable[[Sequence[int]], None] | None = None
         """Is told what has been handed out and waits again."""
         self._attempts: dict[int, tuple[int, int]] = {}
-        """At which attempts, from and to, a message in hand may have been handed out, if its crate does not say it."""
+        """At which attempts, from and to, a message in flight may have been handed out, if not at its batch's."""
         self._orphans: dict[int, None] = {}
-        """Messages that were lost while somebody was at work on them: finishing one does not settle its next copy
+        """Messages that were lost while somebody was at work on them: finishing one does not ack its next copy
         that has come meanwhile and waits."""
         self._queue: deque[Unopened | Share] = deque()
         self._index = 0
         self._highest = -1
-        """The highest offset that has ever come: whatever is above it is not in hand."""
+        """The highest offset that has ever come: whatever is above it is not in flight."""
 
     # Coming in.
 
@@ -145,181 +145,182 @@ class Member:
             following()
             following = self.early.pop(self.turn + 1, None) if self.number == number else None
 
-    def deliver(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
-        """Takes a parcel of the present stream."""
-        offsets = parcel.offsets
-        crate = Crate(parcel.stream, parcel.parcel, parcel.attempt, len(offsets))
+    def deliver(self, group_batch: GroupBatch, bodies: Sequence[Frame]) -> None:
+        """Takes a batch of the present stream."""
+        offsets = group_batch.offsets
+        batch = InFlightBatch(group_batch.stream, group_batch.batch, group_batch.attempt, len(offsets))
         highest = self._highest
         if offsets and offsets[-1] > highest:
             self._highest = offsets[-1]
         if offsets and offsets[0] > highest:
-            self.hand.take(crate, offsets)
-            self._queue.append(Unopened(crate, offsets, bodies))
+            self.in_flight.take(batch, offsets)
+            self._queue.append(Unopened(batch, offsets, bodies))
             return
-        hand = self.hand.spread()
-        if hand.keys().isdisjoint(offsets):
-            hand.update(dict.fromkeys(offsets, crate))
-            self._queue.append(Unopened(crate, offsets, bodies))
+        in_flight = self.in_flight.spread()
+        if in_flight.keys().isdisjoint(offsets):
+            in_flight.update(dict.fromkeys(offsets, batch))
+            self._queue.append(Unopened(batch, offsets, bodies))
             return
-        known = next(hand[offset] for offset in offsets if offset in hand)
+        known = next(in_flight[offset] for offset in offsets if offset in in_flight)
         waiting = dict.fromkeys(self.waiting())
-        if known.stream == parcel.stream and known.number == parcel.parcel:
-            known.attempt = parcel.attempt
-            crate = known
+        if known.stream == group_batch.stream and known.number == group_batch.batch:
+            known.attempt = group_batch.attempt
+            batch = known
             for offset in offsets:
-                if offset in waiting and hand.get(offset) is crate:
-                    self._attempts[offset] = (crate.attempt, crate.attempt)
-        new = [row for row, offset in enumerate(offsets) if offset not in hand]
-        self._move([offset for offset in offsets if offset in hand and hand[offset] is not crate], crate, waiting)
+                if offset in waiting and in_flight.get(offset) is batch:
+                    self._attempts[offset] = (batch.attempt, batch.attempt)
+        new = [row for row, offset in enumerate(offsets) if offset not in in_flight]
+        moved = [offset for offset in offsets if offset in in_flight and in_flight[offset] is not batch]
+        self._move(moved, batch, waiting)
         if new:
             row = 0
-            for share in Unopened(crate, offsets, bodies).open(self.topic):
+            for share in Unopened(batch, offsets, bodies).open(self.topic):
                 wanted = [index - row for index in new if row <= index < row + len(share)]
                 row += len(share)
                 if wanted:
                     part = share.select(wanted)
-                    hand.update(dict.fromkeys(part.offsets, crate))
+                    in_flight.update(dict.fromkeys(part.offsets, batch))
                     self._queue.append(part)
-                    if crate.since != parcel.attempt:
-                        self._attempts.update(dict.fromkeys(part.offsets, (parcel.attempt, parcel.attempt)))
-            crate.intact = crate.intact and crate is not known
+                    if batch.since != group_batch.attempt:
+                        self._attempts.update(dict.fromkeys(part.offsets, (group_batch.attempt, group_batch.attempt)))
+            batch.intact = batch.intact and batch is not known
         self._sort_out()
 
-    def _move(self, offsets: Sequence[int], crate: Crate, waiting: dict[int, None]) -> None:
-        """These are in hand and belong to another crate from now on; what is dealt with stays dealt with."""
+    def _move(self, offsets: Sequence[int], batch: InFlightBatch, waiting: dict[int, None]) -> None:
+        """These are in flight and belong to another batch from now on; what is dealt with stays dealt with."""
         if not offsets:
             return
         finished = self._finished()
-        hand = self.hand.spread()
-        crate.intact = False
+        in_flight = self.in_flight.spread()
+        batch.intact = False
         for offset in offsets:
-            hand[offset].intact = False
-            self._pass_on(offset, crate, offset in waiting)
+            in_flight[offset].intact = False
+            self._pass_on(offset, batch, offset in waiting)
             if offset in finished:
-                crate.done.append(offset)
-        if crate.done:
-            self.ready_crates[crate] = None
+                batch.done.append(offset)
+        if batch.done:
+            self.ready_batches[batch] = None
 
-    def _pass_on(self, offset: int, crate: Crate, waits: bool) -> None:
-        """A message in hand gets another crate. If it has been handed out, that copy stays good."""
-        first, last = (crate.attempt, crate.attempt) if waits else self._attempts_of(offset)
-        self.hand.spread()[offset] = crate
+    def _pass_on(self, offset: int, batch: InFlightBatch, waits: bool) -> None:
+        """A message in flight gets another batch. If it has been handed out, that copy stays good."""
+        first, last = (batch.attempt, batch.attempt) if waits else self._attempts_of(offset)
+        self.in_flight.spread()[offset] = batch
         self._attempts.pop(offset, None)
-        if not first == last == crate.since == crate.attempt:
-            self._attempts[offset] = (min(first, crate.attempt), max(last, crate.attempt))
+        if not first == last == batch.since == batch.attempt:
+            self._attempts[offset] = (min(first, batch.attempt), max(last, batch.attempt))
 
     def _attempts_of(self, offset: int) -> tuple[int, int]:
-        crate = self.hand.crate_of(offset)
-        first, last = self._attempts.get(offset, (crate.since, crate.attempt))
-        return first, max(last, crate.attempt)
+        batch = self.in_flight.batch_of(offset)
+        first, last = self._attempts.get(offset, (batch.since, batch.attempt))
+        return first, max(last, batch.attempt)
 
     def has(self, offset: int, attempt: int) -> bool:
-        """Whether a message that was handed out at this attempt is in hand, and not another copy that came later."""
-        if offset not in self.hand or self.waits(offset):
+        """Whether a message that was handed out at this attempt is in flight, and not another copy that came later."""
+        if offset not in self.in_flight or self.waits(offset):
             return False
         first, last = self._attempts_of(offset)
         return first <= attempt <= last
 
     def _finished(self) -> set[int]:
         """Everything that is dealt with and not confirmed."""
-        finished = {offset for _, offsets in self.settling for offset in offsets if offset in self.hand}
-        for crate in self.ready_crates:
-            finished.update(offset for offset in crate.done if self.hand.get(offset) is crate)
+        finished = {offset for _, offsets in self.acking for offset in offsets if offset in self.in_flight}
+        for batch in self.ready_batches:
+            finished.update(offset for offset in batch.done if self.in_flight.get(offset) is batch)
         return finished
 
     def held(self) -> tuple[Held, ...]:
-        """Everything in hand, as a new stream has to say it."""
+        """Everything in flight, as a new stream has to say it."""
         attempts: dict[int, list[int]] = {}
-        for offset, crate in self.hand.spread().items():
-            attempts.setdefault(crate.attempt, []).append(offset)
+        for offset, batch in self.in_flight.spread().items():
+            attempts.setdefault(batch.attempt, []).append(offset)
         return tuple(Held(attempt, ranges_of(offsets)) for attempt, offsets in attempts.items())
 
-    def stands(self, kept: Sequence[Kept], settled: Ranges) -> None:
-        """The broker says what of everything in hand is still this member's; the rest is dropped."""
+    def stands(self, kept: Sequence[Kept], acked: Ranges) -> None:
+        """The broker says what of everything in flight is still this member's; the rest is dropped."""
         before = self._finished()
-        hand = self.hand.spread()
-        known = dict(hand)
+        in_flight = self.in_flight.spread()
+        known = dict(in_flight)
         self.claiming = False
         waiting = dict.fromkeys(self.waiting())
-        crates: dict[int, Crate] = {}
+        batches: dict[int, InFlightBatch] = {}
         for each in kept:
-            crate = Crate(self.number, each.parcel, each.attempt, 0)
-            crate.intact = False
+            batch = InFlightBatch(self.number, each.batch, each.attempt, 0)
+            batch.intact = False
             for start, end in each.ranges:
-                crates.update({offset: crate for offset in range(start, end) if offset in known})
-        self.ready_crates = {crate: None for crate in self.ready_crates if crate.stream == self.number}
-        confirmed = [offset for start, end in settled for offset in range(start, end) if offset in known]
+                batches.update({offset: batch for offset in range(start, end) if offset in known})
+        self.ready_batches = {batch: None for batch in self.ready_batches if batch.stream == self.number}
+        confirmed = [offset for start, end in acked for offset in range(start, end) if offset in known]
         for offset, old in known.items():
             if old.stream == self.number:
                 continue  # It has come on this stream already.
-            found = crates.get(offset)
+            found = batches.get(offset)
             if found is None:
-                del hand[offset]
+                del in_flight[offset]
                 self._attempts.pop(offset, None)
             else:
                 self._pass_on(offset, found, offset in waiting)
                 if offset in before:
                     found.done.append(offset)
-                    self.ready_crates[found] = None
+                    self.ready_batches[found] = None
         for offset in confirmed:
             self._confirmed(offset)
-        gone = [offset for offset in known if offset not in hand]
-        settled_before = dict.fromkeys(confirmed)
-        lost = [offset for offset in gone if offset not in settled_before]
+        gone = [offset for offset in known if offset not in in_flight]
+        acked_before = dict.fromkeys(confirmed)
+        lost = [offset for offset in gone if offset not in acked_before]
         self.refused += sum(1 for offset in lost if offset in before and offset not in self.waiters)
         self._refuse_waiters(lost)
         self._orphan(offset for offset in gone if offset not in before)
-        self.releases = {offset: delay_ms for offset, delay_ms in self.releases.items() if offset in hand}
+        self.nacks = {offset: delay_ms for offset, delay_ms in self.nacks.items() if offset in in_flight}
         self._sort_out()
 
     def drop(self, offsets: Iterable[int]) -> None:
         """These are no longer this member's."""
-        gone = [offset for offset in dict.fromkeys(offsets) if offset in self.hand]
+        gone = [offset for offset in dict.fromkeys(offsets) if offset in self.in_flight]
         finished = self._finished() if gone else set()
         self._orphan(offset for offset in gone if offset not in finished)
         for offset in gone:
-            self.hand.crate_of(offset).intact = False
-            self.hand.drop(offset)
-            self.releases.pop(offset, None)
+            self.in_flight.batch_of(offset).intact = False
+            self.in_flight.drop(offset)
+            self.nacks.pop(offset, None)
             self._attempts.pop(offset, None)
         if gone:
             self._refuse_waiters(gone)
             self._sort_out()
 
     def _orphan(self, offsets: Iterable[int]) -> None:
-        """These have gone; whoever has been handed one of them works on in vain."""
+        """These have gone; anyone who has been handed one of them works on in vain."""
         self._orphans.update(dict.fromkeys(offset for offset in offsets if not self.waits(offset)))
 
     def forget_all(self) -> None:
         """Nothing of it is left."""
-        self._refuse_waiters(list(self.hand))
-        self.hand = Hand()
+        self._refuse_waiters(list(self.in_flight))
+        self.in_flight = InFlightSet()
         self.claiming = False
         self._attempts.clear()
         self._orphans.clear()
-        self.ready_crates.clear()
-        self.releases.clear()
-        self.settling = []
+        self.ready_batches.clear()
+        self.nacks.clear()
+        self.acking = []
         self._queue.clear()
         self._index = 0
         self.changes += 1
 
     def _sort_out(self) -> None:
-        """Brings the queue in line with what is in hand: what has gone goes, the attempts are the present ones."""
+        """Brings the queue in line with what is in flight: what has gone goes, the attempts are the present ones."""
         self.changes += 1
-        hand = self.hand.spread()
+        in_flight = self.in_flight.spread()
         queue: deque[Unopened | Share] = deque()
         for each in self._queue:
             for share in each.open(self.topic) if isinstance(each, Unopened) else (each,):
                 rows: list[int] = []
-                last: Crate | None = None
+                last: InFlightBatch | None = None
                 for row in range(self._index, len(share)):
-                    crate = hand.get(share.offsets[row])
-                    if crate is not last and rows and last is not None:
+                    batch = in_flight.get(share.offsets[row])
+                    if batch is not last and rows and last is not None:
                         queue.append(share.select(rows, last.attempt))
                         rows = []
-                    last = crate
-                    if crate is not None:
+                    last = batch
+                    if batch is not None:
                         rows.append(row)
                 if rows and last is not None:
                     queue.append(share.select(rows, last.attempt))
@@ -331,7 +332,7 @@ class Member:
 
     def ready(self) -> bool:
         """Whether a message can be had without waiting."""
-        return bool(self._queue) and not self.releases and not self.claiming
+        return bool(self._queue) and not self.nacks and not self.claiming
 
     def head(self) -> Share | None:
         """The share that holds the next message; `index` says where in it."""
@@ -363,9 +364,9 @@ class Member:
         return share.offsets[start : start + count]
 
     def put_back(self, share: Share, start: int, end: int) -> None:
-        """Rows of a share that nobody has looked at wait again, before everything else, if they are still in hand."""
+        """Rows of a share that nobody has looked at wait again, before everything else, if they are still in flight."""
         self.note_return(share.offsets[start:end])
-        rows = [row for row in range(start, end) if share.offsets[row] in self.hand]
+        rows = [row for row in range(start, end) if share.offsets[row] in self.in_flight]
         if not rows:
             return
         if self._index:
@@ -396,102 +397,102 @@ class Member:
         return found[self._index :]
 
     def taken(self) -> list[int]:
-        """Everything in hand that has been handed out."""
+        """Everything in flight that has been handed out."""
         waiting = dict.fromkeys(self.waiting())
-        return [offset for offset in self.hand if offset not in waiting]
+        return [offset for offset in self.in_flight if offset not in waiting]
 
     def finish(self, offsets: Sequence[int]) -> None:
-        """These have been dealt with, and can be settled."""
+        """These have been dealt with, and can be acked."""
         if not offsets:
             return
-        hand, answered = self.hand, self.answered
-        crate = hand.get(offsets[0])
-        if crate is not None and crate.intact and not (answered or self._orphans) and hand.get(offsets[-1]) is crate:
-            crate.done += offsets
-            crate.left -= len(offsets)
-            self.ready_crates[crate] = None
+        known, answered = self.in_flight, self.answered
+        batch = known.get(offsets[0])
+        if batch is not None and batch.intact and not (answered or self._orphans) and known.get(offsets[-1]) is batch:
+            batch.done += offsets
+            batch.left -= len(offsets)
+            self.ready_batches[batch] = None
             return
         for offset in offsets:
-            crate = hand.get(offset)
+            batch = known.get(offset)
             if offset in answered:
                 continue
             orphan = offset in self._orphans
             self._orphans.pop(offset, None)
-            if crate is None or (orphan and self.waits(offset)):
+            if batch is None or (orphan and self.waits(offset)):
                 self.refused += 1
                 continue
-            crate.done.append(offset)
-            crate.left -= 1
-            self.ready_crates[crate] = None
+            batch.done.append(offset)
+            batch.left -= 1
+            self.ready_batches[batch] = None
 
-    # Settlements.
+    # Acks.
 
-    def settlements(self) -> tuple[Settlement, ...]:
-        """What the next request has to settle; `settling` remembers it until the answer comes."""
-        assert not self.settling
-        crates, self.ready_crates = self.ready_crates, {}
+    def acks(self) -> tuple[BatchRanges, ...]:
+        """What the next request has to ack; `acking` remembers it until the answer comes."""
+        assert not self.acking
+        batches, self.ready_batches = self.ready_batches, {}
         found = []
         hold_back = 0 if self.waiters else self.hold_back
-        for crate in crates:
-            if crate.left and crate.intact and crate.size <= hold_back:
-                self.ready_crates[crate] = None
+        for batch in batches:
+            if batch.left and batch.intact and batch.size <= hold_back:
+                self.ready_batches[batch] = None
                 continue
-            done, crate.done = crate.done, []
-            if crate.intact and not crate.left and not self.alone:
-                self.settling.append((crate, done))
-                found.append(Settlement(crate.number))
+            done, batch.done = batch.done, []
+            if batch.intact and not batch.left and not self.alone:
+                self.acking.append((batch, done))
+                found.append(BatchRanges(batch.number))
                 continue
-            done = [offset for offset in done if self.hand.get(offset) is crate]
+            done = [offset for offset in done if self.in_flight.get(offset) is batch]
             single = next((offset for offset in done if offset in self.alone), None)
             if single is not None:
-                crate.done = [offset for offset in done if offset != single]
+                batch.done = [offset for offset in done if offset != single]
                 done = [single]
-                if crate.done:
-                    self.ready_crates[crate] = None
+                if batch.done:
+                    self.ready_batches[batch] = None
             if done:
-                self.settling.append((crate, done))
-                found.append(Settlement(crate.number, ranges_of(done)))
+                self.acking.append((batch, done))
+                found.append(BatchRanges(batch.number, ranges_of(done)))
         return tuple(found)
 
     def any_whole(self) -> bool:
-        """Whether there is more to be settled than the first part of a parcel."""
-        return any(not (crate.left and crate.intact) for crate in self.ready_crates)
+        """Whether there is more to be acked than the first part of a batch."""
+        return any(not (batch.left and batch.intact) for batch in self.ready_batches)
 
-    def unsettle(self) -> None:
-        """The settlement in flight was refused, or will not be answered: all of it is still to be settled."""
-        settling, self.settling = self.settling, []
-        for crate, offsets in settling:
-            crate.done = offsets + crate.done
-            self.ready_crates[crate] = None
+    def unack(self) -> None:
+        """The ack in flight was refused, or will not be answered: all of it is still to be acked."""
+        acking, self.acking = self.acking, []
+        for batch, offsets in acking:
+            batch.done = offsets + batch.done
+            self.ready_batches[batch] = None
 
-    def settled(self, stale: Sequence[int]) -> None:
-        """The answer to the settlement in flight: all of it is settled, except in these parcels."""
-        settling, self.settling = self.settling, []
+    def acked(self, stale: Sequence[int]) -> None:
+        """The answer to the ack in flight: all of it is acked, except in these batches."""
+        acking, self.acking = self.acking, []
         plain = not (self.waiters or self._attempts)
-        for crate, offsets in settling:
-            if crate.number in stale:
-                self._on_stale(crate, offsets)
+        for batch, offsets in acking:
+            if batch.number in stale:
+                self._on_stale(batch, offsets)
             elif plain:
-                self.hand.drop_all(crate, offsets)
+                self.in_flight.drop_all(batch, offsets)
             else:
                 for offset in offsets:
                     self._confirmed(offset)
 
     def _confirmed(self, offset: int) -> None:
-        self.hand.drop(offset)
+        self.in_flight.drop(offset)
         self._attempts.pop(offset, None)
         self.alone.pop(offset, None)
         for waiter in self.waiters.pop(offset, ()):
             waiter.finish(None)
 
-    def _on_stale(self, crate: Crate, offsets: list[int]) -> None:
-        own = [offset for offset in offsets if self.hand.get(offset) is crate]  # Others have come anew meanwhile.
+    def _on_stale(self, batch: InFlightBatch, offsets: list[int]) -> None:
+        own = [offset for offset in offsets if self.in_flight.get(offset) is batch]  # Others have come again meanwhile.
         waited = [offset for offset in own if offset in self.waiters]
-        crate.intact = False
+        batch.intact = False
         if waited and len(own) > 1:
             self.alone.update(dict.fromkeys(waited))
-            crate.done += waited
-            self.ready_crates[crate] = None
+            batch.done += waited
+            self.ready_batches[batch] = None
             own = [offset for offset in own if offset not in self.waiters]
         self.refused += sum(1 for offset in own if offset not in self.waiters)
         self.drop(own)
@@ -503,20 +504,20 @@ class Member:
                 waiter.fail(self.lost(offset))
 
     def fail_waiters(self, error: Callable[[], TidingsError]) -> None:
-        """Nobody can tell them now; what they wait for stays to be settled."""
+        """Nobody can tell them now; what they wait for stays to be acked."""
         for offset, waiting in self.waiters.items():
             self.waiters[offset] = []
             for waiter in waiting:
                 waiter.fail(error())
 
     def lost(self, offset: int) -> Fenced:
-        """Why a message can no longer be settled by this member."""
+        """Why a message can no longer be acked by this member."""
         return Fenced(
-            f"Message {offset} of {self.topic!r} is not in this member's hands: it was settled already, or it was "
+            f"Message {offset} of {self.topic!r} is not in this member's hands: it was acked already, or it was "
             "given to another member because this one was silent for too long; drop what you made of it."
         )
 
     def answer_alone(self, offset: int) -> None:
-        """A message that a loop has been given is settled or given back one by one."""
+        """A message that a loop has been given is acked or given back one by one."""
         if offset in self.given:
             self.answered[offset] = None

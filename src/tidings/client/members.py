@@ -1,11 +1,11 @@
-"""A session's memberships in groups: their streams, their settlements, and what is said after an interruption.
+"""A session's memberships in groups: their streams, their acks, and what is said after an interruption.
 
 A member's stream has a number that is never used again in the session. It is opened with the room for so many
-messages in flight and with everything that the member has in hand from before; the answer says what of that is still
+messages in flight and with everything that the member has in flight from before; the answer says what of that is still
 its own. That is all that is needed after a new connection, a new epoch, a lost lease or a broker's restart: what was
-dealt with and not confirmed is settled again under the new parcels' numbers, and what has gone to others is dropped.
+dealt with and not confirmed is acked again under the new batches' numbers, and what has gone to others is dropped.
 
-Settlements travel one request at a time for each membership, and carry all that has been dealt with meanwhile.
+Acks travel one request at a time for each membership, and carry all that has been dealt with meanwhile.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.client.future import Future, failed
-from tidings.client.hand import ranges_of
+from tidings.client.in_flight import ranges_of
 from tidings.client.link import Frame
 from tidings.client.member import Member
 from tidings.client.request import Make
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
     AnyAnswer,
+    BatchRanges,
     Extend,
     ExtendDone,
+    GroupAck,
+    GroupAckDone,
+    GroupBatch,
+    GroupNack,
+    GroupNackDone,
+    GroupPause,
+    GroupPauseDone,
     Join,
     JoinDone,
-    Parcel,
-    Release,
-    ReleaseDone,
-    Rest,
-    RestDone,
-    Settle,
-    SettleDone,
-    Settlement,
     Work,
     Working,
 )
@@ -40,7 +40,7 @@ from tidings.protocols.broker.messages import (
 if TYPE_CHECKING:
     from tidings.client.session import Session
 
-OF_A_STREAM = (Work, Settle, Release, Extend, Rest)
+OF_A_STREAM = (Work, GroupAck, GroupNack, Extend, GroupPause)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
 REJOINS_MAX = 3
 EARLY_MAX = 64
@@ -83,7 +83,7 @@ class Members:
     # Opening and closing.
 
     def open(self, member: Member, tries: int = 1) -> None:
-        """Starts the stream under a new number, with what is in hand; joins first where that is needed."""
+        """Starts the stream under a new number, with what is in flight; joins first where that is needed."""
         self._close(member)
         member.begin(self._session.streams.next_number())
         self._numbers[member.number] = member
@@ -94,7 +94,7 @@ class Members:
             self._send_join(member, tries)
 
     def reopen_all(self, tries: int) -> None:
-        """The connection or the epoch is a new one, so every open stream begins anew."""
+        """The connection or the epoch is a new one, so every open stream begins again."""
         for member in list(self._numbers.values()):
             self.open(member, tries)
 
@@ -116,10 +116,10 @@ class Members:
         for request in member.requests:
             self._session.forget(request)
         member.requests = []
-        if member.settle_request is not None:
-            self._session.forget(member.settle_request)
-            member.settle_request = None
-            member.unsettle()
+        if member.ack_request is not None:
+            self._session.forget(member.ack_request)
+            member.ack_request = None
+            member.unack()
 
     def _end(self, member: Member, error: Callable[[], TidingsError]) -> None:
         self._close(member)
@@ -188,11 +188,13 @@ class Members:
                 member.rejoins = 0
                 self._unsaid.pop(key, None)
                 member.standing = True
-                member.stands(answer.kept, answer.settled)
+                member.stands(answer.kept, answer.acked)
                 self.flush(member)
-                self.took(member, [offset for offset in member.taken() if member.hand.crate_of(offset).attempt > 1])
-                for delay_ms in dict.fromkeys(member.releases.values()):
-                    self._send_release(member, [each for each in member.releases if member.releases[each] == delay_ms])
+                self.took(
+                    member, [offset for offset in member.taken() if member.in_flight.batch_of(offset).attempt > 1]
+                )
+                for delay_ms in dict.fromkeys(member.nacks.values()):
+                    self._send_nack(member, [each for each in member.nacks if member.nacks[each] == delay_ms])
 
         self._ask(
             member,
@@ -241,27 +243,27 @@ class Members:
         )
         return asked
 
-    def rest(self, member: Member) -> Future[None]:
-        """Ends the stream at the broker, which gives everything in hand to others; nothing is to be settled now."""
-        rested: Future[None] = Future()
+    def pause(self, member: Member) -> Future[None]:
+        """Ends the stream at the broker, which gives everything in flight to others; nothing is to be acked now."""
+        paused: Future[None] = Future()
         name, number, taken = self._session.main.name, member.number, ranges_of(member.taken())
 
         def answered(future: Future[AnyAnswer]) -> None:
-            if isinstance(future.error, Fenced) or self._answer(member, future, RestDone) is not None:
+            if isinstance(future.error, Fenced) or self._answer(member, future, GroupPauseDone) is not None:
                 self.put_down(member)
                 if future.error is None:
                     self._unsaid.pop((member.group, member.topic), None)
-                rested.finish(None)
+                paused.finish(None)
 
         self._ask(
             member,
-            lambda request, epoch: Rest(request, name, epoch, member.group, member.topic, number, taken=taken),
+            lambda request, epoch: GroupPause(request, name, epoch, member.group, member.topic, number, taken=taken),
             answered,
         )
-        return rested
+        return paused
 
     def put_down(self, member: Member) -> None:
-        """Closes the stream on this side and forgets what is in hand; the membership can be opened again."""
+        """Closes the stream on this side and forgets what is in flight; the membership can be opened again."""
         self._close(member)
         if member.taken():
             self._unsaid[member.group, member.topic] = None
@@ -269,27 +271,27 @@ class Members:
 
     # Coming in.
 
-    def on_parcel(self, parcel: Parcel, bodies: Sequence[Frame]) -> None:
+    def on_group_batch(self, group_batch: GroupBatch, bodies: Sequence[Frame]) -> None:
         """Work has come; that of an old or unknown stream is dropped."""
-        member = self._numbers.get(parcel.stream)
+        member = self._numbers.get(group_batch.stream)
         if member is not None:
-            member.in_turn(parcel.turn, lambda: member.deliver(parcel, bodies))
+            member.in_turn(group_batch.turn, lambda: member.deliver(group_batch, bodies))
             if len(member.early) > EARLY_MAX:
                 self.open(member)
 
-    # Settlements.
+    # Acks.
 
     def flush(self, member: Member) -> None:
-        """Settles everything that has been dealt with, at once or when the settlement in flight is answered."""
+        """Acks everything that has been dealt with, at once or when the ack in flight is answered."""
         self.flush_whole(member, 0)
 
     def flush_whole(self, member: Member, size: int) -> None:
-        """The same, but parcels of up to this size wait until they have been dealt with as a whole."""
+        """The same, but batches of up to this size wait until they have been dealt with as a whole."""
         member.hold_back = size
-        self._settle(member)
+        self._send_acks(member)
 
-    def _settle(self, member: Member) -> None:
-        if member.settle_request is not None or not member.ready_crates or self._session.failing:
+    def _send_acks(self, member: Member) -> None:
+        if member.ack_request is not None or not member.ready_batches or self._session.failing:
             return
         if not member.number:
             if self._session.main.fenced is None and member.error is None:
@@ -297,49 +299,49 @@ class Members:
             return
         if not member.standing:
             return
-        settlements = member.settlements()
-        if not settlements:
+        acks = member.acks()
+        if not acks:
             return
         name, number = self._session.main.name, member.number
         request = self._session.request(
             self._session.now_ms,
-            lambda request, epoch: Settle(request, name, epoch, member.group, member.topic, number, settlements),
+            lambda request, epoch: GroupAck(request, name, epoch, member.group, member.topic, number, acks),
         )
-        member.settle_request = request
+        member.ack_request = request
 
-        def settled(future: Future[AnyAnswer]) -> None:
+        def acked(future: Future[AnyAnswer]) -> None:
             answer = future.outcome() if future.error is None else None
-            if member.settle_request is not request:
+            if member.ack_request is not request:
                 return
-            if isinstance(answer, SettleDone):
-                member.in_turn(answer.turn, lambda: self._on_settled(member, answer))
+            if isinstance(answer, GroupAckDone):
+                member.in_turn(answer.turn, lambda: self._on_acked(member, answer))
             else:
                 self._on_refused(member, future.error or ProtocolError(NOT_TIDINGS))
 
-        request.future.then(settled)
+        request.future.then(acked)
 
-    def _on_settled(self, member: Member, answer: SettleDone) -> None:
-        member.settle_request = None
-        member.settled(answer.stale)
-        self._settle(member)
+    def _on_acked(self, member: Member, answer: GroupAckDone) -> None:
+        member.ack_request = None
+        member.acked(answer.stale)
+        self._send_acks(member)
 
     def _on_refused(self, member: Member, error: BaseException) -> None:
-        member.settle_request = None
-        member.unsettle()
+        member.ack_request = None
+        member.unack()
         if isinstance(error, Fenced):
             self.open(member)
         elif isinstance(error, NotSubscribed | NoSuchTopic | ProtocolError):
             made, text = type(error), str(error)
             self._end(member, lambda: made(text))
         elif isinstance(error, TidingsError) and not isinstance(error, Unavailable):
-            # Not now; it goes with the next settlement. Who waits for it is told, or else who takes the next message.
+            # Not now; it goes with the next ack. Who waits for it is told, or else who takes the next message.
             refusal, why = type(error), str(error)
             if not any(member.waiters.values()):
                 member.error = refusal(why)
             member.fail_waiters(lambda: refusal(why))
 
     def acknowledge(self, member: Member, offset: int, attempt: int) -> Future[None]:
-        """Settles one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
+        """Acks one message that was handed out; done once that is confirmed, Fenced if it has gone to others."""
         if not member.has(offset, attempt):
             return failed(member.lost(offset))
         waiter: Future[None] = Future()
@@ -355,46 +357,44 @@ class Members:
         self.flush(member)
         return waiter
 
-    def release(self, member: Member, offsets: Sequence[int], delay_ms: int) -> None:
-        """Gives messages back, on this stream or the next; `releases` has them until that has happened."""
+    def nack(self, member: Member, offsets: Sequence[int], delay_ms: int) -> None:
+        """Gives messages back, on this stream or the next; `nacks` has them until that has happened."""
         for offset in offsets:
             member.answer_alone(offset)
-            member.releases[offset] = delay_ms
+            member.nacks[offset] = delay_ms
         if member.standing:
-            self._send_release(member, offsets)
+            self._send_nack(member, offsets)
 
-    def _send_release(self, member: Member, offsets: Sequence[int]) -> None:
-        """One request for each parcel; all of these have the same delay."""
-        crates: dict[int, list[int]] = {}
+    def _send_nack(self, member: Member, offsets: Sequence[int]) -> None:
+        """One request for each batch; all of these have the same delay."""
+        batches: dict[int, list[int]] = {}
         for offset in offsets:
-            crates.setdefault(member.hand.crate_of(offset).number, []).append(offset)
-        for parcel, some in crates.items():
-            self._send_release_of(member, Settlement(parcel, ranges_of(some)), some)
+            batches.setdefault(member.in_flight.batch_of(offset).number, []).append(offset)
+        for group_batch, some in batches.items():
+            self._send_nack_of(member, BatchRanges(group_batch, ranges_of(some)), some)
 
-    def _send_release_of(self, member: Member, settlement: Settlement, offsets: Sequence[int]) -> None:
-        name, number, delay_ms = self._session.main.name, member.number, member.releases[offsets[0]]
+    def _send_nack_of(self, member: Member, ack: BatchRanges, offsets: Sequence[int]) -> None:
+        name, number, delay_ms = self._session.main.name, member.number, member.nacks[offsets[0]]
 
         def answered(future: Future[AnyAnswer]) -> None:
             if isinstance(future.error, Fenced):
                 self.open(member)
                 return
-            answer = self._answer(member, future, ReleaseDone)
-            if isinstance(answer, ReleaseDone):
+            answer = self._answer(member, future, GroupNackDone)
+            if isinstance(answer, GroupNackDone):
                 gone = [each for start, end in answer.ranges for each in range(start, end)]
                 member.in_turn(answer.turn, lambda: member.drop([*offsets, *gone]))
 
         self._ask(
             member,
-            lambda request, epoch: Release(
-                request, name, epoch, member.group, member.topic, number, settlement, delay_ms
-            ),
+            lambda request, epoch: GroupNack(request, name, epoch, member.group, member.topic, number, ack, delay_ms),
             answered,
         )
 
     def extend(self, member: Member, offset: int) -> Future[None]:
-        """Asks for more time for the parcel of a message. If the stream ends first, ask again on the next one."""
+        """Asks for more time for the batch of a message. If the stream ends first, ask again on the next one."""
         extended: Future[None] = Future()
-        name, number, parcel = self._session.main.name, member.number, member.hand.crate_of(offset).number
+        name, number, group_batch = self._session.main.name, member.number, member.in_flight.batch_of(offset).number
 
         def answered(future: Future[AnyAnswer]) -> None:
             if isinstance(future.error, Fenced):
@@ -404,7 +404,7 @@ class Members:
 
         self._ask(
             member,
-            lambda request, epoch: Extend(request, name, epoch, member.group, member.topic, number, parcel),
+            lambda request, epoch: Extend(request, name, epoch, member.group, member.topic, number, group_batch),
             answered,
         )
         return extended

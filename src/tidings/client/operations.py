@@ -208,9 +208,9 @@ def finish(core: Core) -> Operation[None]:
     for member in session.members.all():
         session.members.flush(member)
     yield Until(lambda: _all_quiet(session), deadline)
-    rests = [(each, each.number, session.members.rest(each)) for each in session.members.all() if each.standing]
+    rests = [(each, each.number, session.members.pause(each)) for each in session.members.all() if each.standing]
     yield Until(lambda: all(rest.done or each.number != number for each, number, rest in rests), deadline)
-    for member in session.members.all():  # No stream is to begin anew behind the Bye.
+    for member in session.members.all():  # No stream is to begin again behind the Bye.
         session.members.put_down(member)
     futures = []
     for who in session.identities.values():
@@ -229,7 +229,7 @@ def _all_quiet(session: Session) -> bool:
     return (
         all(who.outbox.idle for who in session.identities.values())
         and not any(stream.acking for stream in session.streams.all())
-        and not any(each.settle_request or (each.standing and each.releases) for each in session.members.all())
+        and not any(each.ack_request or (each.standing and each.nacks) for each in session.members.all())
     )
 
 

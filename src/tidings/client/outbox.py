@@ -94,7 +94,7 @@ class Outbox:
             return failed(
                 OutOfSequence(
                     f"Something else has been put to {topics} since, so this cannot be sent again as it was: "
-                    "look whether it was stored before you put it anew."
+                    "look whether it was stored before you put it again."
                 )
             )
         if isinstance(entry.future.error, Unavailable):
@@ -269,7 +269,7 @@ class Outbox:
         if taken is None:
             queue.waiting.popleft()
             bulk.exhausted = True
-            bulk.settle()
+            bulk.resolve()
             return
         count, body = taken
         bulk.in_flight += 1
@@ -322,7 +322,7 @@ class Outbox:
             stored = batch.places(answer)
             if stored is not None:
                 del batch.request  # Each holds the other: so both go now, not when garbage is collected.
-                batch.settle(stored)
+                batch.resolve(stored)
                 if batch.entries[0].sequence is not None and stored[0][0].repeated:
                     self._mark_unsure(batch)  # A repetition of an older number says nothing about the next one.
                 if queue.waiting or queue.overlapping:

@@ -105,16 +105,16 @@ class Bulk(Entry):
             index, offset = min(places)
             found = (part.targets[0].sequence + index, offset)
             self.first = found if self.first is None else min(self.first, found)
-        self.settle()
+        self.resolve()
 
     def refuse(self, error: BaseException) -> None:
         """A batch has failed."""
         self.in_flight -= 1
         self.error = self.error or error
         vars(self.error)["receipts"] = self.receipts
-        self.settle()
+        self.resolve()
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Finishes or fails once nothing more will come."""
         if self.in_flight or not (self.exhausted or self.error):
             return

@@ -12,7 +12,7 @@ import msgspec
 
 from tidings.boot import boot_id
 from tidings.client.link import Frame
-from tidings.client.near import NearFiles
+from tidings.client.local_files import LocalFiles
 from tidings.client.operations import Core, Operation, ask, expect, topic, wait_for
 from tidings.client.request import Request
 from tidings.errors import InvalidRequest, ProtocolError
@@ -32,7 +32,7 @@ When = datetime | float
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A stored batch as it came, and the offsets of it that are wanted: it is unpacked for whoever asks."""
+    """A stored batch as it came, and the offsets of it that are wanted: it is unpacked for anyone who asks."""
 
     topic: str
     first_offset: int
@@ -66,7 +66,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class RangeReader:
-    """The steps of one loop over a range. One answer is in hand and one under way, so memory stays bounded."""
+    """The steps of one loop over a range. One answer is in flight and one under way, so memory stays bounded."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RangeReader:
         start: RangeStart,
         end: int | None,
         answer_bytes: int = READ_BYTES,
-        near: NearFiles | None = None,
+        local: LocalFiles | None = None,
     ) -> None:
         if not (start == "earliest" or (type(start) is int and start >= 0)):
             raise InvalidRequest(f'A range starts at "earliest" or at an offset, and this is {start!r}.')
@@ -87,7 +87,7 @@ class RangeReader:
         self._at = 0
         self._end = end
         self._answer_bytes = answer_bytes
-        self._near = near
+        self._local = local
         """Files of the broker's journal, if it is to say where batches lie rather than send them."""
         self._under_way: Request | None = None
         self._batches: deque[Stored] = deque()
@@ -129,7 +129,7 @@ class RangeReader:
             bodies = self._bodies(done, request.received)
             if bodies is None:  # The files are not to be had here: this and all that follows has to be sent.
                 self.leave()
-                self._near, self._at = None, start
+                self._local, self._at = None, start
                 self._ask(start, end)
             else:
                 self._batches.extend(_stored(self._topic, done, bodies, start, end))
@@ -137,21 +137,21 @@ class RangeReader:
 
     def _bodies(self, done: ReadDone, received: Sequence[Frame]) -> Sequence[Frame] | None:
         """The bodies of an answer; None if it points to some that cannot be read here."""
-        if not done.near:
+        if not done.local:
             return received
-        return None if self._near is None else self._near.bodies(done, received)
+        return None if self._local is None else self._local.bodies(done, received)
 
     def leave(self) -> None:
         """Nobody waits for the rest."""
-        if self._near is not None:
-            self._near.close()
+        if self._local is not None:
+            self._local.close()
         if self._under_way is not None:
             self._core.session.forget(self._under_way)
             self._under_way = None
 
     def _ask(self, start: int, end: int) -> None:
         core, name, size_bytes = self._core, self._topic, self._answer_bytes
-        boot = "" if self._near is None else boot_id()
+        boot = "" if self._local is None else boot_id()
         self._under_way = core.session.request(
             core.now_ms(), lambda number, _: Read(number, name, start, end, READ_MESSAGES, size_bytes, boot)
         )

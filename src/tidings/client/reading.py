@@ -1,14 +1,14 @@
 """The operations that take messages: get, get_all, and the steps of a loop.
 
-Messages leave a stream in order, and one taker has it at a time. `get` acknowledges before it returns: the
+Messages leave a stream in order, and one target has it at a time. `get` acknowledges before it returns: the
 message stays at the head of its stream until the acknowledgement is acknowledged, so that one whose
 acknowledgement went astray is given out by the next `get` and neither lost nor doubled. A loop acknowledges a
 message when the next one is asked for.
 
 With an inbox a message counts as handed out once the inbox has it on disk: it is never given out again, not
-even if its acknowledgement fails or the loop ends with it in hand. So that is the last thing that is done before it is
-handed out: a process that dies on that short way takes the message with it. The acknowledgement goes out when more is
-asked for, and if the process dies before, the next one finds the message in its inbox and acknowledges it.
+even if its acknowledgement fails or the loop ends with it in flight. So that is the last thing that is done before it
+is handed out: a process that dies on that short way takes the message with it. The acknowledgement goes out when more
+is asked for, and if the process dies before, the next one finds the message in its inbox and acknowledges it.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class Reader:
 
     def step(self) -> Operation[Iterator[Message] | None]:
         """The next few messages, or None at the end of the loop."""
-        self._settle()
+        self._note_done()
         self._check_fenced()
         batch = self._batch
         if batch is None:
@@ -310,7 +310,7 @@ class Reader:
 
     def step_batch(self) -> Operation[Batch | None]:
         """The next batch, or None at the end of the loop."""
-        self._settle()
+        self._note_done()
         self._check_fenced()
         batch = yield from self._next_batch()
         if batch is not None:
@@ -324,7 +324,7 @@ class Reader:
     def leave(self) -> None:
         """Ends the loop: what was dealt with is acknowledged, the rest stays."""
         if self._claimed:
-            self._settle()
+            self._note_done()
             if self._batch is not None and self._core.inbox is None and self._stream.holds(self._batch):
                 first = self._batch.first_offset
                 give_back(self._stream, self._batch.topic, first + self._stream.index, first + self._given_end)
@@ -351,13 +351,13 @@ class Reader:
             yield Until(lambda: stream.ready() or stream.closed or stream.error is not None)
         return None
 
-    def _settle(self) -> None:
+    def _note_done(self) -> None:
         """Takes note of what has been dealt with since the last step."""
         done, self.done = self.done, 0
         core, stream, batch = self._core, self._stream, self._batch
         acknowledge_handed(core, stream)
         if batch is not None and not stream.holds(batch):
-            self._batch = self._messages = None  # The subscription has been ended or made anew.
+            self._batch = self._messages = None  # The subscription has been ended or made again.
         elif core.inbox is None and batch is not None and done:
             next_offset = batch.first_offset + stream.index + done
             took(core, stream, batch.topic, done, next_offset)

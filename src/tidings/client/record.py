@@ -43,7 +43,7 @@ SUFFIX = ".handed"
 FILE_BYTES = 16 * 1024 * 1024
 FILE_ROWS = 4_000_000
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
-LANES_KEPT_MAX = 65_536
+LANE_NUMBERS_KEPT_MAX = 65_536
 
 BEGUN, HANDED, RETURNED, STANDS, ENDED = range(5)
 """What an entry says: a file begins; messages are handed out; messages that were handed out came back and will be
@@ -84,16 +84,16 @@ class Subscriber(msgspec.Struct, frozen=True):
     lanes: LaneKind = "key"
 
 
-class Lanes(dict[bytes, int]):
+class LaneNumbers(dict[bytes, int]):
     """A hash of each key, computed once for keys that come often.
 
-    >>> lanes = Lanes()
+    >>> lanes = LaneNumbers()
     >>> lanes[b"red"] == lanes[b"red"] != lanes[b"blue"]
     True
     """
 
     def __missing__(self, key: bytes) -> int:
-        if len(self) >= LANES_KEPT_MAX:
+        if len(self) >= LANE_NUMBERS_KEPT_MAX:
             self.clear()
         number = int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True) or 1
         self[key] = number
@@ -134,7 +134,7 @@ class Recorder:
         self._size_bytes = self._rows = 0
         self._handed = 0
         self._at_us = 0
-        self._lanes = Lanes()
+        self._lanes = LaneNumbers()
         self._abandoned = False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Which members of a replica group are known, and which of them is asked next. Pure: the session has the clock.
 
-Only the leader of a group takes requests. Whoever does not lead answers `Elsewhere`, and a machine that is dead does
+Only the leader of a group takes requests. Anyone who does not lead answers `NotLeader`, and a machine that is dead does
 not answer at all; in both cases the session leaves for another member and sends everything unanswered again.
 
 - *A leader is named*: go there at once. After `REDIRECTS_MAX` of these in a row without an answer from a leader, pause
@@ -129,8 +129,8 @@ class Route:
         if self._silences or self._redirects or self._pause_ms > PAUSE_MS:
             self.begin_afresh()
 
-    def on_elsewhere(self, now_ms: int, leader: str, members: Sequence[str]) -> bool:
-        """Whoever is asked does not lead. True if there is somebody else to go to now, False if a pause is on."""
+    def on_not_leader(self, now_ms: int, leader: str, members: Sequence[str]) -> bool:
+        """Anyone who is asked does not lead. True if there is somebody else to go to now, False if a pause is on."""
         self.grouped = True
         named = is_address(leader) and leader != self.at
         self.learn((leader, *members) if named else members)
@@ -146,7 +146,7 @@ class Route:
         return False
 
     def move_on(self, now_ms: int) -> None:
-        """A pause is over, or whoever is asked is silent: the next one is asked."""
+        """A pause is over, or anyone who is asked is silent: the next one is asked."""
         if self.pause_ends_ms is not None:
             self._redirects = min(self._redirects, REDIRECTS_MAX - 1)  # One is followed after each pause.
         elif self.at is not None:

@@ -44,12 +44,12 @@ class Service:
         self._timeout = timeout
         self._streams: list[Stream] = []
         self._turn = 0
-        self._in_hand: tuple[Stream, Message] | None = None
+        self._in_flight: tuple[Stream, Message] | None = None
 
     def step(self) -> Operation[tuple[Message, list[Handler]] | None]:
         """The next message and its handlers, or None when it is time to stop."""
         core = self._core
-        self._settle()
+        self._note_done()
         for stream in self._streams:
             acknowledge_handed(core, stream)
         self._bench.claim()
@@ -77,9 +77,9 @@ class Service:
 
     def leave(self) -> Operation[None]:
         """Ends the service; a message whose handlers have not returned stays, and a group's goes back."""
-        if self._in_hand is not None:
-            stream, message = self._in_hand
-            self._in_hand = None
+        if self._in_flight is not None:
+            stream, message = self._in_flight
+            self._in_flight = None
             stream.marked = None
             give_back(stream, message.topic, message.offset, message.offset + 1)
         self._core.stopping = False
@@ -105,18 +105,18 @@ class Service:
                 self._turn = (self._turn + step + 1) % len(self._streams)
                 write_down_head(self._core, stream)
                 if self._core.inbox is None:
-                    self._in_hand = (stream, message)
+                    self._in_flight = (stream, message)
                 else:
                     yield from hand_out(self._core, stream, message.topic, 1, message.offset + 1)
                 return message, self._handlers[stream.topics]
         work = self._bench.next()
         return None if work is None else (work[1], self._workers[work[0].group, work[0].topic])
 
-    def _settle(self) -> None:
-        self._bench.settle()
-        if self._in_hand is not None:
-            stream, message = self._in_hand
-            self._in_hand = None
+    def _note_done(self) -> None:
+        self._bench.note_done()
+        if self._in_flight is not None:
+            stream, message = self._in_flight
+            self._in_flight = None
             if stream.peek() == message:  # Otherwise a handler has ended the subscription.
                 took(self._core, stream, message.topic, 1, message.offset + 1)
                 self._core.session.now_ms = self._core.now_ms()

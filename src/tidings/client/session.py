@@ -7,7 +7,7 @@ connection away first (`reopen`) and when to be woken next (`next_due_ms`).
 and send everything unanswered again, in the same order and with the same bytes. After `retries` tries
 everything unanswered fails as Unavailable; the next call starts afresh.
 
-*Elsewhere.* A member of a replica group that does not lead says so, and the session goes where it is sent (`route`),
+*NotLeader.* A member of a replica group that does not lead says so, and the session goes where it is sent (`route`),
 with everything unanswered, as after a time-out. A group's members are not waited for one by one for so long: what
 limits a request there is `retries` times `timeout_ms`, counted from when it was first sent.
 
@@ -37,13 +37,13 @@ from tidings.protocols.broker.messages import (
     Beat,
     Commit,
     Delivery,
-    Elsewhere,
     Failed,
     Flow,
+    GroupBatch,
     Hello,
     Join,
     Leave,
-    Parcel,
+    NotLeader,
     Subscribe,
     Unsubscribe,
     Welcome,
@@ -164,11 +164,11 @@ class Session:
         if isinstance(answer, Delivery):
             self.streams.on_delivery(answer, frames[1:])
             return
-        if isinstance(answer, Parcel):
-            self.members.on_parcel(answer, frames[1:])
+        if isinstance(answer, GroupBatch):
+            self.members.on_group_batch(answer, frames[1:])
             return
-        if isinstance(answer, Elsewhere):
-            self._on_elsewhere(answer)
+        if isinstance(answer, NotLeader):
+            self._on_not_leader(answer)
             return
         request = self._outstanding.get(answer.request)
         if request is None:
@@ -233,7 +233,7 @@ class Session:
     # Requests.
 
     def submit(self, request: Request) -> None:
-        """Sends a request, or one that was settled once more: the same bytes, unless the epoch is a new one."""
+        """Sends a request, or once more one that was answered: the same bytes, unless the epoch is a new one."""
         assert request.number not in self._outstanding
         who = request.identity
         if who.fenced is not None:
@@ -342,11 +342,11 @@ class Session:
 
     # Groups.
 
-    def _on_elsewhere(self, answer: Elsewhere) -> None:
+    def _on_not_leader(self, answer: NotLeader) -> None:
         if answer.request and answer.request not in self._outstanding:
             return
         self._leaving = True
-        if self.route.on_elsewhere(self.now_ms, answer.leader, answer.members):
+        if self.route.on_not_leader(self.now_ms, answer.leader, answer.members):
             self._try_again()
         else:
             self.outgoing.clear()
@@ -357,7 +357,7 @@ class Session:
         A member that begins to lead in between refuses what follows a request that it had sent elsewhere.
         """
         if self.route.pause_ends_ms is not None:
-            return isinstance(answer, Elsewhere)
+            return isinstance(answer, NotLeader)
         if not self.reopen:
             self._leaving = False  # The shell has made the new connection, and this came over it.
         return not self._leaving
@@ -367,7 +367,7 @@ class Session:
         settings = self.settings
         if first is not None and self.now_ms - first.sent_ms >= settings.retries * settings.timeout_ms:
             if self.route.heard_ms <= first.sent_ms:
-                self.route.move_on(self.now_ms)  # Whoever was silent all that time is not asked first the next time.
+                self.route.move_on(self.now_ms)  # Anyone who was silent all that time is not asked first the next time.
             self._fail_all(self.unavailable)
             return
         due_ms = self._move_due_ms(first)

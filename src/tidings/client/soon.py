@@ -36,7 +36,7 @@ GAP_SECONDS_MAX = 0.08
 GAPS_MAX = 50
 """The thread ends when nothing was left in so many gaps; to start one for every put would cost more."""
 FAILED_MAX = 10_000
-"""Failed puts that are kept for whoever asks; then no more are taken."""
+"""Failed puts that are kept for anyone who asks; then no more are taken."""
 
 
 class Soon(Generic[T]):

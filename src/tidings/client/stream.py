@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidings.client.record import Recorder
 
 
-class Parcel:
+class UnopenedDelivery:
     """A delivery that nobody has looked into yet; what is below `start` was had before."""
 
     __slots__ = ("attempt", "bodies", "first_offset", "messages", "next_offset", "size_bytes", "start", "topic")
@@ -98,7 +98,7 @@ class Stream:
         """Is told what has been handed out and comes again."""
         self.marked: tuple[str, int] | None = None
         """A message that is written down as handed out, and stays at the head until it is acknowledged."""
-        self._parcels: deque[Parcel] = deque()
+        self._unopened: deque[UnopenedDelivery] = deque()
         self._batches: deque[Batch] = deque()
         self._index = 0
         self._kept: list[Batch] | None = None
@@ -130,16 +130,16 @@ class Stream:
             return True  # Nothing was granted before the start was known, so this cannot be meant for us.
         if delivery.since > at:
             return False
-        parcel = Parcel(delivery, bodies, max(at, delivery.first_offset))
+        unopened = UnopenedDelivery(delivery, bodies, max(at, delivery.first_offset))
         if bodies:  # What is only passed over costs no credit.
             self.counted_messages += delivery.next_offset - delivery.since
-            self.counted_bytes += parcel.size_bytes
+            self.counted_bytes += unopened.size_bytes
         self.heard = True
         self.received[topic] = max(at, delivery.next_offset)
-        if parcel.messages > 0 and bodies:
-            self._parcels.append(parcel)
-            self.buffered_messages += parcel.messages
-            self.buffered_bytes += parcel.size_bytes
+        if unopened.messages > 0 and bodies:
+            self._unopened.append(unopened)
+            self.buffered_messages += unopened.messages
+            self.buffered_bytes += unopened.size_bytes
         return True
 
     def start(self, flowing: Flowing) -> bool:
@@ -156,13 +156,13 @@ class Stream:
         return all(self.received.get(each.topic, each.offset) >= each.offset for each in sent)
 
     def restart(self) -> None:
-        """Forgets everything: the subscription has been made anew."""
+        """Forgets everything: the subscription has been made again."""
         self.received.clear()
         self.handed.clear()
         self.noted.clear()
         self.acknowledged.clear()
         self.created_epoch = 0
-        self._parcels.clear()
+        self._unopened.clear()
         self._batches.clear()
         self._index = self.buffered_messages = self.buffered_bytes = 0
         self._kept = None
@@ -174,17 +174,17 @@ class Stream:
 
     def ready(self) -> bool:
         """Whether a message can be had without waiting."""
-        return bool(self._batches or self._parcels)
+        return bool(self._batches or self._unopened)
 
     def head(self) -> Batch | None:
         """The batch that holds the next message; `index` says where in it."""
         while not self._batches:
-            if not self._parcels:
+            if not self._unopened:
                 return None
-            parcel = self._parcels[0]
-            self._batches.extend(parcel.open())
-            self._parcels.popleft()
-            self.buffered_bytes -= parcel.size_bytes
+            unopened = self._unopened[0]
+            self._batches.extend(unopened.open())
+            self._unopened.popleft()
+            self.buffered_bytes -= unopened.size_bytes
             self._index = 0
         return self._batches[0]
 

@@ -1,7 +1,7 @@
 """The streams of a session: opening, credit, gaps, beats and acknowledgements.
 
 Every stream has a number that is never used again in the session. When something is missing, or the connection
-or the epoch is a new one, the stream is opened anew under the next number at the positions received so far; what
+or the epoch is a new one, the stream is opened again under the next number at the positions received so far; what
 still comes under an old number is dropped. Nothing is taken on trust: a repeated delivery is cut to what is new,
 and one that leaves a gap is dropped and asked for again.
 
@@ -122,7 +122,7 @@ class Streams:
             self._send_flow(stream)
 
     def reopen_all(self, tries: int) -> None:
-        """The connection or the epoch is a new one, so every open stream begins anew."""
+        """The connection or the epoch is a new one, so every open stream begins again."""
         if self._beat is not None:
             self._session.forget(self._beat)
             self._beat = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Subscription:
     """What `Bus.subscribe` returns. A loop over it acknowledges each message when the next one is asked for.
 
-    A message that is in hand when the loop ends early, by `break` or an error, counts as not acknowledged and
+    A message that is in flight when the loop ends early, by `break` or an error, counts as not acknowledged and
     comes again; with an inbox it counts as handed out.
     """
 
@@ -45,7 +45,7 @@ class Subscription:
                     if core.inherited:  # The rest of the piece is the parent's; the next step says so.
                         break
         finally:
-            self._bus.settle(reader.leave)
+            self._bus.apply_change(reader.leave)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
         """The same in batches, each acknowledged as one when the next is asked for."""
@@ -55,7 +55,7 @@ class Subscription:
                 yield batch
                 reader.done = len(batch.values)
         finally:
-            self._bus.settle(reader.leave)
+            self._bus.apply_change(reader.leave)
 
     def get(self, timeout: float | None = 0.0) -> Message | None:
         """The next message, acknowledged before it is returned; None when there is none in time."""
@@ -129,17 +129,17 @@ class AsyncMessages:
         self._bus = bus
         self._reader = reader
         self._piece: Iterator[Message] = iter(())
-        self._in_hand = 0
+        self._in_flight = 0
 
     def __aiter__(self) -> AsyncMessages:
         return self
 
     async def __anext__(self) -> Message:
-        self._reader.done += self._in_hand
-        self._in_hand = 0
+        self._reader.done += self._in_flight
+        self._in_flight = 0
         if not self._bus.lost:
             for message in self._piece:
-                self._in_hand = 1
+                self._in_flight = 1
                 return message
         piece = await self._bus.perform(self._reader.step())
         if piece is None:
@@ -147,7 +147,7 @@ class AsyncMessages:
             self._bus.wake()
             raise StopAsyncIteration
         self._piece = piece
-        self._in_hand = 1
+        self._in_flight = 1
         return next(piece)
 
     def __del__(self) -> None:
@@ -160,20 +160,20 @@ class AsyncBatches:
     def __init__(self, bus: AsyncBus, reader: Reader | Worker) -> None:
         self._bus = bus
         self._reader = reader
-        self._in_hand = 0
+        self._in_flight = 0
 
     def __aiter__(self) -> AsyncBatches:
         return self
 
     async def __anext__(self) -> Batch:
-        self._reader.done = self._in_hand
-        self._in_hand = 0
+        self._reader.done = self._in_flight
+        self._in_flight = 0
         batch = await self._bus.perform(self._reader.step_batch())
         if batch is None:
             self._reader.leave()
             self._bus.wake()
             raise StopAsyncIteration
-        self._in_hand = len(batch.values)
+        self._in_flight = len(batch.values)
         return batch
 
     def __del__(self) -> None:

@@ -1,6 +1,6 @@
-"""The operations of a group's member: joining, taking, settling, giving back, and the steps of a loop.
+"""The operations of a group's member: joining, taking, acking, giving back, and the steps of a loop.
 
-A message that has been handed out stays in the member's hands until it is settled or given back. A loop settles
+A message that has been handed out stays in flight until it is acked or given back. A loop acks
 each message when the next one is asked for, without waiting for the confirmation.
 """
 
@@ -55,7 +55,7 @@ def join(core: Core, group: str, topic: object, start: Start | None, lanes: Lane
 
 
 def leave(core: Core, group: str, topic: object) -> Operation[None]:
-    """The client is no longer a member; what it has not settled goes on with the others."""
+    """The client is no longer a member; what it has not acked goes on with the others."""
     if not isinstance(topic, str):
         raise InvalidRequest("A group shares one topic: name the one that it is to leave.")
     name, known = core.client_id, core.session.members.of(group, topic)
@@ -109,7 +109,7 @@ def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Ope
                 core.session.now_ms = core.now_ms()
                 core.session.members.open(member)
             yield Until(lambda: member.standing or member.ready() or member.closed or not member.number)
-        elif sure and not idle(member):  # What is being settled makes room for more.
+        elif sure and not idle(member):  # What is being acked makes room for more.
             core.session.now_ms = core.now_ms()
             core.session.members.flush(member)
             yield Until(lambda: idle(member) or _stirred(member))
@@ -129,7 +129,7 @@ def _stirred(member: Member) -> bool:
 
 
 def get(core: Core, member: Member, deadline_ms: int | None) -> Operation[Message | None]:
-    """The next message, not settled; None when the deadline passed without one."""
+    """The next message, not acked; None when the deadline passed without one."""
     if member.owner is not None:
         raise InvalidRequest(f"The group {member.group!r} is being read by a loop: take the next message there.")
     if not (yield from fill(core, member, deadline_ms, True)):
@@ -164,9 +164,9 @@ def take(core: Core, member: Member) -> Message:
 
 
 def ack(core: Core, member: Member, message: Message) -> Operation[None]:
-    """Settles a message and waits for the confirmation."""
+    """Acks a message and waits for the confirmation."""
     if isinstance(member.error, Overloaded):
-        member.error = None  # What was refused then goes with this settlement, whose answer is the one that counts.
+        member.error = None  # What was refused then goes with this ack, whose answer is the one that counts.
     check(core, member)
     core.session.now_ms = core.now_ms()
     yield from wait_for(core.session.members.acknowledge(member, message.offset, message.attempt))
@@ -178,12 +178,12 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
         raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
     offset = message.offset
     check(core, member)
-    _check_in_hand(member, message)
+    _check_in_flight(member, message)
     core.session.now_ms = core.now_ms()
-    core.session.members.release(member, (offset,), round(delay * 1000))
-    while offset in member.releases:
+    core.session.members.nack(member, (offset,), round(delay * 1000))
+    while offset in member.nacks:
         yield from stand(core, member)
-        yield Until(lambda: offset not in member.releases or not member.standing)
+        yield Until(lambda: offset not in member.nacks or not member.standing)
 
 
 def extend(core: Core, member: Member, message: Message) -> Operation[None]:
@@ -191,7 +191,7 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
     offset = message.offset
     while True:
         yield from stand(core, member)
-        _check_in_hand(member, message)
+        _check_in_flight(member, message)
         number = member.number
         core.session.now_ms = core.now_ms()
         done = core.session.members.extend(member, offset)
@@ -200,27 +200,27 @@ def extend(core: Core, member: Member, message: Message) -> Operation[None]:
             return
 
 
-def _check_in_hand(member: Member, message: Message) -> None:
+def _check_in_flight(member: Member, message: Message) -> None:
     """Raises Fenced unless the message has been handed out and nothing has been said about it."""
     offset = message.offset
-    if not member.has(offset, message.attempt) or offset in member.waiters or offset in member.releases:
+    if not member.has(offset, message.attempt) or offset in member.waiters or offset in member.nacks:
         raise member.lost(offset)
 
 
 def _quiet(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
-    """Lets settlements, and what is given back, come to their end."""
+    """Lets acks, and what is given back, come to their end."""
     core.session.now_ms = core.now_ms()
     core.session.members.flush(member)
-    yield Until(lambda: idle(member) and not (member.standing and member.releases), deadline_ms)
+    yield Until(lambda: idle(member) and not (member.standing and member.nacks), deadline_ms)
 
 
 def idle(member: Member) -> bool:
-    """Whether nothing is to be settled, or nothing can be."""
-    return not member.number or not (member.settle_request or (member.ready_crates and member.error is None))
+    """Whether nothing is to be acked, or nothing can be."""
+    return not member.number or not (member.ack_request or (member.ready_batches and member.error is None))
 
 
 def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
-    """Settles what was dealt with, gives back the rest and ends the stream, if that can be done by the deadline."""
+    """Acks what was dealt with, gives back the rest and ends the stream, if that can be done by the deadline."""
     members = core.session.members
     while member.number and core.now_ms() < deadline_ms:
         number = member.number
@@ -228,7 +228,7 @@ def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
             yield from _quiet(core, member, deadline_ms)
         if member.standing and member.number == number:
             core.session.now_ms = core.now_ms()
-            rested = members.rest(member)
+            rested = members.pause(member)
             yield Until(lambda rested=rested, number=number: rested.done or member.number != number, deadline_ms)  # type: ignore[misc]
         elif member.number == number:
             yield Until(lambda number=number: member.standing or member.number != number, deadline_ms)  # type: ignore[misc]
@@ -236,7 +236,7 @@ def put_down(core: Core, member: Member, deadline_ms: int) -> Operation[None]:
 
 
 def close(core: Core, member: Member) -> Operation[None]:
-    """Puts down what is in hand, for good; takes one time-out at most."""
+    """Puts down what is in flight, for good; takes one time-out at most."""
     member.closed = True
     yield from put_down(core, member, core.now_ms() + core.session.settings.timeout_ms)
     core.session.members.drop(member)
@@ -247,7 +247,7 @@ class Worker:
 
     The shell asks for a piece with `step`, hands the messages out, and counts in `done` those after which the next
     one was asked for. `leave` ends the loop; what is handed out and not `done` is given back, which was an attempt, and
-    what nobody has looked at waits for whoever takes next.
+    what nobody has looked at waits for anyone who takes next.
     """
 
     def __init__(self, core: Core, member: Member, timeout: float | None) -> None:
@@ -268,12 +268,12 @@ class Worker:
         self._unsent = 0
         self._flushed_ms = 0
         self._enough = max(1, core.session.settings.room_messages // 4)
-        """Settlements of a quick loop travel in pieces of this size, or whatever would come would be as small."""
+        """Acks of a quick loop travel in pieces of this size, or whatever would come would be as small."""
 
     def step(self) -> Operation[Iterator[Message] | None]:
         """The next few messages, or None at the end of the loop.
 
-        They end early when something in hand has changed: then the next step looks at the rest anew.
+        They end early when something in flight has changed: then the next step looks at the rest again.
         """
         piece = yield from self.step_unwatched()
         return None if piece is None else self._watched(piece, self.changes)
@@ -318,10 +318,10 @@ class Worker:
         return share
 
     def leave(self) -> None:
-        """Ends the loop: what was dealt with is settled, what is in hand goes back, the rest waits."""
+        """Ends the loop: what was dealt with is acked, what is in flight goes back, the rest waits."""
         if self._claimed:
             self._claimed = False
-            self._settle()
+            self._note_done()
             self._member.owner = None
 
     def _next(self) -> Operation[Share | None]:
@@ -329,7 +329,7 @@ class Worker:
         if not self._claimed:
             claim(member)
             self._claimed = True
-        self._settle()
+        self._note_done()
         fenced = core.session.main.fenced
         if fenced is not None:
             raise Fenced(str(fenced))
@@ -338,7 +338,7 @@ class Worker:
             return None
         return member.head()
 
-    def _settle(self) -> None:
+    def _note_done(self) -> None:
         """Takes note of what has been dealt with since the last step."""
         done, self.done = self.done, 0
         taken, self.taken = max(done, self.taken), 0
@@ -349,13 +349,15 @@ class Worker:
             if done < len(given) and self._share is not None:
                 if taken < len(given):
                     member.put_back(self._share, self._start + taken, self._start + len(given))
-                failed = [each for each in given[done:taken] if each in member.hand and each not in member.answered]
+                failed = [
+                    each for each in given[done:taken] if each in member.in_flight and each not in member.answered
+                ]
                 if failed:
                     self._core.session.now_ms = self._core.now_ms()
                     member.note_return(failed)
-                    self._core.session.members.release(member, failed, 0)
+                    self._core.session.members.nack(member, failed, 0)
             member.answered.clear()
-        if member.ready_crates:
+        if member.ready_batches:
             now_ms = self._core.session.now_ms = self._core.now_ms()
             self._unsent += done
             members = self._core.session.members
@@ -377,14 +379,14 @@ class Worker:
 
 
 class Bench:
-    """The memberships that handlers work for: whose turn is next, and what is settled or given back."""
+    """The memberships that handlers work for: whose turn is next, and what is acked or given back."""
 
     def __init__(self, core: Core, members: Sequence[Member]) -> None:
         self._core = core
         self._members = members
         self._claimed: list[Member] = []
         self._turn = 0
-        self._in_hand: tuple[Member, Share, int] | None = None
+        self._in_flight: tuple[Member, Share, int] | None = None
 
     def claim(self) -> None:
         """Begins."""
@@ -416,25 +418,25 @@ class Bench:
                 assert share is not None
                 hand_out(self._core, member, share, row, row + 1)
                 member.given = member.take(1)
-                self._in_hand = (member, share, row)
+                self._in_flight = (member, share, row)
                 return member, share[row]
         return None
 
-    def settle(self) -> None:
-        """The handlers of the message in hand have returned."""
-        if self._in_hand is not None:
-            member, share, row = self._in_hand
-            self._in_hand = None
+    def note_done(self) -> None:
+        """The handlers of the message in flight have returned."""
+        if self._in_flight is not None:
+            member, share, row = self._in_flight
+            self._in_flight = None
             member.finish((share.offsets[row],))
             self._forget_given(member)
             self._core.session.now_ms = self._core.now_ms()
             self._core.session.members.flush(member)
 
     def leave(self) -> Operation[None]:
-        """Ends; what the memberships have in hand goes back, a message whose handlers have not returned included."""
+        """Ends; what the memberships have in flight goes back, a message whose handlers have not returned included."""
         claimed, self._claimed = self._claimed, []
-        if self._in_hand is not None:
-            member, self._in_hand = self._in_hand[0], None
+        if self._in_flight is not None:
+            member, self._in_flight = self._in_flight[0], None
             self._forget_given(member)
         for member in claimed:
             member.owner = None

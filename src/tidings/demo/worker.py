@@ -2,7 +2,7 @@
 
 Started again, every part goes on where it stopped: the shops ask for their last sequence number, the billing
 department consumes and publishes in one transaction, the dashboard's subscription is durable, and what the packers had
-in hand goes to whichever of them asks first.
+in flight goes to whichever of them asks first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An experiment as data: what is run, what is asked of the tables, and how the answers are shown.
 
 The runs are a sweep, and each writes its rows to plain tables. Everything in a report is the answer to a question in
-SQL about these tables, so that whoever doubts a figure can ask for it again. The questions keep to what both Spark and
-SQLite understand (`sweep.Tables`).
+SQL about these tables, so that anyone who doubts a figure can ask for it again. The questions keep to what both Spark
+and SQLite understand (`sweep.Tables`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Experiment(msgspec.Struct, frozen=True):
     points: Callable[[Choice], Sequence[Point]]
     questions: tuple[Question, ...]
     figures: tuple[Figure, ...]
-    elsewhere: str
+    other_results: str
     """What the document or the papers report: a paragraph of the report."""
     broken: str | None = None
     """A question whose answer should be empty: `what` and `text` of each run that broke a rule."""

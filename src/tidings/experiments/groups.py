@@ -1,7 +1,7 @@
 """A ring of groups at rest: hops of a lookup, the trees of topics, and the topics of the busiest owner.
 
-One call is one ring, simulated as the seats of its groups, and leaves a row for each lookup, for each message that went
-down a tree, and for each way of spreading topics over the groups.
+One call is one ring, simulated as the virtual nodes of its groups, and leaves a row for each lookup, for each message
+that went down a tree, and for each way of spreading topics over the groups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RingRow(msgspec.Struct, frozen=True):
     groups: int
     seed: int
     upkeep_messages: float
-    """Sent by a seat in a second while nobody asks for anything."""
+    """Sent by a virtual node in a second while nobody asks for anything."""
     upkeep_bytes: float
     delivered: int
     cpu_seconds: float
@@ -59,7 +59,7 @@ class TreeRow(msgspec.Struct, frozen=True):
     subscribers: int
     delivered: int
     sent: int
-    """Messages from seat to seat that carried it."""
+    """Messages from virtual node to virtual node that carried it."""
     root_sent: int
     """Those that the root sent itself."""
     depth_mean: float
@@ -130,13 +130,13 @@ GROUPS = Experiment(
     title="A ring of groups",
     about="up to 1,000 groups: hops of a lookup, depth and cost of the trees, topics of the busiest owner",
     setting=(
-        "Each group is simulated as its seat in the overlay, at rest, with latencies of 1 to 40 ms, successor lists of "
-        "8, and every message encoded as between nodes. "
+        "Each group is simulated as its virtual node in the overlay, at rest, with latencies of 1 to 40 ms, successor "
+        "lists of 8, and every message encoded as between nodes. "
         f"*Lookups*: {LOOKUPS:,} random points, asked for by random groups. *Trees*: {TREES} topics to which every "
         f"group subscribes and {TREES} to which a tenth does; the owner of each publishes {MESSAGES} messages. "
         f"*Topics*: {TOPICS_FOR_EACH_GROUP} topics for each group, spread over {RINGS} rings for each seed, which "
-        "differ in where the groups stand. *Upkeep* is what a seat sends while nobody asks for anything, with a round "
-        "every 2 s and a finger every second."
+        "differ in where the groups stand. *Upkeep* is what a virtual node sends while nobody asks for anything, with "
+        "a round every 2 s and a finger every second."
     ),
     function=groups_rows,
     tables={"runs": RingRow, "lookups": GroupLookupRow, "trees": TreeRow, "owners": SpreadRow},
@@ -168,7 +168,7 @@ GROUPS = Experiment(
                 ("max", "{hops_max}"),
                 ("half of log2 n", "{half_log2:.2f}"),
                 ("ratio", "{ratio:.2f}"),
-                ("upkeep of a seat", "{upkeep:.1f}/s"),
+                ("upkeep of a virtual node", "{upkeep:.1f}/s"),
                 ("bytes", "{upkeep_bytes:,.0f}/s"),
                 ("simulated", "{speed:,.0f}/s"),
             ),
@@ -251,8 +251,8 @@ GROUPS = Experiment(
             is_log_x=True,
         ),
     ),
-    elsewhere=(
-        "Stoica et al. (2001), section 6.3: the mean path of a lookup is about half of log2 n. The longest of n arcs "
+    other_results=(
+        "Stoica et al. (2001), section 6.3: the mean path of a lookup is about half of log2 n. The longest of n ranges "
         "cut by lot is about ln n times the mean one, and so are its topics. A tree to which everybody has subscribed "
         "needs one message for each delivery but the root's own; one with few subscribers is made of the paths of "
         "their lookups, so about half of log2 n for each is the most it needs."

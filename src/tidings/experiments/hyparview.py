@@ -246,7 +246,7 @@ HYPARVIEW = Experiment(
             ),
         ),
     ),
-    elsewhere=(
+    other_results=(
         "Leitão, Pereira, Rodrigues (DSN 2007), 10,000 nodes and the same views: messages sent after the"
         " failure reach practically all live nodes as long as fewer than 90 % fail, and about 90 % of them when 95 % "
         "fail. These values are approximate: they are the paper's words about a figure without a table. Its "

@@ -234,7 +234,7 @@ LOAD = Experiment(
             where={"messages_per_publisher": DOCUMENT_LOADS[:1]},
         ),
     ),
-    elsewhere=(
+    other_results=(
         "The document (sections 7.2.1 and 7.2.2, figures 3 and 4) used 20 nodes with 10, 25, 50 and 75 messages each."
         " Its figures are pictures without numbers; in its words reliability was almost 100 % every time. Here it is "
         "100 %."
@@ -316,7 +316,7 @@ CHORD = Experiment(
             is_log_x=True,
         ),
     ),
-    elsewhere=(
+    other_results=(
         "The document (section 7.2.3, figure 5) used 10, 20 and 30 nodes with 20 messages each; its figure is a "
         "picture without numbers."
     ),
@@ -404,7 +404,7 @@ RELIABILITY = Experiment(
             where={"loss": (0.0,)},
         ),
     ),
-    elsewhere=(
+    other_results=(
         "The document reports *almost 100 %* without failures (section 7.2) and *near 100 %* under small levels of "
         "failures (section 7.3), both in words, and expects larger networks to do as well."
     ),

@@ -11,7 +11,7 @@ from tidings.experiments.experiment import Figure
 from tidings.experiments.sweep import Value
 
 FORMATS = (".png", ".svg")
-INK, PALE, ELSEWHERE = "#22303a", "#e7ebee", "#8a949b"
+INK, PALE, OTHER_RESULTS = "#22303a", "#e7ebee", "#8a949b"
 COLOURS = ("#2a6f97", "#d1603d", "#5b8c5a", "#8e6c8a", "#c9a227", "#61a5c2")
 MARKERS = "osD^vP"
 SIZE_MAX, SIZE_STEP, SIZE_MIN = 8.5, 1.5, 4.0
@@ -83,7 +83,7 @@ def _draw_lines(axes: Any, figure: Figure, rows: Sequence[dict[str, Value]]) -> 
                 [_number(row[figure.x]) * figure.x_factor for row in group],
                 [_number(row[line.field]) * line.factor for row in group],
                 "--" if line.is_dashed else "-",
-                color=ELSEWHERE if line.is_dashed else COLOURS[number % len(COLOURS)],
+                color=OTHER_RESULTS if line.is_dashed else COLOURS[number % len(COLOURS)],
                 marker=None if line.is_dashed else MARKERS[number % len(MARKERS)],
                 # Lines that lie on each other are all to be seen.
                 markersize=max(SIZE_MAX - SIZE_STEP * number, SIZE_MIN),

@@ -172,7 +172,7 @@ PLUMTREE = Experiment(
             by="nodes",
         ),
     ),
-    elsewhere=(
+    other_results=(
         "Leitão, Pereira, Rodrigues: *Epidemic Broadcast Trees* (SRDS 2007) define both measures and report, for "
         "10,000 nodes in a stable tree, a redundancy near 0, where plain gossip with the same fanout sends several "
         "payloads for each node. We quote no numbers of its figures. In the document the second phase's Scribe stands"

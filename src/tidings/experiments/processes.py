@@ -181,7 +181,7 @@ def run_processes(
     """One experiment: start, subscribe, publish, kill in the middle, and see what everybody got."""
     if not 2 <= nodes <= NODES_MAX or not 0 <= kill < nodes - 1:
         raise InvalidRequest(f"2 to {NODES_MAX} nodes can be run here, and at least two must stay alive.")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     names = [f"topic-{index}" for index in range(topics)]
     # So many copies of a log that the victims cannot take all of them with them.
     settings = {"TIDINGS_REPLICAS": str(max(4, kill))}
@@ -194,9 +194,9 @@ def run_processes(
             for node in cluster.addresses:
                 for topic in names:
                     driver.subscribe(node, topic)
-            driver.settle()
+            driver.wait_until_ready()
             subscribed = time.monotonic()
-            killed_at = _publish_and_kill(cluster, driver, messages_each, kill, names, chance) or subscribed
+            killed_at = _publish_and_kill(cluster, driver, messages_each, kill, names, rng) or subscribed
             published = time.monotonic()
             problem = ""
             try:
@@ -236,10 +236,10 @@ def run_processes(
 
 
 def _publish_and_kill(
-    cluster: Cluster, driver: Driver, messages_each: int, kill: int, names: list[str], chance: random.Random
+    cluster: Cluster, driver: Driver, messages_each: int, kill: int, names: list[str], rng: random.Random
 ) -> float:
     """Every node publishes in turns, and half-way some are killed; when that was, 0 if none were."""
-    victims = chance.sample(cluster.addresses, kill)
+    victims = rng.sample(cluster.addresses, kill)
     killed_at = 0.0
     for turn in range(messages_each):
         if turn == messages_each // 2 and victims:
@@ -248,7 +248,7 @@ def _publish_and_kill(
                 driver.forget(victim)
             killed_at = time.monotonic()
         for node in cluster.addresses:
-            driver.publish(node, chance.choice(names))
+            driver.publish(node, rng.choice(names))
         driver.collect()
     return killed_at
 

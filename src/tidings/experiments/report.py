@@ -36,7 +36,7 @@ def _page(experiment: Experiment, outcome: Outcome, command: str, tables: str | 
             if figure.question == question.name:
                 lines += ["", f"![{figure.title}]({experiment.name}-{figure.name}.svg)"]
         lines += ["", f"As [CSV]({experiment.name}-{question.name}.csv)."]
-    lines += ["", "## Elsewhere", "", experiment.elsewhere]
+    lines += ["", "## Elsewhere", "", experiment.other_results]
     if tables is not None:
         names = ", ".join(f"`{name}`" for name in experiment.tables)
         lines += ["", f"The rows of every run are Parquet in `{tables}`: {names}. `point` is the number of the run."]

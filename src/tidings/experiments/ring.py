@@ -25,7 +25,7 @@ class OwnerRow(msgspec.Struct, frozen=True):
 
     nodes: int
     topics: int
-    seats: int
+    virtual_nodes: int
     """Its points on the circle; 1: no virtual identifiers."""
     seed: int
     node: str
@@ -44,10 +44,10 @@ class LookupRow(msgspec.Struct, frozen=True):
     """Half of log2 of the number of nodes."""
 
 
-def owners(nodes: int, topics: int, seats: int, seed: int) -> Iterator[OwnerRow]:
+def owners(nodes: int, topics: int, virtual_nodes: int, seed: int) -> Iterator[OwnerRow]:
     """Who owns how many topics, in one ring."""
-    for node, owned in count_topics(nodes, topics, seats, ring=f"{seed}/" if seed else "").items():
-        yield OwnerRow(nodes, topics, seats, seed, node, owned)
+    for node, owned in count_topics(nodes, topics, virtual_nodes, ring=f"{seed}/" if seed else "").items():
+        yield OwnerRow(nodes, topics, virtual_nodes, seed, node, owned)
 
 
 def lookups(nodes: int, seed: int, count: int = LOOKUPS) -> Iterator[LookupRow]:
@@ -62,7 +62,7 @@ def topics_points(choice: Choice) -> Sequence[Point]:
         topics = DOCUMENT_TOPICS if nodes in DOCUMENT_SIZES else nodes * TOPICS_FOR_EACH_NODE
         rings = choice.seeds or (RINGS if nodes <= 100 else 1)
         seeds = range(choice.first_seed, choice.first_seed + rings)
-        points += Grid(nodes=[nodes], topics=[topics], seats=VIRTUAL, seed=seeds)
+        points += Grid(nodes=[nodes], topics=[topics], virtual_nodes=VIRTUAL, seed=seeds)
     return points
 
 
@@ -72,9 +72,10 @@ TOPICS = Experiment(
     about="how evenly topics are spread over nodes, with and without virtual identifiers",
     setting=(
         "30 topics on 10, 20 and 30 nodes, as in the document, and ten topics for each node beyond; 20 rings of each "
-        "size up to 100 nodes, which differ in the names of the nodes, and one of each size above. *Seats* are the "
-        "points on the circle that each node has; 16 and 64 are virtual identifiers (Chord's paper, on load balance),"
-        " which are only counted here: no node takes several seats yet. *Least* and *most* are means over the rings."
+        "size up to 100 nodes, which differ in the names of the nodes, and one of each size above. *Virtual nodes* are "
+        "the points on the circle that each node has; 16 and 64 are virtual identifiers (Chord's paper, on load "
+        "balance), which are only counted here: no node takes several places yet. *Least* and *most* are means over "
+        "the rings."
     ),
     function=owners,
     tables={"owners": OwnerRow},
@@ -85,19 +86,20 @@ TOPICS = Experiment(
             "Topics of a node",
             """
             with rings as (
-                select nodes, topics, seats, seed, min(owned) as least, max(owned) as most,
+                select nodes, topics, virtual_nodes, seed, min(owned) as least, max(owned) as most,
                     percentile(owned, 0.99) as p99, stddev_pop(owned) as deviation,
                     sum(if(owned = 0, 1, 0)) * 100e0 / nodes as without
-                from {owners} group by nodes, topics, seats, seed)
-            select nodes, topics, seats, count(*) as rings, topics * 1e0 / nodes as expected, avg(least) as least,
-                avg(most) as most, max(most) as most_of_all, avg(p99) as p99, avg(deviation) as deviation,
-                avg(deviation) * 100e0 * nodes / topics as relative, avg(without) as without
-            from rings group by nodes, topics, seats order by nodes, topics, seats
+                from {owners} group by nodes, topics, virtual_nodes, seed)
+            select nodes, topics, virtual_nodes, count(*) as rings, topics * 1e0 / nodes as expected,
+                avg(least) as least, avg(most) as most, max(most) as most_of_all, avg(p99) as p99,
+                avg(deviation) as deviation, avg(deviation) * 100e0 * nodes / topics as relative,
+                avg(without) as without
+            from rings group by nodes, topics, virtual_nodes order by nodes, topics, virtual_nodes
             """,
             (
                 ("nodes", "{nodes:,}"),
                 ("topics", "{topics:,}"),
-                ("seats", "{seats}"),
+                ("virtual nodes", "{virtual_nodes}"),
                 ("rings", "{rings}"),
                 ("expected", "{expected:.1f}"),
                 ("least", "{least:.1f}"),
@@ -117,11 +119,11 @@ TOPICS = Experiment(
             x_label="nodes",
             y_label="topics",
             lines=(
-                Line("most", "most, 1 seat"),
+                Line("most", "most, 1 virtual node"),
                 Line("expected", "expected", is_dashed=True),
-                Line("least", "least, 1 seat"),
+                Line("least", "least, 1 virtual node"),
             ),
-            where={"seats": (1,), "topics": (DOCUMENT_TOPICS,)},
+            where={"virtual_nodes": (1,), "topics": (DOCUMENT_TOPICS,)},
         ),
         Figure(
             "deviation",
@@ -130,12 +132,12 @@ TOPICS = Experiment(
             x="nodes",
             x_label="nodes",
             y_label="standard deviation (% of the expected)",
-            lines=(Line("relative", "{seats} seats"),),
-            by="seats",
+            lines=(Line("relative", "{virtual_nodes} virtual nodes"),),
+            by="virtual_nodes",
             is_log_x=True,
         ),
     ),
-    elsewhere=(
+    other_results=(
         "The document (section 7.2.4, figure 6) has 30 topics on 10, 20 and 30 nodes: the expected 3, 1.5 and 1 "
         "topics, nodes that own none, and nodes that own more than expected; the numbers are in a picture. Chord's "
         "paper finds the same spread, and the same cure (on load balance)."
@@ -220,7 +222,7 @@ LOOKUPS_EXPERIMENT = Experiment(
             by="nodes",
         ),
     ),
-    elsewhere="Stoica et al. (2001), section 6.3: the mean path length of a lookup is about half of log2 n.",
+    other_results="Stoica et al. (2001), section 6.3: the mean path length of a lookup is about half of log2 n.",
     broken="select nodes || ' nodes, seed ' || seed as what, 'the answer for ' || key || ' is wrong' as text "
     "from {lookups} where not is_right order by point",
 )

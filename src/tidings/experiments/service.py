@@ -24,7 +24,7 @@ LOAD_SIZE = 20
 SIZE_LOAD = 20
 """Messages of each node with which it changes the size."""
 
-ELSEWHERE = (
+OTHER_RESULTS = (
     "The document that asked for the system has no numbers in the text of its section 7: its figures 3 to 6 are "
     "pictures whose axes it does not repeat in words. What it does say, beside what was measured here:\n\n"
     "| section | the document | here |\n"
@@ -401,6 +401,6 @@ SERVICE_SIMULATED = Experiment(
             lines=(Line("most", "most"), Line("expected", "mean"), Line("without", "groups without any")),
         ),
     ),
-    elsewhere=ELSEWHERE,
+    other_results=OTHER_RESULTS,
     broken=BROKEN,
 )

@@ -24,8 +24,8 @@ from tidings.experiments.experiment import Choice, Experiment, Figure, Line
 from tidings.experiments.service import (
     BROKEN,
     CONVERGENCE,
-    ELSEWHERE,
     LOADS,
+    OTHER_RESULTS,
     TOPICS_OF_GROUPS,
     ServiceGroupRow,
     ServiceRow,
@@ -35,7 +35,7 @@ from tidings.experiments.service import (
 from tidings.experiments.sweep import Point
 from tidings.message import Message
 from tidings.protocols.broker import operators
-from tidings.protocols.ring.arcs import Arc, owns, point_of
+from tidings.protocols.ring.key_ranges import KeyRange, owns, point_of
 from tidings.ring.asking import Asking
 from tidings.ring.record import NodeRecord
 from tidings.ring.trial import Trial
@@ -68,18 +68,18 @@ def service_rows(
     groups = nodes // REPLICAS
     if nodes % REPLICAS or not 2 <= groups <= NODES_MAX // REPLICAS:
         raise InvalidRequest(f"Groups of {REPLICAS} can be run here with 6, 9, 12 to {NODES_MAX} nodes, not {nodes}.")
-    chance = random.Random(f"{seed} {nodes}")
+    rng = random.Random(f"{seed} {nodes}")
     with tempfile.TemporaryDirectory(prefix="tidings-service-") as folder, Trial(Path(folder), inherit=False) as trial:
         began = _now_ms()
         trial.up(groups, REPLICAS, dissemination)
         start_ms: float | None = round(_now_ms() - began, 1)
         for messages in map(int, loads.split()):
             account = ServiceAccount(draw_load(nodes, messages, seed, f"topic-{messages}"))
-            victims = [chance.choice(group) for group in trial.record.groups.values()] if failures else []
+            victims = [rng.choice(group) for group in trial.record.groups.values()] if failures else []
             asyncio.run(_run_load(trial, account, victims, f"{messages}"))
             for victim in victims:
                 trial.start(victim.name)
-            states = _settled_states(trial, account)
+            states = _final_states(trial, account)
             row = service_row(account, states, dissemination, seed, len(victims), start_ms)
             start_ms = None
             yield row
@@ -155,7 +155,7 @@ async def _until(condition: Callable[[], bool], seconds: float, tasks: Sequence[
 # Replicas.
 
 
-def _settled_states(trial: Trial, account: ServiceAccount) -> list[GroupState]:
+def _final_states(trial: Trial, account: ServiceAccount) -> list[GroupState]:
     """What the replicas say once they agree, or what they said last if they do not come to that."""
     deadline = time.monotonic() + AGREE_SECONDS_MAX
     while True:
@@ -176,8 +176,8 @@ def _states(trial: Trial, account: ServiceAccount) -> list[GroupState]:
     for name, nodes in groups.items():
         known = [_known(members[node.address], rings[node.address]) for node in nodes]
         best = max(known)
-        arcs = tuple(Arc(start, end) for start, end in best[1])
-        topics = sum(owns(arcs, point_of(topic)) for topic in account.load.topics)
+        ranges = tuple(KeyRange(start, end) for start, end in best[1])
+        topics = sum(owns(ranges, point_of(topic)) for topic in account.load.topics)
         states.append(GroupState(name, len(nodes), known.count(best), best[0], topics))
     return states
 
@@ -188,7 +188,7 @@ def _known(
     """How much a node has applied, what it says that its group owns, and how many topics; nothing if it is silent."""
     if member is None or ring is None:
         return -1, (), -1
-    own = next((group.arcs for group in ring.groups if group.group == ring.group), ())
+    own = next((group.ranges for group in ring.groups if group.group == ring.group), ())
     return member.applied, own, ring.topics
 
 
@@ -230,7 +230,7 @@ SERVICE = Experiment(
         "half of the messages have been acknowledged; clients at its door go to others. It is started again when "
         "everything has arrived. *p50* and *p99* are from the put to the delivery, both seen by the same clock; "
         "*converged* is from the first put to the last delivery. *Agree*: replicas that say in the end that they have "
-        "applied as many slots as the foremost of their group, and own the same arcs and as many topics."
+        "applied as many slots as the foremost of their group, and own the same ranges and as many topics."
     ),
     function=service_rows,
     tables={"runs": ServiceRow, "groups": ServiceGroupRow},
@@ -261,6 +261,6 @@ SERVICE = Experiment(
             where={"has_loads": (1,), "dissemination": ("scribe",)},
         ),
     ),
-    elsewhere=ELSEWHERE,
+    other_results=OTHER_RESULTS,
     broken=BROKEN,
 )

@@ -5,7 +5,7 @@
         hops: int
 
 A field is an int, a float, a str or a bool, and may be None; in a table every column may be empty. Nothing else is
-taken: what is in a table should be plain to whoever reads it, with whatever tool.
+taken: what is in a table should be plain to anyone who reads it, with whatever tool.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Unreachable(Exception):
 
 
 class Stopped(Exception):
-    """The door closes; what is in hand has not been delivered and stays on the bus."""
+    """The door closes; what is in flight has not been delivered and stays on the bus."""
 
 
 class Subscriber:
@@ -98,7 +98,7 @@ class Subscriber:
         self._on_failed = on_failed
         self._topics: dict[str, asyncio.Task[None] | None] = {}
         """What it is subscribed to; None until the deliveries have begun."""
-        self._in_hand: set[str] = set()
+        self._being_delivered: set[str] = set()
         """Topics of which a message is being delivered or acknowledged."""
         self._turn = asyncio.Lock()
         self._nudged = asyncio.Event()
@@ -149,12 +149,12 @@ class Subscriber:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        self._in_hand.discard(topic)
+        self._being_delivered.discard(topic)
         await self._bus.unsubscribe(topic)
 
     async def is_gone(self) -> bool:
         """Whether it is owed nothing and nobody listens at its port any more."""
-        if self._in_hand:
+        if self._being_delivered:
             return False
         try:
             async with asyncio.timeout(KNOCK_S):
@@ -162,18 +162,18 @@ class Subscriber:
                     connection.setblocking(False)
                     await asyncio.get_running_loop().sock_connect(connection, self.address)
         except ConnectionRefusedError:
-            return not self._in_hand
+            return not self._being_delivered
         except OSError:
             return False
         return False
 
     async def close(self, forget: bool, grace_s: float = 0.0) -> None:
-        """Ends all deliveries, what is in hand after a while at most; `forget` ends the subscriptions with them."""
+        """Ends all deliveries, what is in flight after a while at most; `forget` ends the subscriptions with them."""
         self._stopping = True
         self._nudged.set()
         tasks = {topic: task for topic, task in self._topics.items() if task is not None}
         for topic, task in tasks.items():
-            if topic not in self._in_hand:
+            if topic not in self._being_delivered:
                 task.cancel()
         if tasks:
             _, late = await asyncio.wait(tasks.values(), timeout=grace_s)
@@ -189,10 +189,10 @@ class Subscriber:
             async with self._bus.transaction() as transaction:
                 message = await transaction.get(topic, timeout=math.inf)
                 if message is not None:
-                    self._in_hand.add(topic)
+                    self._being_delivered.add(topic)
                     async with self._turn:
                         await self._deliver(message)
-            self._in_hand.discard(topic)
+            self._being_delivered.discard(topic)
 
     async def _deliver(self, message: Message) -> None:
         """Tries until it is done."""

@@ -5,8 +5,8 @@
     UNSUBSCRIBE NUL topic NUL port NUL        -> 0 done, 1 not subscribed, 2 there is no such topic
     topic NUL text NUL                        a delivery, to the subscriber's port, which answers nothing
 
-A connection carries one request or one delivery. An answer is a digit and a NUL, so that whoever reads one byte and
-whoever reads a field get the same. Lengths are counted in characters, as people count them; that is why a field is
+A connection carries one request or one delivery. An answer is a digit and a NUL, so that anyone who reads one byte and
+anyone who reads a field get the same. Lengths are counted in characters, as people count them; that is why a field is
 cut off only at four times as many bytes. What comes after the last field is not read.
 """
 

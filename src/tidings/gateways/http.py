@@ -38,7 +38,7 @@ class Limits:
     """For an answer to be taken."""
     head_bytes_max: int = 65_536
     """The address and the headers of a request; what is read at once may go beyond, by `READ_BYTES` at most."""
-    farewell_seconds: float = 1.0
+    drain_seconds: float = 1.0
     """How long what a refused client still sends is thrown away, so that it can read why it was refused."""
     stop_seconds: float = 2.0
     """How long requests that are being answered hold up the end."""
@@ -226,15 +226,15 @@ class Conversation:
             self._connection.start_next_cycle()
             return True
         if last:
-            await self._say_farewell()
+            await self._drain()
         return False
 
-    async def _say_farewell(self) -> None:
+    async def _drain(self) -> None:
         """Closing on unread bytes would reset the connection, and the client might never see its answer."""
         self._writer.write_eof()
         room = BODY_BYTES_MAX
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.farewell_seconds):
+            async with asyncio.timeout(self._limits.drain_seconds):
                 while room > 0 and (data := await self._reader.read(READ_BYTES)):
                     room -= len(data)
 

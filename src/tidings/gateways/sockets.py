@@ -4,7 +4,7 @@ One thread runs one event loop for all connections. It is a client of the bus li
 is an ordinary message of an ordinary topic, and a subscriber gets what anybody put there. The protocol knows no keys,
 so the door is on loopback and nowhere else.
 
-A connection is one request. It is read for so long and up to so many bytes; whoever sends too slowly, too much, or
+A connection is one request. It is read for so long and up to so many bytes; anyone who sends too slowly, too much, or
 something else costs one of a bounded number of places for that time, and ends with one line in the log. When all places
 are taken the next wait in the system's queue.
 """

@@ -1,6 +1,6 @@
 """Asks the web service that writes out numbers: GET URL?text=...&lang=... answers {"text": "..."}.
 
-A text without a number is not worth a request. When the service is away a text comes back as it was, and whoever
+A text without a number is not worth a request. When the service is away a text comes back as it was, and anyone who
 asked is told once for each outage.
 """
 

@@ -43,7 +43,7 @@ class Subscribers:
         self._on_broken = on_broken
         self._known: dict[Address, Subscriber] = {}
         self._changing = asyncio.Lock()
-        """Held by whoever makes, changes or drops a subscriber, so that these happen one after the other."""
+        """Held by anyone who makes, changes or drops a subscriber, so that these happen one after the other."""
         self._mending: set[asyncio.Task[None]] = set()
         self._closed = False
         self._knock_at = 0.0
@@ -118,7 +118,7 @@ class Subscribers:
         await subscriber.close(forget=True)
 
     async def _make_room(self) -> None:
-        """Drops whoever has left without a word. A delivery would show that, but there may be none for days."""
+        """Drops anyone who has left without a word. A delivery would show that, but there may be none for days."""
         now = time.monotonic()
         if now < self._knock_at:
             return

@@ -2,9 +2,9 @@
 
 A file is counted off in blocks of 64 KiB from its first byte, its header included; the last block is what is left. The
 CRC-32 of each is reckoned from the very buffers that are written, so nothing is read for it, and goes into the
-segment's index when it is sealed. After a restart those of the last segment are reckoned anew from the file, when every
-record in it has passed its own check. What was damaged by then must not become good by that: the sums of its blocks
-are spoiled, and stay so.
+segment's index when it is sealed. After a restart those of the last segment are reckoned again from the file, when
+every record in it has passed its own check. What was damaged by then must not become good by that: the sums of its
+blocks are spoiled, and stay so.
 """
 
 from __future__ import annotations

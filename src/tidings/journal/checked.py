@@ -149,7 +149,7 @@ class Checked:
         self._piece = (0, memoryview(b""))
 
     def unmap(self) -> None:
-        """Lets go of the file: whoever holds a slice of it keeps it alive."""
+        """Lets go of the file: anyone who holds a slice of it keeps it alive."""
         self._view, self._good = None, bytearray()
 
     def _fetch(self, start: int, end: int) -> tuple[memoryview, bool]:

@@ -1,7 +1,7 @@
 """The directory of a folder, held by its descriptor.
 
 A path may come to lead elsewhere while a broker runs: somebody moves its folder away, and a copy, an older one or
-another broker's comes to stand in its place. Whoever went by the path then would write its next segment into that
+another broker's comes to stand in its place. Anyone who went by the path then would write its next segment into that
 folder. So everything is done in the directory that was opened, and locked, at the start, wherever it is by now.
 """
 

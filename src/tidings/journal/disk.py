@@ -68,7 +68,7 @@ class SyncFailed(StorageError):
     """The disk did not keep what it was given; the process must end, and recovery finds out what is there."""
 
 
-class Whereabouts(NamedTuple):
+class FileLocation(NamedTuple):
     """Where other processes of this machine find a file, and by which number on its device they know it again."""
 
     path: str
@@ -80,7 +80,7 @@ class Disk(Protocol):
     """A folder of files, as the journal sees it. The module's text says what each call promises."""
 
     remote: bool
-    """Whether the folder is in the hands of another process."""
+    """Whether the folder is in use by another process."""
     salt: int
     """A number of the folder's own, from which its files' checksums begin."""
 
@@ -109,7 +109,7 @@ class Disk(Protocol):
     def durable_size(self, name: str) -> int:
         """So many bytes of a segment must be there: synced, or written since the machine was started; 0 if unknown."""
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         """Brings what is known to be durable onto the disk too; all the rest is there already."""
 
     def restock(self) -> None:
@@ -133,7 +133,7 @@ class Disk(Protocol):
     def map(self, name: str) -> memoryview:
         """All bytes that a file has now, without reading them; valid as long as any slice of it is held."""
 
-    def whereabouts(self, name: str) -> Whereabouts | None:
+    def file_location(self, name: str) -> FileLocation | None:
         """Where the file is; None if other processes cannot read it, or not on this machine."""
 
     def tend(self) -> None:
@@ -144,7 +144,7 @@ class Disk(Protocol):
 
 
 class LocalDisk(Disk, Protocol):
-    """A folder in the hands of this process."""
+    """A folder in use by this process."""
 
     def rename(self, name: str, new_name: str) -> None:
         """Gives a file that is on disk another name, atomically, in place of one that had it."""
@@ -173,7 +173,7 @@ class RealDisk:
         self._sizes: dict[str, int] = {}
         self._allocated: dict[str, int] = {}
         """How large the files are that have room made ahead."""
-        self._found: dict[str, Whereabouts] = {}
+        self._found: dict[str, FileLocation] = {}
         # A process that was killed may have left entries that only the page cache knows.
         self._sync_directory()
 
@@ -265,7 +265,7 @@ class RealDisk:
     def durable_size(self, name: str) -> int:
         return self._mark.due if self._mark.slot == _segment_slot(name) else 0
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         try:
             self._mark.sync()
         except OSError as error:
@@ -336,14 +336,14 @@ class RealDisk:
                 raise
             raise StorageDamaged(f"The file {name} cannot be read ({error.strerror}).") from error
 
-    def whereabouts(self, name: str) -> Whereabouts | None:
+    def file_location(self, name: str) -> FileLocation | None:
         found = self._found.get(name)
         if found is None:
             try:
                 stat = self._directory.stat(name)
             except OSError:
                 return None
-            found = self._found[name] = Whereabouts(str(self._folder / name), stat.st_dev, stat.st_ino)
+            found = self._found[name] = FileLocation(str(self._folder / name), stat.st_dev, stat.st_ino)
         return found
 
     def tend(self) -> None:

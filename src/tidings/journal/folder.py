@@ -204,7 +204,7 @@ class Folder:
 
 
 def read_folder(path: Path) -> FolderNote | None:
-    """What the note of a folder says, whoever has it locked; None if there is no such note."""
+    """What the note of a folder says, no matter who has it locked; None if there is no such note."""
     try:
         data = (path / FOLDER_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -236,7 +236,7 @@ def _first_release_role(path: Path) -> str | None:
 
 
 def wrong_role(path: Path, owner: str | None) -> InvalidRequest:
-    """The error of whoever comes to a folder in another role than its own."""
+    """The error of anyone who comes to a folder in another role than its own."""
     return InvalidRequest(
         f"{path} belongs to {_OWNERS[owner or BROKER]}: start that with `tidings serve --data {path}`, or name another "
         "folder."

@@ -26,7 +26,7 @@ from tidings.errors import StorageDamaged, StorageError
 from tidings.journal import segment as files
 from tidings.journal.blocks import BLOCK_BYTES, Blocks, block_count
 from tidings.journal.checked import Checked, DamagedPlace
-from tidings.journal.disk import Buffer, Disk, DiskFull, Whereabouts
+from tidings.journal.disk import Buffer, Disk, DiskFull, FileLocation
 from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.notes import write_note
 from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
@@ -267,11 +267,11 @@ class Journal:
             write = disk.commit if self._syncs else disk.append
             write(commit.name, buffers)
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         """Leaves a mark that everything finished is on disk; in the thread that writes, with no commit under way."""
         if not self._syncs and not self.remote:  # A storage server does so itself, when it stops.
             self._disk.sync(self._name)
-        self._disk.settle()
+        self._disk.sync_mark()
 
     @property
     def short_of_room(self) -> bool:
@@ -338,7 +338,7 @@ class Journal:
             raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
         return self._sealed[number]
 
-    def whereabouts(self, address: int, size: int) -> tuple[Whereabouts, int, bytes] | None:
+    def file_location(self, address: int, size: int) -> tuple[FileLocation, int, bytes] | None:
         """The file that has these bytes, their position there, and the sums of the blocks that they lie in.
 
         None if other processes cannot read it, or if there are no such sums yet.
@@ -349,7 +349,7 @@ class Journal:
             name, base_address = files.journal_name(segment.first_slot), segment.base_address
             checked = self._checked_of(segment)
         sums = checked.sums(address - base_address, size)
-        found = self._disk.whereabouts(name)
+        found = self._disk.file_location(name)
         return None if found is None or sums is None else (found, address - base_address, sums)
 
     def record_at(self, address: int) -> tuple[Record, memoryview] | None:

@@ -6,7 +6,7 @@ written; a clean stop and an idle moment sync it. So recovery may cut off a tail
 that is shorter than its mark has lost something.
 
 What was written without a sync is marked too, with the boot of the machine: as long as the machine has not been
-started anew, the kernel has all of that, however the process ended.
+started again, the kernel has all of that, however the process ended.
 
 The file `durable` has two entries, 512 bytes apart and written in turns, so that a torn one leaves the other:
 

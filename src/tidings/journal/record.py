@@ -13,7 +13,7 @@ little-endian and unsigned; sizes are in bytes:
     slot             8   the record's number in the journal
     ballot_number    8   the ballot that was promised when it was written, 0 in a group of one
     ballot_node      4
-    time_ms          8   since 1970, from the clock of whoever proposed it
+    time_ms          8   since 1970, from the clock of its proposer
     durable_address  8   up to here the journal was known to be on disk when this was written
 
 The CRC does not start from 0 but from the low 32 bits of the record's own address, so that a record is

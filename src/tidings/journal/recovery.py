@@ -117,7 +117,7 @@ def holds_records(disk: Disk) -> bool:
 def _has_begun(disk: Disk, slots: list[int], first_slot: int, base_address: int) -> bool:
     """Whether a journal without an inventory must have had one: it has a record, and is not of the first release.
 
-    The first release may have ended between a snapshot and its segment. Whoever carries the folder over begins that
+    The first release may have ended between a snapshot and its segment. Anyone who carries the folder over begins that
     segment, and may be killed before the inventory is written; but no record is written before that.
     """
     if slots and files.is_first_release(disk.map(files.journal_name(slots[-1]))):

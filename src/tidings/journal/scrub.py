@@ -22,7 +22,7 @@ class Stored(Protocol):
     """What is read: a journal, or the files of one that is another's."""
 
     remote: bool
-    """Whether the files are in the hands of another process, which then looks after them."""
+    """Whether the files are in use by another process, which then looks after them."""
 
     @property
     def size_bytes(self) -> int:

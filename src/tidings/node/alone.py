@@ -19,7 +19,7 @@ from tidings.protocols.broker.rights import check_right
 from tidings.protocols.effects import Effect, Peer, Persist
 from tidings.protocols.events import Persisted, Received
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK, MATE_NAME
+from tidings.wire.replication import MARK, REPLICA_PEER_NAME
 
 MEMBERS_REQUESTS = (operators.AskMembers, operators.AddMember)
 
@@ -63,7 +63,7 @@ class Alone:
         if not frames or frames[0] != MARK:
             self.growth.see(peer)
             return False
-        if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
+        if user in (None, REPLICA_PEER_NAME):  # With keys, only who has the key of the members speaks as one.
             self._engine.outgoing += self.growth.hear(now_ms, frames)
         return True
 
@@ -163,7 +163,7 @@ class Alone:
         self._commit, self._committing = None, []
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
-        """The disk had no room: nothing of the commit was stored, and whoever put something is told.
+        """The disk had no room: nothing of the commit was stored, and the one who put something is told.
 
         What has no bodies is small and may free room, so it is tried again by itself, in the room that is kept for it.
         """

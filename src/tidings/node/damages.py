@@ -1,4 +1,4 @@
-"""What is known to be damaged on this disk: said once in the log, and kept for whoever asks how the broker is."""
+"""What is known to be damaged on this disk: said once in the log, and kept for anyone who asks how the broker is."""
 
 from __future__ import annotations
 

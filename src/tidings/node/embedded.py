@@ -104,13 +104,13 @@ class EmbeddedNode:
     def close(self) -> None:
         try:
             if self._failed is None:
-                self._engine.journal.settle()
+                self._engine.journal.sync_mark()
         finally:
             self._disk.close()
 
     def abandon(self) -> None:
         """This is the child of a fork: the journal is the parent's."""
-        self.changed = threading.Condition()  # Whoever had the old one is not in this process.
+        self.changed = threading.Condition()  # The one who had the old one is not in this process.
         self._failed = InvalidRequest(
             f"The broker of {self.folder} belongs to the process that this one was forked from: open a bus in this "
             "process, or start processes by multiprocessing's spawn method."

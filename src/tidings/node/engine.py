@@ -7,7 +7,7 @@ It is the same engine alone, in a group and in a ring, made of parts that are ha
 durable and in which order (`node.alone`: one disk does; `node.group`: several members agree), and what a node of a ring
 adds, if it is one (`node.ring`). The parts see the engine as their host.
 
-Whoever drives it brings the frames, runs `journal.write` on what `begin_commit` returned (beside the loop or
+Anyone who drives it brings the frames, runs `journal.write` on what `begin_commit` returned (beside the loop or
 in it), calls `finish_commit`, and sends what is in `outgoing`. The ZeroMQ loop, the embedded bus and the
 simulator are three such drivers. All requests that came while one commit was being written go into the next:
 that is the group commit.
@@ -322,7 +322,7 @@ class Engine(Generic[LogT, RingT]):
                 self.log.stage_carry(Carry(stored, staged), bodies)
 
     def refuses(self, effect: Persist) -> bool:
-        """Whether there is room only for what frees some, and this is more; whoever asked for it is told."""
+        """Whether there is room only for what frees some, and this is more; the one who asked for it is told."""
         if not self._short_of_room or not effect.bodies:
             return False
         told = Overloaded("The broker's disk is full: free some space, then try again.")
@@ -330,7 +330,7 @@ class Engine(Generic[LogT, RingT]):
         return True
 
     def refuse_full(self, persist: Persist, told: Overloaded) -> None:
-        """There is no room for it: whoever asked for it is told."""
+        """There is no room for it: the one who asked for it is told."""
         if persist.origin is not None:
             self.run(self.broker.handle(Refused(self.now_ms, persist.command, persist.origin, told)))
 
@@ -396,7 +396,7 @@ class Engine(Generic[LogT, RingT]):
             except Unavailable:  # The storage server is away.
                 if isinstance(effect, Examine | PersistCopy):
                     self._postponed.append(effect)
-                # Any other is a message that gets lost on its way: whoever waits for it asks again.
+                # Any other is a message that gets lost on its way: anyone who waits for it asks again.
             except DamagedPlace as damage:
                 self.log.on_damage(effect, damage)
         return None

@@ -34,9 +34,9 @@ def group_engine(
     random: Random | None = None,
 ) -> Engine[Group, None]:
     """A member of a replica group."""
-    chance = random if random is not None else Random(os.urandom(16))
+    rng = random if random is not None else Random(os.urandom(16))
     return Engine(
-        settings, journal, lambda engine: Group(engine, replica_settings, identity, disk, chance), lambda _: None
+        settings, journal, lambda engine: Group(engine, replica_settings, identity, disk, rng), lambda _: None
     )
 
 
@@ -51,10 +51,10 @@ def ring_engine(
     random: Random | None = None,
 ) -> RingEngine:
     """A node of a ring."""
-    chance = random if random is not None else Random(os.urandom(16))
+    rng = random if random is not None else Random(os.urandom(16))
     return Engine(
         settings,
         journal,
-        lambda engine: Group(engine, replica_settings, identity, disk, chance),
-        lambda engine: RingMember(engine, ring_settings, address, chance),
+        lambda engine: Group(engine, replica_settings, identity, disk, rng),
+        lambda engine: RingMember(engine, ring_settings, address, rng),
     )

@@ -27,8 +27,8 @@ from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.journal import Journal
 from tidings.journal.notes import read_note, write_note
 from tidings.journal.recovery import Inventory, Span, check
-from tidings.node.head import Head, Piece, decode_head, decode_piece, encode
 from tidings.node.places import Places
+from tidings.node.snapshot_header import Piece, SnapshotHeader, decode_piece, decode_snapshot_header, encode
 from tidings.protocols.multipaxos.messages import FetchFile, File, Offer
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
 from tidings.settings import ReplicaSettings
@@ -63,8 +63,8 @@ class Exchange:
         """The files of the newest snapshot and of everything that it refers to; None if there is no snapshot yet, or
         only one from before there was a group."""
         snapshot_name, disk = self._journal.snapshot_name, self._disk
-        head = self._head_of(snapshot_name, disk.salt) if snapshot_name is not None else None
-        if snapshot_name is None or head is None:
+        snapshot_header = self._header_of(snapshot_name, disk.salt) if snapshot_name is not None else None
+        if snapshot_name is None or snapshot_header is None:
             return None
         listed = []
         for segment in self._journal.segments:
@@ -72,7 +72,7 @@ class Exchange:
             index_name = files.index_name(segment.first_slot)
             listed.append(File(index_name, disk.size(index_name)))
         listed.append(File(snapshot_name, disk.size(snapshot_name)))
-        return Offer(head.snapshot.next_slot, self._life, tuple(listed), disk.salt)
+        return Offer(snapshot_header.snapshot.next_slot, self._life, tuple(listed), disk.salt)
 
     def serve(self, wanted: FetchFile) -> FilePiece | None:
         """A piece of a file that was offered; None if it is gone."""
@@ -94,7 +94,7 @@ class Exchange:
             return
         comes = self._asked is not None and 0 <= now_ms - self._asked_at_ms < self._settings.fetch_retry_ms
         if comes and (node != self.node or offer == self._offer):
-            return  # Several may offer theirs, again and again: whoever began anew with each would never be done.
+            return  # Several may offer theirs, again and again: anyone who began again with each would never be done.
         if (node, offer.life) != (self.node, self._offer.life):
             self.drop()
             self.node = node
@@ -148,18 +148,18 @@ class Exchange:
         listed = self._offer.files
         return bool(listed) and all(self._sizes.get(file.name) == file.size_bytes for file in listed)
 
-    def head(self) -> Head | None:
+    def header(self) -> SnapshotHeader | None:
         """What the snapshot says that has come; None if something has come damaged that it needs."""
         try:
-            head = self._head_of(self._offer.files[-1].name + INCOMING_SUFFIX, self._offer.salt)
-            if head is None:
+            snapshot_header = self._header_of(self._offer.files[-1].name + INCOMING_SUFFIX, self._offer.salt)
+            if snapshot_header is None:
                 return None
             places = Places()
-            places.load(self.pieces(), head.snapshot.next_slot)
-            # Damage must not spread: whoever has it finds it, has it mended, and offers its files again.
+            places.load(self.pieces(), snapshot_header.snapshot.next_slot)
+            # Damage must not spread: anyone who has it finds it, has it mended, and offers its files again.
             self._damaged = dict(self.damaged())
             found = (span for spans in self._damaged.values() for span in spans)
-            return None if any(places.within(*span) for span in found) else head
+            return None if any(places.within(*span) for span in found) else snapshot_header
         except (StorageDamaged, msgspec.DecodeError):
             return None
 
@@ -181,11 +181,11 @@ class Exchange:
                     raise StorageDamaged(f"{file.name} has come without its header: it is asked for again.")
                 yield file.name, list(check(view[: file.size_bytes], header.base_address))
 
-    def _head_of(self, name: str, salt: int) -> Head | None:
-        return decode_head(files.decode_snapshot(self._disk.map(name), name, salt).payload)
+    def _header_of(self, name: str, salt: int) -> SnapshotHeader | None:
+        return decode_snapshot_header(files.decode_snapshot(self._disk.map(name), name, salt).payload)
 
-    def install(self, head: Head) -> None:
-        """The files that have come take the place of our own, with `head` in their snapshot."""
+    def install(self, snapshot_header: SnapshotHeader) -> None:
+        """The files that have come take the place of our own, with `snapshot_header` in their snapshot."""
         disk = self._disk
         listed = [file.name for file in self._offer.files]
         for name in listed:
@@ -195,7 +195,9 @@ class Exchange:
                 self._install_index(name + INCOMING_SUFFIX)
         snapshot_name = listed[-1] + INCOMING_SUFFIX
         envelope = files.decode_snapshot(disk.map(snapshot_name), snapshot_name, self._offer.salt)
-        disk.replace(snapshot_name, files.encode_snapshot(envelope._replace(payload=encode(head)), disk.salt))
+        disk.replace(
+            snapshot_name, files.encode_snapshot(envelope._replace(payload=encode(snapshot_header)), disk.salt)
+        )
         last_name = files.journal_name(envelope.next_slot)
         header = files.encode_header(envelope.next_slot, envelope.segment.end_address, disk.salt)
         disk.replace(last_name + INCOMING_SUFFIX, [header])

@@ -4,7 +4,7 @@
              -> decided and on this disk -> broker applies -> answers
 
 What is to be durable is proposed, not just written; only the
-node that leads serves clients, and the others tell them where to go (`Elsewhere`). Streams, lanes and leases live on
+node that leads serves clients, and the others tell them where to go (`NotLeader`). Streams, lanes and leases live on
 the leader alone: a new one begins as a broker does after a restart, which clients know how to live with. What it
 answers without having anything agreed on (a question, a refusal) waits until a majority has confirmed that it still
 leads, so that one that was cut off or slept never speaks for a state that others have left behind.
@@ -44,21 +44,21 @@ from tidings.protocols.multipaxos.joining import Found, Known, Meet, Member
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     Fetch,
-    MembershipSettled,
+    MembershipConfirmed,
+    ProposalRejected,
     Propose,
     ReadReady,
     ReadRefused,
     Received,
-    TurnedAway,
 )
 from tidings.protocols.multipaxos.values import Command
-from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.commands import Claim
+from tidings.protocols.ring.key_ranges import WHOLE
 from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.stack import Requested, SetTimer, Timer, TimerFired
 from tidings.settings import ReplicaSettings
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
+from tidings.wire.replication import MARK, REPLICA_PEER_NAME, ReplicaPeer, decode_message, encode_message
 
 WINDOW = 64
 """Slots that may be open at once, in every group."""
@@ -77,7 +77,7 @@ class RingHooks(Protocol):
     def on_applied(self, persist: Persist) -> None:
         """A command that this node proposed is about to be applied."""
 
-    def on_turned_away(self, wanted: list[Persist]) -> None:
+    def on_rejected(self, wanted: list[Persist]) -> None:
         """Commands that this node wanted are for the next leader."""
 
     def on_stopped_serving(self) -> None:
@@ -136,7 +136,7 @@ class Group:
         return ring
 
     def _make_state(self) -> State:
-        """A new and empty state; whoever had the old one starts anew."""
+        """A new and empty state; the one who had the old one starts again."""
         engine = self._engine
         engine.broker = Broker(engine.settings, new_machine(engine.settings))
         return BrokerState(engine.broker.machine, self.identity.founders, self._answer)
@@ -184,8 +184,8 @@ class Group:
     def hear(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None) -> bool:
         if not frames or frames[0] != MARK:
             return False
-        if user in (None, MATE_NAME):  # With keys, only who has the key of the members speaks as one.
-            self._receive_mate(now_ms, frames)
+        if user in (None, REPLICA_PEER_NAME):  # With keys, only who has the key of the members speaks as one.
+            self._receive_peer(now_ms, frames)
         return True
 
     def take(self, received: ClientRequest) -> None:
@@ -207,7 +207,7 @@ class Group:
                 engine.run(engine.broker.handle(received))
                 return
         if not self.serving:
-            engine.reply(peer, self._elsewhere(message.request))
+            engine.reply(peer, self._not_leader(message.request))
             return
         match message:
             case operators.AddMember() | operators.RemoveMember():
@@ -226,10 +226,10 @@ class Group:
         except InvalidRequest as error:
             self._engine.refuse(peer, message.request, error)
 
-    def _elsewhere(self, request: int) -> messages.Elsewhere:
+    def _not_leader(self, request: int) -> messages.NotLeader:
         leader = self.members.get(self.replica.replica.leader or 0)
         known = leader is not None and leader.number != self.number
-        return messages.Elsewhere(request, leader.address if leader is not None and known else "", self.addresses())
+        return messages.NotLeader(request, leader.address if leader is not None and known else "", self.addresses())
 
     def addresses(self) -> tuple[str, ...]:
         return tuple(member.address for member in self.members.values())
@@ -340,7 +340,7 @@ class Group:
 
     # Between members.
 
-    def _receive_mate(self, now_ms: int, frames: Sequence[Frame]) -> None:
+    def _receive_peer(self, now_ms: int, frames: Sequence[Frame]) -> None:
         try:
             header = decode_message(frames)
         except ProtocolError:
@@ -348,7 +348,7 @@ class Group:
         identity = self.identity
         if isinstance(header.message, Meet):
             answer = self.changes.on_meet(now_ms, header.message)
-            self._engine.send(Mate(header.message.address), encode_message(answer))
+            self._engine.send(ReplicaPeer(header.message.address), encode_message(answer))
             return
         meant = header.group == identity.group and header.receiver == identity.number
         if meant and header.sender not in (0, identity.number) and not isinstance(header.message, Found | Known):
@@ -374,31 +374,31 @@ class Group:
         notifications, replica.notifications = replica.notifications, []
         for notification in notifications:
             match notification:
-                case TurnedAway(Command() as command, _):
+                case ProposalRejected(Command() as command, _):
                     self._turn_away(command)
                 case ReadReady(token, _):
                     self.waiting.on_confirmed(token)
                 case ReadRefused(token, _):
-                    self.waiting.on_refused(token, self._elsewhere)
-                case MembershipSettled(first_slot, _):
+                    self.waiting.on_refused(token, self._not_leader)
+                case MembershipConfirmed(first_slot, _):
                     engine.broker.members = self.addresses()
-                    self.changes.on_settled(first_slot)
+                    self.changes.on_confirmed(first_slot)
         self._check_serving()
         if self.serving:
             engine.run(engine.broker.serve_streams(now_ms))
         outgoing, replica.outgoing = replica.outgoing, []
         for nodes, message in outgoing:
             for node in nodes:
-                self._send_mate(node, message)
+                self._send_peer(node, message)
 
-    def _send_mate(self, node: int, message: AnyMessage) -> None:
+    def _send_peer(self, node: int, message: AnyMessage) -> None:
         member = self.state.members.get(node) or self._contacts.get(node)
         if member is None and isinstance(message, Fetch):
             member = self._anybody()
         if member is not None:
             group, number = self.identity.group, self.number
             frames = encode_message(message, group, number, member.number, self.replica.witness.claim(member.number))
-            self._engine.send(Mate(member.address), frames)
+            self._engine.send(ReplicaPeer(member.address), frames)
 
     def _anybody(self) -> Member | None:
         """Somebody who may have what only a leader has told us of that came to the group later than we know it."""
@@ -420,15 +420,15 @@ class Group:
             self._stop_serving()
 
     def _stop_serving(self) -> None:
-        """Somebody else leads, or nobody: whoever waits for us is told."""
+        """Somebody else leads, or nobody: anyone who waits for us is told."""
         self.serving = False
         self._ended = self._sequence
         wanted, self._wanted = self._wanted, []
         self._turn_away_all(wanted)
-        self.waiting.turn_away(self._elsewhere)
-        self.changes.give_up(self._elsewhere)
+        self.waiting.turn_away(self._not_leader)
+        self.changes.give_up(self._not_leader)
         for peer in self._peers:
-            self._engine.reply(peer, self._elsewhere(0))
+            self._engine.reply(peer, self._not_leader(0))
         self._peers.clear()
         self._engine.forget_postponed()
         self._engine.broker = Broker(self._engine.settings, self.state.machine)
@@ -446,14 +446,14 @@ class Group:
             self._turn_away_all(proposed[1])
 
     def _turn_away_all(self, wanted: list[Persist]) -> None:
-        """It may yet be agreed on. Whoever asked for it asks the next leader, under the same numbers."""
+        """It may yet be agreed on. The one who asked for it asks the next leader, under the same numbers."""
         if self._ring is not None:
-            self._ring.on_turned_away(wanted)
+            self._ring.on_rejected(wanted)
         for persist in wanted:
             self.staged_bytes -= staged_bytes_of(persist)
             message = getattr(persist.origin, "message", None)
             if message is not None and message.request:
-                self._engine.reply(persist.origin.peer, self._elsewhere(message.request))
+                self._engine.reply(persist.origin.peer, self._not_leader(message.request))
 
     # Members.
 

@@ -22,18 +22,18 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Peer
 from tidings.protocols.multipaxos.joining import Known, Meet, Member
-from tidings.protocols.ring.arcs import point_of, spots
+from tidings.protocols.ring.key_ranges import point_of, spots
 from tidings.protocols.ring.transfer import points_of, topics_in
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import Mate, decode_message, encode_message
+from tidings.wire.replication import ReplicaPeer, decode_message, encode_message
 
 MEETS_MAX = 16
 MEET_SILENCE_MS_MAX = 3_000
 """Who asks to join says so several times a second: one that is silent for this long has gone."""
 PEERS_MAX = 100_000
 BROUGHT_MAX = 1_000
-"""Points of topics and clients that a group brings into a ring: so many pieces may fall out of the arcs of others."""
+"""Points of topics and clients that a group brings into a ring: so many pieces may fall out of the ranges of others."""
 Look = Callable[[Sequence[Key], str], Sequence[str]]
 """Asks a ring which topics it has at some points; none if the group of that name is a part of it."""
 
@@ -140,7 +140,7 @@ class Growth:
         if message.address not in self._meetings and len(self._meetings) >= MEETS_MAX:
             return []
         self._meetings[message.address] = _Meeting(frames, now_ms)
-        return [(Mate(message.address), encode_message(Known((self._address,))))]
+        return [(ReplicaPeer(message.address), encode_message(Known((self._address,))))]
 
     def _forget_silent(self, now_ms: int) -> None:
         self._meetings = {
@@ -173,7 +173,7 @@ class Growth:
         """What all who have asked something are told when the group takes over: to ask it instead."""
         everybody = (_Told(peer, 0) for peer in self._peers)
         return [
-            (peer, [codec.encode(messages.Elsewhere(request, "", (self._address,)))])
+            (peer, [codec.encode(messages.NotLeader(request, "", (self._address,)))])
             for peer, request in (*self._told, *everybody)
         ]
 

@@ -102,7 +102,7 @@ def write_mark(disk: LocalDisk, mark: bytes) -> None:
 def asking_sentence(address: str, contacts: tuple[str, ...]) -> str:
     """What a node says that asks to be taken in. One with a new disk in a member's place is taken in by itself."""
     members = ",".join(contacts)
-    return f"asking {members} to be taken in: add a new member with `tidings group add {address} --bus {members}`"
+    return f"asking {members} to be taken in: add a new member with `tidings cluster add {address} --bus {members}`"
 
 
 class Newcomer:

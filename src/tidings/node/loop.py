@@ -44,7 +44,7 @@ GARBAGE_MIN = 20_000
 EXIT_STORAGE_FAILED = 74
 """The exit code after a write or sync that failed: EX_IOERR of sysexits.h."""
 
-_SETTLE = "settle"
+_SYNC_MARK = "sync mark"
 _STOP = "stop"
 
 
@@ -56,7 +56,7 @@ class Committer:
         self._wake = wake
         self._work: queue.SimpleQueue[Commit | str] = queue.SimpleQueue()
         self.writing = threading.Lock()
-        """Held by whoever writes: the loop, or the thread."""
+        """Held by anyone who writes: the loop, or the thread."""
         self.finished: queue.SimpleQueue[DiskFull | None] = queue.SimpleQueue()
         self.usual_ns = 0
         """How long a write and its sync take: a moving average."""
@@ -66,9 +66,9 @@ class Committer:
     def submit(self, commit: Commit) -> None:
         self._work.put(commit)
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         """Has a mark left that everything is on disk, in the thread."""
-        self._work.put(_SETTLE)
+        self._work.put(_SYNC_MARK)
 
     def write(self, commit: Commit) -> DiskFull | None:
         """Writes a commit; a full disk is returned, any other failure ends the process."""
@@ -89,7 +89,7 @@ class Committer:
                 self.finished.put(self.write(work))
                 self._wake()
             else:
-                self._look_after(self._journal.settle)
+                self._look_after(self._journal.sync_mark)
 
     def _next(self) -> Commit | str:
         """What to do next; a remote disk is looked after meanwhile."""
@@ -108,7 +108,7 @@ class Committer:
 
     def stop(self) -> None:
         """Ends the thread; all that was written is on disk then, and a mark says so."""
-        self._work.put(_SETTLE)
+        self._work.put(_SYNC_MARK)
         self._work.put(_STOP)
         self._thread.join()
 
@@ -156,7 +156,7 @@ class Loop:
         self._settings = settings
         self._clock = clock
         self._committer = Committer(engine.journal, router.wake)
-        self._settle_at_ms: int | None = clock() + IDLE_MS
+        self._sync_mark_at_ms: int | None = clock() + IDLE_MS
         self._stop = False
 
     def stop(self) -> None:
@@ -177,7 +177,7 @@ class Loop:
             if now_ms >= tick_at_ms:
                 engine.tick(now_ms)
                 tick_at_ms = now_ms + engine.tick_ms
-                self._settle(now_ms)
+                self._sync_mark(now_ms)
             reading = engine.staged_bytes < self._settings.staged_bytes_max
             if engine.gather(now_ms):
                 self._flush()
@@ -190,10 +190,10 @@ class Loop:
             self._take_finished()
         self._finish()
 
-    def _settle(self, now_ms: int) -> None:
-        if self._settle_at_ms is not None and now_ms >= self._settle_at_ms and not self._engine.committing:
-            self._settle_at_ms = None
-            self._committer.settle()
+    def _sync_mark(self, now_ms: int) -> None:
+        if self._sync_mark_at_ms is not None and now_ms >= self._sync_mark_at_ms and not self._engine.committing:
+            self._sync_mark_at_ms = None
+            self._committer.sync_mark()
 
     def _ended(self) -> bool:
         """Whether to serve no longer: somebody wants the end, and every door has closed."""
@@ -220,7 +220,7 @@ class Loop:
 
     def _end_commit(self, full: DiskFull | None) -> None:
         now_ms = self._clock()
-        self._settle_at_ms = now_ms + IDLE_MS
+        self._sync_mark_at_ms = now_ms + IDLE_MS
         if full is None:
             self._engine.finish_commit(now_ms)
         else:

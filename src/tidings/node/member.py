@@ -9,10 +9,10 @@ from tidings.errors import InvalidRequest, ProtocolError
 from tidings.node.identity import MEET_EVERY_MS, Identity, Newcomer
 from tidings.protocols.broker import messages
 from tidings.settings import GroupSettings
-from tidings.transport.mates import MateRouter
+from tidings.transport.replica_peers import ReplicaRouter
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK, MATE_NAME, Mate, decode_message, encode_message
+from tidings.wire.replication import MARK, REPLICA_PEER_NAME, ReplicaPeer, decode_message, encode_message
 
 
 def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
@@ -50,21 +50,21 @@ def founders_of(group: GroupSettings, address: str, founds_alone: bool, is_new: 
     return group.group or (() if group.join else (address,))
 
 
-def meet(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Identity:
+def meet(newcomer: Newcomer, router: ReplicaRouter, clock: Callable[[], int]) -> Identity:
     """Talks to the others until it is clear who this node is."""
     newcomer.found_alone()
     greet_at_ms, trouble = clock(), ""
     while newcomer.identity is None:
-        outgoing: list[tuple[Mate | bytes | tuple[bytes], list[Frame]]] = []
+        outgoing: list[tuple[ReplicaPeer | bytes | tuple[bytes], list[Frame]]] = []
         if clock() >= greet_at_ms:
             greet_at_ms = clock() + MEET_EVERY_MS
-            outgoing += [(Mate(address), encode_message(message)) for address, message in newcomer.greet()]
+            outgoing += [(ReplicaPeer(address), encode_message(message)) for address, message in newcomer.greet()]
         if router.wait(max(0, greet_at_ms - clock()), True):
             for peer, frames, user in router.receive(100):
                 if not frames or frames[0] != MARK:
                     number = codec.guess_request(frames[0]) if frames else 0
-                    outgoing.append((peer, [codec.encode(messages.Elsewhere(number, "", newcomer.contacts))]))
-                elif user in (None, MATE_NAME):
+                    outgoing.append((peer, [codec.encode(messages.NotLeader(number, "", newcomer.contacts))]))
+                elif user in (None, REPLICA_PEER_NAME):
                     outgoing += _hear(newcomer, frames)
         router.send_all(outgoing)
         if newcomer.trouble != trouble:
@@ -73,9 +73,9 @@ def meet(newcomer: Newcomer, router: MateRouter, clock: Callable[[], int]) -> Id
     return newcomer.identity
 
 
-def _hear(newcomer: Newcomer, frames: list[Frame]) -> list[tuple[Mate, list[Frame]]]:
+def _hear(newcomer: Newcomer, frames: list[Frame]) -> list[tuple[ReplicaPeer, list[Frame]]]:
     try:
         header = decode_message(frames)
     except ProtocolError:
         return []
-    return [(Mate(address), encode_message(message)) for address, message in newcomer.hear(header.message)]
+    return [(ReplicaPeer(address), encode_message(message)) for address, message in newcomer.hear(header.message)]

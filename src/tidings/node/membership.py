@@ -62,12 +62,12 @@ class MembershipChanges:
         """When each member last said something."""
         self._to_add: dict[str, list[tuple[Peer, int]]] = {}
         self._to_remove: dict[int, list[tuple[Peer, int]]] = {}
-        self._settled_slot = 0
+        self._confirmed_slot = 0
 
     @property
-    def is_settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether a leader knows that the present voters are enough, and no earlier ones are needed."""
-        return self._settled_slot >= self._host.replica.history.newest.first_slot
+        return self._confirmed_slot >= self._host.replica.history.newest.first_slot
 
     @property
     def _voters(self) -> tuple[int, ...]:
@@ -129,9 +129,9 @@ class MembershipChanges:
             change = next((Promote(number) for number in membership.listeners if is_caught_up(number)), None)
         return change
 
-    def on_settled(self, first_slot: int) -> None:
+    def on_confirmed(self, first_slot: int) -> None:
         """The group that was decided on in this slot is enough by itself."""
-        self._settled_slot = first_slot
+        self._confirmed_slot = first_slot
         self.answer_operators()
 
     # Operators.
@@ -148,14 +148,14 @@ class MembershipChanges:
         known = (*self._host.members.values(), *self._host.state.members.values())
         member = next((each for each in known if message.member in (str(each.number), each.address)), None)
         if member is None:
-            raise InvalidRequest(f"The group has no member {message.member}: see `tidings group status`.")
+            raise InvalidRequest(f"The group has no member {message.member}: see `tidings cluster status`.")
         if self._voters == (member.number,):
             raise InvalidRequest("The last voter cannot be removed: stop it instead.")
         self._to_remove.setdefault(member.number, []).append((peer, message.request))
 
     def answer_operators(self) -> None:
         """Tells those who wanted a change that it has come to its end."""
-        if not self.is_settled:
+        if not self.is_confirmed:
             return
         by_address = {member.address: member.number for member in self._host.members.values()}
         for address in [each for each in self._to_add if by_address.get(each) in self._voters]:
@@ -168,11 +168,11 @@ class MembershipChanges:
         for peer, request in waiting:
             self._reply(peer, self.describe(request))
 
-    def give_up(self, elsewhere: Callable[[int], messages.Elsewhere]) -> None:
+    def give_up(self, not_leader: Callable[[int], messages.NotLeader]) -> None:
         """Another node leads now, or nobody: operators are told to ask that one."""
         for waiting in (*self._to_add.values(), *self._to_remove.values()):
             for peer, request in waiting:
-                self._reply(peer, elsewhere(request))
+                self._reply(peer, not_leader(request))
         self._to_add, self._to_remove = {}, {}
 
     def describe(self, request: int) -> operators.Members:

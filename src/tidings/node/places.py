@@ -6,7 +6,7 @@ from array import array
 
 from tidings.journal.record import HEADER_SIZE
 from tidings.journal.record import Record as JournalRecord
-from tidings.node.head import Piece
+from tidings.node.snapshot_header import Piece
 
 DISORDER_MAX = 1_024
 """Addresses rise with the slots, but for those of a few windows that were accepted again, and for repaired ones."""

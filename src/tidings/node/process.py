@@ -38,9 +38,9 @@ from tidings.settings import (
 from tidings.storage.remote import RemoteDisk
 from tidings.transport.caller import Caller
 from tidings.transport.curve import client_options, secret_file
-from tidings.transport.mates import MateRouter
+from tidings.transport.replica_peers import ReplicaRouter
 from tidings.transport.router import Router
-from tidings.wire.replication import MATE_NAME
+from tidings.wire.replication import REPLICA_PEER_NAME
 
 
 class NodeConfiguration(NamedTuple):
@@ -99,7 +99,7 @@ def _serve_alone(
         engine.recover()
         router = _router(node, settings)
         address = configuration.group.advertise or router.address
-        engine.log.growth = Growth(address, obstacle(data, address, doors, isinstance(router, MateRouter)))
+        engine.log.growth = Growth(address, obstacle(data, address, doors, isinstance(router, ReplicaRouter)))
 
         def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
             if isinstance(outgrown.log, Group):
@@ -108,7 +108,7 @@ def _serve_alone(
             engine = group_engine(settings, configuration.replica, become_member(disk, journal, address), journal, disk)
             engine.recover(now_ms)
             for frames in outgrown.log.growth.meets():
-                engine.receive(now_ms, b"", frames, MATE_NAME if node.keys is not None else None)
+                engine.receive(now_ms, b"", frames, REPLICA_PEER_NAME if node.keys is not None else None)
             return engine
 
         def to_ring(outgrown: GroupEngine, now_ms: int) -> GroupEngine:
@@ -133,8 +133,8 @@ def _disk(data: Path | None, broker: BrokerSettings, node: NodeSettings) -> Disk
 
 def _router(node: NodeSettings, broker: BrokerSettings) -> Router:
     """The door of a broker alone; one that could also speak to members, where there is a key for that."""
-    has_key = node.keys is None or secret_file(Path(node.keys), MATE_NAME).exists()
-    return (MateRouter if has_key else Router)(node, broker.batch_bytes_max)
+    has_key = node.keys is None or secret_file(Path(node.keys), REPLICA_PEER_NAME).exists()
+    return (ReplicaRouter if has_key else Router)(node, broker.batch_bytes_max)
 
 
 def obstacle(data: Path | None, address: str, doors: Sequence[Door], has_key: bool) -> str:
@@ -149,8 +149,8 @@ def obstacle(data: Path | None, address: str, doors: Sequence[Door], has_key: bo
         return "This broker listens at every address of its machine: start it with --advertise and the one to use."
     if not has_key:
         return (
-            f"The members of a group speak under the name {MATE_NAME!r}, and there is no key of it: make one with "
-            f"`tidings keys DIR --client {MATE_NAME}` and start this broker again."
+            f"The members of a group speak under the name {REPLICA_PEER_NAME!r}, and there is no key of it: make one "
+            f"with `tidings keys DIR --client {REPLICA_PEER_NAME}` and start this broker again."
         )
     return ""
 
@@ -170,7 +170,7 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
             role = MEMBER
         home = Folder(data.absolute(), role, grows=begins or len(group.group) == 1)
     try:
-        router = MateRouter(node, settings.batch_bytes_max)
+        router = ReplicaRouter(node, settings.batch_bytes_max)
         address = group.advertise or router.address
         with advising(REJOIN):
             told = look_up_identity(home) if home.note.role != BROKER else None
@@ -210,7 +210,7 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
 
 def _identity(
     disk: RealDisk,
-    router: MateRouter,
+    router: ReplicaRouter,
     clock: Clock,
     address: str,
     founders: tuple[str, ...],

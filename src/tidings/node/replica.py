@@ -4,7 +4,7 @@
            -> answers in `outgoing` -> frames
            -> what is decided and on this disk is applied to the state
 
-Whoever drives it brings the messages and the timers, runs `journal.write` on what `begin_commit` returned, calls
+Anyone who drives it brings the messages and the timers, runs `journal.write` on what `begin_commit` returned, calls
 `finish_commit`, sends what is in `outgoing`, and looks at `notifications`. All records that came while one commit was
 being written go into the next: that is the group commit. What the replica wants said only when it is durable leaves
 only then, in the order in which it was wanted.
@@ -13,7 +13,7 @@ only then, in the order in which it was wanted.
 under which ballot it was accepted, and stays there. When its slot is decided and the record is on this disk, the state
 is given the command and its address here. (Records have numbers of their own in the journal, beside the slots that
 they speak of: a slot that is accepted again under a higher ballot has two.) A full segment is sealed with the state and
-a `Head` as its snapshot, and stays as long as the state refers to it.
+a `SnapshotHeader` as its snapshot, and stays as long as the state refers to it.
 
 Those who are behind are sent the values, read from the journal; if these are gone, the files (`node.exchange`).
 
@@ -40,9 +40,9 @@ from tidings.journal.remedies import REJOIN, advising
 from tidings.node.bodies import Kept, Local, put_together, read_copy, read_values, take_apart
 from tidings.node.damage import Damage
 from tidings.node.exchange import Exchange
-from tidings.node.head import Head, Held, decode_head, decode_piece, encode
 from tidings.node.places import Places
 from tidings.node.repairs import ASKED_MAX, Move, Repairs
+from tidings.node.snapshot_header import Held, SnapshotHeader, decode_piece, decode_snapshot_header, encode
 from tidings.node.state import State
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.membership import History
@@ -135,14 +135,14 @@ class ReplicaEngine:
         self._alone_until = alone_until
         with advising(REJOIN):
             self._exchange.finish()
-            head, whole, replayed, count, damaged = self._rebuild()
+            header, whole, replayed, count, damaged = self._rebuild()
         node = self.replica.node
-        owner = next((record.node for record in replayed if isinstance(record, Named)), head.node if head else None)
+        owner = next((record.node for record in replayed if isinstance(record, Named)), header.node if header else None)
         if owner not in (None, node):
             raise InvalidRequest(f"This folder belongs to node {owner}, not to {node}: give each node a folder.")
         begun: list[Record] = [] if owner == node else [Named(node)]
         # A power cut in the very first commit may have left the node's name alone.
-        if founded is not None and head is None and all(isinstance(record, Named) for record in replayed):
+        if founded is not None and header is None and all(isinstance(record, Named) for record in replayed):
             begun.append(Installed(founded))
             self._stand_at(founded)
         if begun:
@@ -156,42 +156,42 @@ class ReplicaEngine:
         self._decided.extend(Decided(slot, log.entries[slot].value) for slot in range(self.applied, log.decided))
         log.forget_below(self.applied)
         self.notifications.clear()  # All of that has happened in an earlier life.
-        taken = tuple(Stored(entry) for entry in (head.taken if head is not None else ()) if self._lacks(entry))
+        taken = tuple(Stored(entry) for entry in (header.taken if header is not None else ()) if self._lacks(entry))
         if taken:  # Out of the head and into the journal, so that they have addresses.
             self._stage(Persist(taken))
-        reach, memories = (head.reach, head.memories) if head is not None else (0, ())
+        reach, memories = (header.reach, header.memories) if header is not None else (0, ())
         self._run(now_ms, self.witness.begin(self.replica.acceptor.promised, reach, memories, replayed))
         self._run(now_ms, self.replica.start())
-        if head is None and alone_until > self.journal.segment_address:
+        if header is None and alone_until > self.journal.segment_address:
             self.roll()
         return count
 
     def _lacks(self, entry: Entry) -> bool:
         return entry.slot in self.replica.log.entries and entry.slot not in self._kept
 
-    def _rebuild(self) -> tuple[Head | None, records.Whole | None, list[Record | Lost], int, bool]:
+    def _rebuild(self) -> tuple[SnapshotHeader | None, records.Whole | None, list[Record | Lost], int, bool]:
         """Reads the journal, brings the state to where it says that it has come; and whether something is missing."""
         recovery = self.journal.recover(skips_damage=True)
         self.state = self._make_state()
         self._kept.clear()
         self._decided.clear()
-        head = decode_head(recovery.snapshot) if recovery.snapshot is not None else None
+        header = decode_snapshot_header(recovery.snapshot) if recovery.snapshot is not None else None
         whole = None
-        if recovery.snapshot is not None and head is None:
+        if recovery.snapshot is not None and header is None:
             self.state.restore(recovery.snapshot, recovery.indexes)
-        if head is not None:
+        if header is not None:
             pieces = [decode_piece(index) for index in recovery.indexes]
-            self.state.restore(head.state, [piece.state for piece in pieces])
+            self.state.restore(header.state, [piece.state for piece in pieces])
             self.applied = 0
-            self.places.load(pieces, head.snapshot.next_slot)
+            self.places.load(pieces, header.snapshot.next_slot)
             self._forget_places()
-            self._stand_at(head.snapshot)
+            self._stand_at(header.snapshot)
         replayed: list[Record | Lost] = []
-        damage = Damage(recovery.damaged, head.known if head is not None else 0)
+        damage = Damage(recovery.damaged, header.known if header is not None else 0)
         known = count = 0
         for found in recovery.records:
-            if head is not None and whole is None:
-                whole = self._load_held(head, damage)
+            if header is not None and whole is None:
+                whole = self._load_held(header, damage)
             count += 1
             if damage.see(found):
                 replayed.append(Lost())
@@ -211,17 +211,17 @@ class ReplicaEngine:
                     damage.see_decided(decided)
                 case Installed(snapshot):
                     self._stand_at(snapshot)
-        if head is not None and whole is None:
-            whole = self._load_held(head, damage)
+        if header is not None and whole is None:
+            whole = self._load_held(header, damage)
         if damage.found:
-            if head is None and any(span.start < self._alone_until for span in recovery.damaged):
+            if header is None and any(span.start < self._alone_until for span in recovery.damaged):
                 raise StorageDamaged("The journal is damaged where it was written before this node had a group.")
             damage.check([slot for slot in damage.lost_slots if slot not in self._kept], self.history)
             replayed = [Named(self.replica.node), *replayed, Promised(damage.promised)]
-        return head, whole, replayed, count, damage.found or (head is not None and head.known > 0)
+        return header, whole, replayed, count, damage.found or (header is not None and header.known > 0)
 
-    def _load_held(self, head: Head, damage: Damage) -> records.Whole:
-        for held in head.held:
+    def _load_held(self, header: SnapshotHeader, damage: Damage) -> records.Whole:
+        for held in header.held:
             found = self.journal.record_at(held.address)
             record = put_together(found[0], self.journal) if found is not None else None
             if found is not None and isinstance(record, Stored):
@@ -230,7 +230,7 @@ class ReplicaEngine:
             else:
                 damage.lost_slots.append(held.slot)
         kept = (each.entry for each in self._kept.values())
-        return records.Whole(head.promised, head.snapshot, (*head.taken, *kept), head.known)
+        return records.Whole(header.promised, header.snapshot, (*header.taken, *kept), header.known)
 
     def _keep(self, entry: Entry, record: JournalRecord) -> None:
         older = self._kept.get(entry.slot)
@@ -359,7 +359,7 @@ class ReplicaEngine:
 
     @property
     def _seals(self) -> bool:
-        """Whether files come and go just now, in the thread that writes: whoever wants some will ask again."""
+        """Whether files come and go just now, in the thread that writes: anyone who wants some will ask again."""
         return self._commit is not None and self._commit.roll is not None
 
     def _serve_file(self, node: int, wanted: FetchFile) -> None:
@@ -385,33 +385,33 @@ class ReplicaEngine:
     def _exchange_state(self, now_ms: int) -> None:
         """All files are there: they take the place of our own, and what only we know goes with them."""
         replica = self.replica
-        head, node = self._exchange.head(), self._exchange.node
-        if head is None or head.snapshot.next_slot <= replica.log.decided:
+        header, node = self._exchange.header(), self._exchange.node
+        if header is None or header.snapshot.next_slot <= replica.log.decided:
             self._exchange.drop()
             return
-        next_slot = head.snapshot.next_slot
+        next_slot = header.snapshot.next_slot
         ours = tuple(replica.log.judge(kept.entry) for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
         self._exchange.install(
-            Head(
+            SnapshotHeader(
                 replica.node,
                 replica.acceptor.promised,
-                head.snapshot,
+                header.snapshot,
                 held=(),
-                state=head.state,
+                state=header.state,
                 taken=ours,
                 reach=max(next_slot, self.witness.extent.reach),
                 memories=self.witness.memories(),
                 known=replica.log.known_beyond(next_slot),
             )
         )
-        self.witness.keep(Installed(head.snapshot))
+        self.witness.keep(Installed(header.snapshot))
         # What is staged has not been said yet, and goes into the new journal, but for housekeeping of the old one.
         self._staged = [each for each in self._staged if isinstance(each, Persist)]
         self._rebuild()
         if ours:
             self._stage(Persist(tuple(Stored(entry) for entry in ours)))
         self.notifications.append(StateExchanged(next_slot))
-        self._run(now_ms, replica.install(now_ms, node, head.snapshot))
+        self._run(now_ms, replica.install(now_ms, node, header.snapshot))
 
     # The group commit.
 
@@ -465,7 +465,7 @@ class ReplicaEngine:
             Held(slot, kept.record_address, log.judge(kept.entry).ballot == CHOSEN)
             for slot, kept in sorted(self._kept.items())
         )
-        head = Head(
+        header = SnapshotHeader(
             replica.node,
             replica.acceptor.promised,
             self._snapshot(),
@@ -475,7 +475,7 @@ class ReplicaEngine:
             memories=self.witness.memories(),
             known=log.known_beyond(self.applied),
         )
-        return encode(self.places.seal(index)), encode(head)
+        return encode(self.places.seal(index)), encode(header)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.applied, self.history.window, self.history.terms)

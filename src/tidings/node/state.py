@@ -9,7 +9,7 @@ from tidings.protocols.multipaxos.values import Change, Command
 
 
 class State(Protocol):
-    """What is replicated. It has no clock and no chance: the same commands in the same order, the same state."""
+    """What is replicated. It has no clock and no randomness: the same commands in the same order, the same state."""
 
     def apply(self, command: Command, address: int) -> bytes | None:
         """Changes the state by a command whose body lies at an address of this journal; what its client is answered."""

@@ -8,16 +8,16 @@ import msgspec
 
 from tidings.journal.blocks import BLOCK_BYTES
 from tidings.journal.checked import DamagedPlace
-from tidings.journal.disk import Buffer, Whereabouts
+from tidings.journal.disk import Buffer, FileLocation
 from tidings.journal.journal import Journal
 from tidings.message import Columns, select
 from tidings.node.unpacked import Unpacked
-from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
+from tidings.protocols.broker.bulk import LOCAL_BLOCK_BYTES, LOCAL_BYTES_MAX, LocalBody, LocalFile, ReadDone
 from tidings.protocols.broker.topics import Place
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 
-assert NEAR_BLOCK_BYTES == BLOCK_BYTES
+assert LOCAL_BLOCK_BYTES == BLOCK_BYTES
 
 
 class StoredBatches:
@@ -56,17 +56,17 @@ class StoredBatches:
 
     def pointed(self, done: ReadDone, places: tuple[Place, ...]) -> tuple[ReadDone, tuple[Place, ...]]:
         """An answer that says where its bodies lie, for a reader that has the same files; and which have to be sent."""
-        files: dict[Whereabouts, int] = {}
-        near: list[NearBody | None] = []
+        files: dict[FileLocation, int] = {}
+        local: list[LocalBody | None] = []
         sent: list[Place] = []
         for place in places:
-            is_pointed = place.kept is None and place.size_bytes <= NEAR_BYTES_MAX
-            found = self._journal.whereabouts(place.address, place.size_bytes) if is_pointed else None
+            is_pointed = place.kept is None and place.size_bytes <= LOCAL_BYTES_MAX
+            found = self._journal.file_location(place.address, place.size_bytes) if is_pointed else None
             if found is None:
-                near.append(None)
+                local.append(None)
                 sent.append(place)
             else:
                 file, position, sums = found
-                near.append(NearBody(files.setdefault(file, len(files)), position, place.size_bytes, sums))
-        pointed = msgspec.structs.replace(done, files=tuple(NearFile(*file) for file in files), near=tuple(near))
+                local.append(LocalBody(files.setdefault(file, len(files)), position, place.size_bytes, sums))
+        pointed = msgspec.structs.replace(done, files=tuple(LocalFile(*file) for file in files), local=tuple(local))
         return pointed, tuple(sent)

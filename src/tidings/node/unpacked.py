@@ -1,8 +1,8 @@
 """Stored batches that groups are at work on, unpacked.
 
-A group looks at a batch when it is shared out and once more for every parcel that takes messages from it, and
+A group looks at a batch when it is shared out and once more for every batch that takes messages from it, and
 members that are slower than others come to it late: what waits for one of eight members lies scattered over eight
-times as many messages of the topic. Reading such a batch anew costs several times what is taken from it, so a
+times as many messages of the topic. Reading such a batch again costs several times what is taken from it, so a
 good many are kept.
 """
 

@@ -18,7 +18,7 @@ from tidings.protocols.multipaxos.messages import Read
 from tidings.protocols.stack import Requested
 
 REPAIR_MS_MAX = 5_000
-"""Whoever waits for what is damaged is told so after this long, if it has not come from another member."""
+"""Anyone who waits for what is damaged is told so after this long, if it has not come from another member."""
 
 QUESTIONS = (
     messages.Hello,
@@ -80,19 +80,19 @@ class WaitingAnswers:
         if held is not None:
             self._engine.run(held.effects)
 
-    def on_refused(self, token: int, elsewhere: Callable[[int], messages.Elsewhere]) -> None:
+    def on_refused(self, token: int, not_leader: Callable[[int], messages.NotLeader]) -> None:
         """We may not have led any more."""
         held = self._unconfirmed.pop(token, None)
         if held is not None:
-            self._engine.reply(held.request.peer, elsewhere(held.request.message.request))
+            self._engine.reply(held.request.peer, not_leader(held.request.message.request))
 
     def on_damage(self, effect: Effect, damage: DamagedPlace) -> None:
-        """What is damaged here comes from another member, if one has it: whoever wants it has to wait that long."""
+        """What is damaged here comes from another member, if one has it: anyone who wants it has to wait that long."""
         engine, until_ms = self._engine, self._engine.now_ms + REPAIR_MS_MAX
         if not self._replica.mend(damage.span):
             engine.withhold(effect, damage, say_damaged(damage))
         elif not places_of(effect):
-            pass  # A message between nodes that gets lost: whoever waits for it asks again.
+            pass  # A message between nodes that gets lost: anyone who waits for it asks again.
         elif isinstance(effect, Forward) and isinstance(effect.message, messages.Delivery):
             engine.withhold(effect, damage, None)  # The stream stops there, so that nothing overtakes it.
             self._mending.append(_Mending(until_ms, effect, damage, True))
@@ -122,10 +122,10 @@ class WaitingAnswers:
         for each in late:
             self._engine.withhold(each.effect, each.damage, say_damaged(each.damage))
 
-    def turn_away(self, elsewhere: Callable[[int], messages.Elsewhere]) -> None:
+    def turn_away(self, not_leader: Callable[[int], messages.NotLeader]) -> None:
         """We lead no longer: nothing of it is let out here."""
         for token in list(self._unconfirmed):
-            self.on_refused(token, elsewhere)
+            self.on_refused(token, not_leader)
         self._mending.clear()
 
 

@@ -60,7 +60,7 @@ class NodeCaller:
         """What has arrived at the node since this was last called."""
         found: list[door.Text] = []
         while True:
-            taken = self._call(door.Take(self._number(), self._next, TAKE_COUNT), door.Taken)
+            taken = self._call(door.TakeTexts(self._number(), self._next, TAKE_COUNT), door.TakenTexts)
             found += taken.texts
             self._next = taken.first + len(taken.texts)
             if not taken.texts:

@@ -59,7 +59,7 @@ class Desk:
         match command:
             case door.Look(request):
                 return door.Seen(request, self._look())
-            case door.Take(request, first, count_max):
+            case door.TakeTexts(request, first, count_max):
                 return self._take(request, first, count_max)
         if self.is_closing:
             raise Unavailable("This node is leaving the overlay: ask another one.")
@@ -81,7 +81,7 @@ class Desk:
         self._ask(pubsub.Publish(topic, body))
         self.published += 1
 
-    def _take(self, request: int, first: int, count_max: int) -> door.Taken:
+    def _take(self, request: int, first: int, count_max: int) -> door.TakenTexts:
         """Messages from a number on, as many as one answer may hold."""
         oldest = self.arrived - len(self._inbox)
         first = max(first, oldest)
@@ -92,4 +92,4 @@ class Desk:
             if texts and size_bytes > TAKEN_BYTES_MAX:
                 break
             texts.append(text)
-        return door.Taken(request, first, tuple(texts))
+        return door.TakenTexts(request, first, tuple(texts))

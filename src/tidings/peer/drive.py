@@ -20,7 +20,7 @@ from tidings.transport.curve import ClientOptions
 from tidings.wire.door import Text
 
 POLL_SECONDS = 0.05
-SETTLE_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = 120.0
 """How long a condition is waited for: nodes share their machine with others, and may be slow."""
 
 CALL_SECONDS_MAX = 30.0
@@ -121,30 +121,30 @@ class Driver:
             if post.publisher == node:
                 post.owed.clear()
 
-    def command(self, chance: random.Random, topics: list[str]) -> None:
+    def command(self, rng: random.Random, topics: list[str]) -> None:
         """One command by lot, to a node by lot."""
-        node, topic = chance.choice(list(self.callers)), chance.choice(topics)
-        kind = chance.choices((SUBSCRIBE, UNSUBSCRIBE, PUBLISH), WEIGHTS)[0]
+        node, topic = rng.choice(list(self.callers)), rng.choice(topics)
+        kind = rng.choices((SUBSCRIBE, UNSUBSCRIBE, PUBLISH), WEIGHTS)[0]
         if kind == PUBLISH:
             self.publish(node, topic)
         elif kind == UNSUBSCRIBE and topic in self.subscriptions[node]:
             self.unsubscribe(node, topic)
         elif topic not in self.subscriptions[node]:
             self.subscribe(node, topic)
-            self.settle()
+            self.wait_until_ready()
 
     # Waiting, by looking again.
 
-    def settle(self) -> None:
+    def wait_until_ready(self) -> None:
         """Waits until every subscription is in effect."""
 
         waiting = list(self.callers.values())
 
-        def is_settled() -> bool:
+        def is_ready() -> bool:
             waiting[:] = [caller for caller in waiting if not all(caller.look().subscriptions.values())]
             return not waiting
 
-        wait_until(is_settled, "every subscription is in effect")
+        wait_until(is_ready, "every subscription is in effect")
 
     def collect(self) -> None:
         """Takes what has come."""
@@ -188,7 +188,7 @@ class Driver:
         return list(self.accounts.values())
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds_max: float = SETTLE_SECONDS_MAX) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds_max: float = READY_SECONDS_MAX) -> None:
     """Looks again and again; Unavailable when it takes too long."""
     deadline = time.monotonic() + seconds_max
     while not condition():
@@ -206,11 +206,11 @@ def drive(
     on_command: Callable[[], None] = lambda: None,
 ) -> list[NodeAccount]:
     """Issues random commands to some nodes, waits until everything has come, and returns the account."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     names = [f"topic-{index}" for index in range(topics)]
     with Driver(addresses, curve) as driver:
         for _ in range(commands):
-            driver.command(chance, names)
+            driver.command(rng, names)
             driver.collect()
             on_command()
         with contextlib.suppress(Unavailable):  # The account says what is missing.

@@ -7,7 +7,7 @@ protocols.
 A message that cannot be read, or that a layer refuses, is dropped and counted; a broken invariant ends the process.
 
 When it is told to stop, a node ends its subscriptions, which prunes it from its trees, waits a while until what it
-published is safe with others, and closes its connections. That is a goodbye: whoever was connected to it notices at
+published is safe with others, and closes its connections. That is a goodbye: anyone who was connected to it notices at
 once.
 """
 

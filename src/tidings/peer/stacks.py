@@ -45,7 +45,7 @@ def load_layers() -> LayerSettings:
     )
 
 
-def build_stack(settings: PeerSettings, layers: LayerSettings, node: NodeId, chance: random.Random) -> Stack:
+def build_stack(settings: PeerSettings, layers: LayerSettings, node: NodeId, rng: random.Random) -> Stack:
     """The stack of a node that joins by its settings' contacts, or is the first one."""
     contacts = tuple(contact for contact in settings.join if contact != node)
     if settings.overlay == "chord":
@@ -54,14 +54,14 @@ def build_stack(settings: PeerSettings, layers: LayerSettings, node: NodeId, cha
                 OverScribe(node),
                 Scribe(node, layers.scribe),
                 Founding(node, contacts, settings.founders, layers.chord.successors_max),
-                Chord(node, layers.chord, chance, contacts=contacts),
+                Chord(node, layers.chord, rng, contacts=contacts),
             ]
         )
     return Stack(
         [
             OverGossip(node, settings.kept_max, settings.subscriptions_max, layers.gossip.body_bytes_max),
-            Gossip(layers.gossip, chance, founding=not contacts),
-            HyParView(node, contacts, layers.hyparview, chance),
+            Gossip(layers.gossip, rng, founding=not contacts),
+            HyParView(node, contacts, layers.hyparview, rng),
             Heartbeat(layers.heartbeat),
         ]
     )

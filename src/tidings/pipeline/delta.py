@@ -218,7 +218,7 @@ def _appended_by(log: Path, name: str) -> list[Part]:
     except FileNotFoundError as error:
         raise StorageError(
             f"The commit {log.name} of the table {name!r} has been cleaned up before it was read: "
-            f"delete the tables that are made from {name} with their checkpoints, and they are made anew."
+            f"delete the tables that are made from {name} with their checkpoints, and they are made again."
         ) from error
     if not any(action["txn"]["appId"].startswith(f"{name}/") for action in actions if "txn" in action):
         return []

@@ -2,7 +2,7 @@
 
 Spark keeps the windows as state and forgets one when the watermark has passed it: `watermark` behind the latest event
 that it has seen. A message that comes later than that is in silver and no longer in gold. A window that has changed is
-written anew, so the row of a window counts all that came in time.
+written again, so the row of a window counts all that came in time.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ MANIFEST = "lake.json"
 CHECKPOINTS = "_checkpoints"
 LOCK = "_lock"
 LOCK_WAIT_S, LOCK_POLL_S = 0.5, 0.05
-"""Whoever only looks whether somebody has the lock has it for a moment."""
+"""Anyone who only looks whether somebody has the lock has it for a moment."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Lake:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever runs the pipeline; a second one is refused. The lock ends with the process."""
+        """For anyone who runs the pipeline; a second one is refused. The lock ends with the process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as file:
             deadline = time.monotonic() + LOCK_WAIT_S
@@ -126,7 +126,7 @@ class Lake:
         return self.folder / CHECKPOINTS / query
 
     def app(self, query: str) -> str:
-        """The name under which a query commits: a checkpoint that begins anew is another application to Delta."""
+        """The name under which a query commits: a checkpoint that begins again is another application to Delta."""
         metadata = json.loads((self.checkpoint(query) / "metadata").read_text())
         return f"{query}/{metadata['id']}"
 

@@ -66,7 +66,7 @@ def prepare(lake: Lake, plan: Plan, window_s: int | None) -> None:
         if not (lake.checkpoint(name) / "metadata").exists() and lake.table(name).version() > 0:
             raise InvalidRequest(
                 f"The checkpoint of {name} is gone from {lake.folder}: put it back, or delete the folder "
-                f"{lake.folder / name}{_made_with(lake, name)} too, and it is made anew from what is below it."
+                f"{lake.folder / name}{_made_with(lake, name)} too, and it is made again from what is below it."
             )
 
 

@@ -67,7 +67,7 @@ def measured(schema: pa.Schema) -> list[str]:
     """The columns whose extremes are noted for each file: numbers and times.
 
     Texts are left out on purpose. Their extremes would be as long as they are, and what deltalake makes of them
-    misleads PyArrow and whoever reads through it: a filter on such a column fails, or finds nothing.
+    misleads PyArrow and anyone who reads through it: a filter on such a column fails, or finds nothing.
     """
     return [field.name for field in schema if pa.types.is_int64(field.type) or pa.types.is_timestamp(field.type)]
 

@@ -1,6 +1,6 @@
 """The commits of a table as a stream of PySpark: the layer above reads what the layer below has committed, once.
 
-The offset is the version of the table. Only what the pipeline appended counts: a compaction writes the same rows anew,
+The offset is the version of the table. Only what the pipeline appended counts: a compaction writes the same rows again,
 and retention removes some, and neither is news. The files of a commit stay on the disk long after a compaction has
 replaced them (`upkeep`), so a batch that is repeated reads the very same files.
 """

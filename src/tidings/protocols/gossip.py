@@ -1,6 +1,6 @@
 """Gossip brings every message to every node, once.
 
-News travels along a tree that nobody planned. At first everybody tells all neighbours (eager push). Whoever hears
+News travels along a tree that nobody planned. At first everybody tells all neighbours (eager push). Anyone who hears
 the same twice tells the second teller to stop (PRUNE): what remains is a tree. Pruned neighbours still get a short
 notice of each message (IHAVE, lazy push). Who has a notice but no message after a while asks for it (GRAFT), which also
 puts that link into the tree: so the tree mends itself where it broke.
@@ -170,8 +170,8 @@ class Gossip(Table):
     __slots__ = (
         "_announcers",
         "_behind",
-        "_chance",
         "_lazy",
+        "_rng",
         "_settings",
         "_tracks",
         "knows_beginning",
@@ -179,9 +179,9 @@ class Gossip(Table):
         "neighbors",
     )
 
-    def __init__(self, settings: GossipSettings, chance: random.Random, founding: bool = False) -> None:
+    def __init__(self, settings: GossipSettings, rng: random.Random, founding: bool = False) -> None:
         self._settings = settings
-        self._chance = chance
+        self._rng = rng
         self.memory = Memory(settings)
         self._tracks = self.memory.tracks
         self.neighbors: dict[NodeId, None] = {}
@@ -199,7 +199,7 @@ class Gossip(Table):
         return tuple(self._lazy.get(topic, ()))
 
     def start(self, now_ms: int) -> list[Effect]:
-        return [SetTimer(DigestDue(), self._chance.randint(1, self._settings.digest_ms))]
+        return [SetTimer(DigestDue(), self._rng.randint(1, self._settings.digest_ms))]
 
     # The tree.
 

@@ -1,8 +1,8 @@
 """What a gossiping node remembers: which messages it has seen, and the latest of them in full.
 
-Messages are named by topic and offset, and the offsets of a topic are counted by whoever publishes to it. So what was
-seen is one number for each topic, plus the few offsets that came ahead of a gap; it does not grow with the number of
-messages. A message that is too far ahead of a gap is not taken at all: it will be asked for once the gap is closed.
+Messages are named by topic and offset, and the offsets of a topic are counted by their publisher. So what
+was seen is one number for each topic, plus the few offsets that came ahead of a gap; it does not grow with the number
+of messages. A message that is too far ahead of a gap is not taken at all: it will be asked for once the gap is closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HyParView keeps every node connected to a few others, whoever fails.
+"""HyParView keeps every node connected to a few others, no matter who fails.
 
 Each node has two lists. The active view is its handful of friends: links are mutual, watched, and used to send. The
 passive view is its address book: people it has heard of and could call. When a friend is gone, somebody from the
@@ -16,10 +16,10 @@ here is drawn by lot.
 Differs from the paper:
 - Links are made by request and answer, as messages may be lost: the asked node adds the asker when it accepts, the
   asker adds it when it hears so. A half-made link goes silent, and the failure detector removes it.
-- Whoever has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper does
-  so after failures; a DISCONNECT frees a place just as well.
-- Whoever had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high priority,
-  though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
+- The one who has a free place looks for a neighbour at once and every `repair_ms`, whatever freed the place. The paper
+  does so after failures; a DISCONNECT frees a place just as well.
+- The one who had a free place all through `repair_ms` asks somebody of its passive view, or a contact, with high
+  priority, though it is not alone. A few nodes that know only each other, or only content ones that refuse them, would
   otherwise stay a small world of their own.
 - A node that knows nobody any more joins again by its contacts, and so does one that has never met any of them.
   Newcomers that only found each other, because their contacts were not up yet, would otherwise be content and apart.
@@ -128,24 +128,22 @@ class HyParView(Table):
     __slots__ = (
         "_active",
         "_asked",
-        "_chance",
         "_contacts",
         "_has_met_contact",
         "_me",
         "_offered",
         "_passive",
         "_refused",
+        "_rng",
         "_settings",
         "_was_full",
     )
 
-    def __init__(
-        self, me: NodeId, contacts: Iterable[NodeId], settings: HyParViewSettings, chance: random.Random
-    ) -> None:
+    def __init__(self, me: NodeId, contacts: Iterable[NodeId], settings: HyParViewSettings, rng: random.Random) -> None:
         self._me = me
         self._contacts = tuple(contact for contact in contacts if contact != me)
         self._settings = settings
-        self._chance = chance
+        self._rng = rng
         # Dictionaries as ordered sets: the order of a set changes from process to process.
         self._active: dict[NodeId, None] = {}
         self._passive: dict[NodeId, None] = {}
@@ -172,9 +170,9 @@ class HyParView(Table):
         settings = self._settings
         effects: list[Effect] = [
             # The first times are drawn, so that nodes which start together do not act together for ever.
-            SetTimer(ShuffleDue(), self._chance.randint(1, settings.shuffle_ms)),
-            SetTimer(RepairDue(), self._chance.randint(settings.repair_ms // 2 + 1, settings.repair_ms)),
-            SetTimer(RotateDue(), self._chance.randint(settings.rotate_ms // 2 + 1, settings.rotate_ms)),
+            SetTimer(ShuffleDue(), self._rng.randint(1, settings.shuffle_ms)),
+            SetTimer(RepairDue(), self._rng.randint(settings.repair_ms // 2 + 1, settings.repair_ms)),
+            SetTimer(RotateDue(), self._rng.randint(settings.rotate_ms // 2 + 1, settings.rotate_ms)),
         ]
         return effects + self._join()
 
@@ -185,7 +183,7 @@ class HyParView(Table):
         contacts = [contact for contact in self._contacts if contact not in self._asked]
         if not contacts:
             return []
-        contact = self._chance.choice(contacts)
+        contact = self._rng.choice(contacts)
         self._asked[contact] = True
         return [Send((contact,), Join()), SetTimer(AnswerDue(contact), self._settings.answer_ms)]
 
@@ -209,7 +207,7 @@ class HyParView(Table):
             return self._ask(newcomer, urgent=True)
         if walk_left == self._settings.passive_walk:
             self._remember(newcomer)
-        return [Send((self._chance.choice(further),), ForwardJoin(newcomer, walk_left - 1))]
+        return [Send((self._rng.choice(further),), ForwardJoin(newcomer, walk_left - 1))]
 
     # Links.
 
@@ -277,7 +275,7 @@ class HyParView(Table):
             # The requests have crossed, and one link is enough: a later answer must not bring it back once it is gone.
             effects.append(CancelTimer(AnswerDue(peer)))
         if len(self._active) >= self._settings.active_max:
-            unlucky = self._chance.choice(list(self._active))
+            unlucky = self._rng.choice(list(self._active))
             effects += [*self._unlink(unlucky), Send((unlucky,), Disconnect())]
             self._remember(unlucky)
         self._passive.pop(peer, None)
@@ -297,7 +295,7 @@ class HyParView(Table):
             return []
         effects: list[Effect] = []
         candidates = [peer for peer in self._passive if peer not in self._asked and peer not in self._refused]
-        for peer in self._chance.sample(candidates, min(free, len(candidates))):
+        for peer in self._rng.sample(candidates, min(free, len(candidates))):
             # One urgent request is enough for a node that has nobody: each may cost somebody else a neighbour.
             alone = not self._active and True not in self._asked.values()
             effects += self._ask(peer, urgent=alone)
@@ -320,7 +318,7 @@ class HyParView(Table):
     def _ask_anybody(self) -> list[Effect]:
         """Asks somebody of the passive view, or a contact, with high priority."""
         known = [peer for peer in dict.fromkeys((*self._passive, *self._contacts)) if peer not in self._active]
-        return self._ask(self._chance.choice(known), urgent=True) if known else []
+        return self._ask(self._rng.choice(known), urgent=True) if known else []
 
     # Shuffles.
 
@@ -329,11 +327,11 @@ class HyParView(Table):
         effects: list[Effect] = [SetTimer(ShuffleDue(), settings.shuffle_ms)]
         if not self._active:
             return effects
-        peer = self._chance.choice(list(self._active))
+        peer = self._rng.choice(list(self._active))
         others = [other for other in self._active if other != peer]
         self._offered = (
             self._me,
-            *self._chance.sample(others, min(settings.shuffle_active, len(others))),
+            *self._rng.sample(others, min(settings.shuffle_active, len(others))),
             *self._sample_passive(settings.shuffle_passive),
         )
         return [*effects, Send((peer,), Shuffle(self._me, settings.active_walk, self._offered))]
@@ -343,7 +341,7 @@ class HyParView(Table):
         walk_left = min(message.walk_left, self._settings.active_walk) - 1
         further = [other for other in self._active if other != peer and other != origin]
         if walk_left > 0 and len(self._active) > 1 and further:
-            return [Send((self._chance.choice(further),), Shuffle(origin, walk_left, message.nodes))]
+            return [Send((self._rng.choice(further),), Shuffle(origin, walk_left, message.nodes))]
         if origin == self._me:
             return []
         nodes = message.nodes[: self._settings.shuffle_max]
@@ -356,7 +354,7 @@ class HyParView(Table):
         return []
 
     def _sample_passive(self, count: int) -> tuple[NodeId, ...]:
-        return tuple(self._chance.sample(list(self._passive), min(count, len(self._passive))))
+        return tuple(self._rng.sample(list(self._passive), min(count, len(self._passive))))
 
     def _integrate(self, nodes: tuple[NodeId, ...], offered: tuple[NodeId, ...]) -> None:
         """Takes nodes into the passive view; those that the other side was given make room first."""
@@ -370,7 +368,7 @@ class HyParView(Table):
         if node == self._me or node in self._active or node in passive:
             return
         if len(passive) >= self._settings.passive_max:
-            del passive[leaving.pop() if leaving else self._chance.choice(list(passive))]
+            del passive[leaving.pop() if leaving else self._rng.choice(list(passive))]
         passive[node] = None
 
     on: ClassVar = {

@@ -1,13 +1,13 @@
 """A stack of protocols: layers that talk only by requests, replies and notifications.
 
 Picture an office building. A letter for another building goes out by the door (`Send`); an order goes down to the
-floor that does such work (`Ask`); news goes up to whoever subscribed to it (`Notify`); and everybody has an alarm clock
-(`SetTimer`). No floor knows the others: each only declares the types that it handles and those that it listens to, and
-the stack carries everything by its type. There is one queue, so no layer is ever entered twice at the same time,
-and nothing needs a lock.
+floor that does such work (`Ask`); news goes up to anyone who subscribed to it (`Notify`); and everybody has an alarm
+clock (`SetTimer`). No floor knows the others: each only declares the types that it handles and those that it listens
+to, and the stack carries everything by its type. There is one queue, so no layer is ever entered twice at the same
+time, and nothing needs a lock.
 
-A layer is pure: time comes in with the event, chance is handed in at construction, and what it wants done it returns.
-The same stack runs in the simulator and on real sockets.
+A layer is pure: time comes in with the event, randomness is handed in at construction, and what it wants done it
+returns. The same stack runs in the simulator and on real sockets.
 
 A layer that learns that a peer is gone without the transport's help (by its silence, say) returns `Suspect`; every
 layer that listens to `PeerDown` then hears of it in the same words as if a connection had broken. A request that no
@@ -95,7 +95,7 @@ class Send(Effect, frozen=True):
 
 
 class SetTimer(Effect, frozen=True):
-    """Fire once, in `delay_ms`; an equal timer that is still set is set anew."""
+    """Fire once, in `delay_ms`; an equal timer that is still set is set again."""
 
     timer: Timer
     delay_ms: int
@@ -267,7 +267,7 @@ class Stack:
             effects = self.layers[place].handle(Received(now_ms, peer, message))
         if not effects or _INSIDE.isdisjoint(map(type, effects)):
             return effects
-        return self._settle(now_ms, effects)
+        return self._carry_out(now_ms, effects)
 
     def fire(self, now_ms: int, timer: Timer) -> list[Effect]:
         """Does what `handle` does with `TimerFired`; a table needs no event to be made for it."""
@@ -278,9 +278,9 @@ class Stack:
             effects = self.layers[place].handle(TimerFired(now_ms, timer))
         if not effects or _INSIDE.isdisjoint(map(type, effects)):
             return effects
-        return self._settle(now_ms, effects)
+        return self._carry_out(now_ms, effects)
 
-    def _settle(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
+    def _carry_out(self, now_ms: int, effects: list[Effect]) -> list[Effect]:
         """Carries effects, unless all are for the runtime; so is a notification that no layer listens to."""
         for effect in effects:
             kind = type(effect)

@@ -7,7 +7,7 @@ import heapq
 from tidings.protocols.stack import Timer
 
 STALE_MIN = 1_000
-"""Entries of timers that were cancelled or set anew, before they are swept out."""
+"""Entries of timers that were cancelled or set again, before they are swept out."""
 
 
 class Timers:

@@ -13,11 +13,11 @@ from typing import TypeVar
 from tidings.errors import InvalidRequest, TidingsError, Unavailable, from_number
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import WHOLE, Arc, joined
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, joined
 from tidings.transport.curve import ClientOptions, client_options
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
-from tidings.wire.replication import MATE_NAME
+from tidings.wire.replication import REPLICA_PEER_NAME
 
 ANSWER_SECONDS = 1.0
 RETRY_SECONDS = 0.2
@@ -105,7 +105,7 @@ class Asking:
         advice: str,
         patience: float = math.inf,
     ) -> Wanted:
-        """Asks whoever leads, and again after a change of the leader: what is wanted can be wanted twice.
+        """Asks the leader, and again after a change of the leader: what is wanted can be wanted twice.
 
         Who is said to lead is asked again after `patience`, for orders whose asker it may forget meanwhile.
         """
@@ -117,7 +117,7 @@ class Asking:
             match self.ask(address, request, min(left, patience if is_named else LEADER_SECONDS)):
                 case messages.Failed(_, number, text):
                     raise from_number(number, text)
-                case messages.Elsewhere(_, leader, members):
+                case messages.NotLeader(_, leader, members):
                     addresses = [*([leader] if leader else []), *members, *self.addresses]
                     if not leader:
                         time.sleep(RETRY_SECONDS)
@@ -133,14 +133,14 @@ def held_at(points: Sequence[Key], own: str, addresses: Sequence[str], keys: str
 
     Unavailable if one of its groups does not say.
     """
-    asking = Asking(addresses, client_options(Path(keys), MATE_NAME) if keys is not None else None)
+    asking = Asking(addresses, client_options(Path(keys), REPLICA_PEER_NAME) if keys is not None else None)
     deadline = time.monotonic() + LOOK_SECONDS
     while True:
         groups = _groups_of(asking)
         if own in groups:
             return ()
-        owners = [group for group in groups.values() if group.arcs]
-        if joined(Arc(*arc) for group in owners for arc in group.arcs) == (WHOLE,):
+        owners = [group for group in groups.values() if group.ranges]
+        if joined(KeyRange(*key_range) for group in owners for key_range in group.ranges) == (WHOLE,):
             leaders = [group.leader for group in owners if group.leader]
             question = operators.AskHeld(1, tuple(points))
             answers = asking.ask_all(leaders, question, operators.Held, ANSWER_SECONDS).values()
@@ -177,7 +177,7 @@ def is_in_ring(
 
     Waits for a node that answers. InvalidRequest if it stands alone, unless that will do.
     """
-    asking = Asking(addresses, client_options(Path(keys), MATE_NAME) if keys is not None else None)
+    asking = Asking(addresses, client_options(Path(keys), REPLICA_PEER_NAME) if keys is not None else None)
     deadline = time.monotonic() + seconds
     told = False
     while True:

@@ -90,10 +90,10 @@ class Driver:
 
     # Commands.
 
-    def command(self, chance: random.Random) -> None:
+    def command(self, rng: random.Random) -> None:
         """One command by lot, of a client by lot."""
-        client, topic = chance.randrange(len(self._buses)), chance.choice(self.topics)
-        kind = chance.choices((SUBSCRIBE, UNSUBSCRIBE, PUT, GET), WEIGHTS)[0]
+        client, topic = rng.randrange(len(self._buses)), rng.choice(self.topics)
+        kind = rng.choices((SUBSCRIBE, UNSUBSCRIBE, PUT, GET), WEIGHTS)[0]
         began = time.monotonic()
         if kind == PUT:
             self.put(client, topic)
@@ -102,9 +102,9 @@ class Driver:
         elif not self._owed[client]:
             return
         elif kind == UNSUBSCRIBE:
-            self.unsubscribe(client, chance.choice(list(self._owed[client])))
+            self.unsubscribe(client, rng.choice(list(self._owed[client])))
         else:
-            self.get(client, chance.choice(list(self._owed[client])))
+            self.get(client, rng.choice(list(self._owed[client])))
         account = self.accounts[client]
         account.longest_ms = max(account.longest_ms, round((time.monotonic() - began) * 1000))
 
@@ -172,10 +172,10 @@ def drive(
     connect: Callable[..., Bus] = tidings.connect,
 ) -> list[ClientAccount]:
     """Issues random commands, takes what is owed in the end, and returns the account of each client."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with Driver(addresses, clients, topics, connect) as driver:
         for number in range(commands):
-            driver.command(chance)
+            driver.command(rng)
             on_command(number + 1)
         driver.drain()
         return driver.accounts

@@ -114,7 +114,7 @@ def read(folder: Path) -> RingRecord | None:
 
 
 def write(folder: Path, record: RingRecord) -> None:
-    """Replaces what is written down. Whoever changes what it has read holds the lock meanwhile."""
+    """Replaces what is written down. Anyone who changes what it has read holds the lock meanwhile."""
     path = folder / RECORD_NAME
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")

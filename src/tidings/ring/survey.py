@@ -1,7 +1,7 @@
 """What all nodes of a ring say, put together: which groups there are, who leads them, and what each owns.
 
 Nodes are asked one after another while the ring goes on, so what they say is the truth of different moments: a ring in
-which arcs move may look as if a part of it had no owner, or two.
+which ranges move may look as if a part of it had no owner, or two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from tidings.errors import Unavailable
 from tidings.protocols.broker import operators
-from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, joined, without
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, KeyRanges, common, joined, without
 from tidings.ring.asking import Asking
 
 LOOK_SECONDS = 2.0
@@ -21,7 +21,7 @@ CIRCLE = 1 << 256
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group of a ring, by the word of whoever leads it, or else by what others know of it."""
+    """A group of a ring, by the word of its leader, or else by what others know of it."""
 
     group: str
     """Its name, in hexadecimal digits."""
@@ -30,7 +30,7 @@ class GroupView(msgspec.Struct, frozen=True):
     members: tuple[str, ...]
     silent: tuple[str, ...]
     """Members that do not answer."""
-    arcs: Arcs
+    ranges: KeyRanges
     share: float
     """Of the circle, from 0 to 1."""
     topics: int
@@ -49,8 +49,10 @@ class RingView(msgspec.Struct, frozen=True):
 
     @property
     def covered(self) -> bool:
-        """Whether every point of the circle has one owner, whoever of its members may be away."""
-        return joined(arc for group in self.groups for arc in group.arcs) == (WHOLE,) and not _is_doubled(self.groups)
+        """Whether every point of the circle has one owner, no matter which of its members are away."""
+        return joined(key_range for group in self.groups for key_range in group.ranges) == (WHOLE,) and not _is_doubled(
+            self.groups
+        )
 
     def group_of(self, name: str) -> GroupView | None:
         """The group whose name begins so, or that has a member at this address."""
@@ -58,13 +60,15 @@ class RingView(msgspec.Struct, frozen=True):
         return found[0] if len(found) == 1 else None
 
 
-def share_of(arcs: Iterable[Arc]) -> float:
-    """How much of the circle some arcs are.
+def share_of(ranges: Iterable[KeyRange]) -> float:
+    """How much of the circle some ranges are.
 
-    >>> share_of([WHOLE]), share_of([]), share_of([Arc(bytes(32), bytes([64]) + bytes(31))])
+    >>> share_of([WHOLE]), share_of([]), share_of([KeyRange(bytes(32), bytes([64]) + bytes(31))])
     (1.0, 0.0, 0.25)
     """
-    sizes = [(int.from_bytes(arc.end) - int.from_bytes(arc.start)) % CIRCLE or CIRCLE for arc in arcs]
+    sizes = [
+        (int.from_bytes(key_range.end) - int.from_bytes(key_range.start)) % CIRCLE or CIRCLE for key_range in ranges
+    ]
     return sum(sizes) / CIRCLE
 
 
@@ -91,18 +95,18 @@ def _put_together(said: dict[str, operators.Ring | None]) -> RingView:
             if group.left:
                 left[group.group] = None
     groups = [_group_view(group, said) for name, group in known.items() if name not in left]
-    heard = joined(arc for group in groups if group.leader for arc in group.arcs)
+    heard = joined(key_range for group in groups if group.leader for key_range in group.ranges)
     groups = [group for group in groups if not _is_gone(group, heard)]
     return RingView(tuple(groups), tuple(_problems(groups)))
 
 
-def _is_gone(group: GroupView, heard: Arcs) -> bool:
+def _is_gone(group: GroupView, heard: KeyRanges) -> bool:
     """Whether a group of which nobody answers has left, as not every node has heard: others own all that it had."""
-    return group.silent == group.members and not without(group.arcs, heard)
+    return group.silent == group.members and not without(group.ranges, heard)
 
 
 def _group_view(known: operators.RingGroup, said: dict[str, operators.Ring | None]) -> GroupView:
-    """A leader speaks for its group; without one, whoever of its members knows most does."""
+    """A leader speaks for its group; without one, the member that knows most does."""
     best, topics, leader = known, 0, ""
     for address, answer in said.items():
         if answer is None or answer.group != known.group:
@@ -111,9 +115,9 @@ def _group_view(known: operators.RingGroup, said: dict[str, operators.Ring | Non
         if own is not None and (own.leader == address or not leader):
             best, topics = own, answer.topics
             leader = address if own.leader == address else leader
-    arcs = tuple(Arc(start, end) for start, end in best.arcs)
+    ranges = tuple(KeyRange(start, end) for start, end in best.ranges)
     silent = tuple(address for address in best.members if said.get(address) is None)
-    return GroupView(known.group, leader, best.members, silent, arcs, share_of(arcs), topics)
+    return GroupView(known.group, leader, best.members, silent, ranges, share_of(ranges), topics)
 
 
 def _problems(groups: Sequence[GroupView]) -> Iterable[str]:
@@ -124,10 +128,10 @@ def _problems(groups: Sequence[GroupView]) -> Iterable[str]:
             yield f"nobody leads the group {group.group[:8]}"
     if _is_doubled(groups):
         yield "two groups say that they own the same"
-    owned = joined(arc for group in groups for arc in group.arcs)
+    owned = joined(key_range for group in groups for key_range in group.ranges)
     if owned != (WHOLE,):
         yield f"{1 - share_of(owned):.1%} of the circle has no owner at the moment"
 
 
 def _is_doubled(groups: Sequence[GroupView]) -> bool:
-    return any(common(one.arcs, other.arcs) for one, other in combinations(groups, 2))
+    return any(common(one.ranges, other.ranges) for one, other in combinations(groups, 2))

@@ -22,7 +22,7 @@ from tidings.errors import TidingsError, Unavailable
 from tidings.message import check_topic
 from tidings.protocols.broker import operators
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import Arc, home_of, point_of, tag_of
+from tidings.protocols.ring.key_ranges import KeyRange, home_of, point_of, tag_of
 from tidings.ring.asking import Asking
 
 FIND_SECONDS_MAX = 30.0
@@ -77,7 +77,7 @@ class _Tracer:
         owner = self._find()
         ring = self._look()
         self._look_at_owner(owner)
-        reader_at = self._elsewhere(ring, owner.group)
+        reader_at = self._not_leader(ring, owner.group)
         receipt = self._put(ring, reader_at, text)
         return Trace(self._topic, point.hex(), owner.group, receipt, tuple(self._steps))
 
@@ -115,7 +115,7 @@ class _Tracer:
                 if not member.leads:
                     self._note("replica", member.address, member.role)
 
-    def _elsewhere(self, ring: operators.Ring, owner: str) -> str:
+    def _not_leader(self, ring: operators.Ring, owner: str) -> str:
         """A node of a group that is neither the owner nor the door's; of one of these if there is no third."""
         groups = [group for group in ring.groups if not group.left and group.members]
         groups.sort(key=lambda group: (group.group in (owner, ring.group), group.group == ring.group))
@@ -126,7 +126,7 @@ class _Tracer:
         """The group that gives a client its epoch."""
         point: Key = home_of(client)
         for group in ring.groups:
-            if any(point in Arc(start, end) for start, end in group.arcs):
+            if any(point in KeyRange(start, end) for start, end in group.ranges):
                 return f"by its home, the group {group.group[:8]}"
         return "by its home"
 

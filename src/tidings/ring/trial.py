@@ -6,7 +6,7 @@
 
 The first group is the ring; the others join it by the addresses of its nodes, all at the same time. What runs is
 written down in the folder, so that other commands find it; `down` ends every process that is written down there,
-whoever started it.
+the one who started it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOVE_SECONDS_MAX = 300.0
 STOP_SECONDS_MAX = 20.0
 
 Tell = Callable[[str], None]
-"""Told what is done now, for whoever watches."""
+"""Told what is done now, for anyone who watches."""
 
 
 class Trial:
@@ -286,7 +286,7 @@ class Trial:
         return started
 
     def _stop(self, nodes: Sequence[NodeRecord]) -> None:
-        """SIGTERM to all, and SIGKILL to whoever has not ended in time."""
+        """SIGTERM to all, and SIGKILL to anyone who has not ended in time."""
         for node in nodes:
             _signal(node, signal.SIGTERM)
         try:
@@ -314,7 +314,7 @@ class Trial:
                     raise Unavailable(f"The nodes of the group {name} have ended: {_last_line(first.log)}")
             view = self.view()
             groups = [self.group_view(name, view) for name in names]
-            return all(each is not None and each.leader and each.arcs for each in groups) and view.covered
+            return all(each is not None and each.leader and each.ranges for each in groups) and view.covered
 
         self._wait(is_owning, f"the groups {', '.join(names)} to own something", MOVE_SECONDS_MAX)
 

@@ -1,7 +1,7 @@
 """A disk in memory that forgets what was not synced, tears what was half written, and can be told to fail.
 
 It keeps apart what a file holds now and what of it has been synced, and the same for the names in the
-folder. `crash` is a power cut: appended bytes that were not synced survive by sector, by chance, and a
+folder. `crash` is a power cut: appended bytes that were not synced survive by sector, at random, and a
 name made or removed without a sync may be there or not. `kill` is the end of the process alone: the
 kernel keeps all that was written. Everything is decided by the `random.Random` that is given, so a seed
 replays a run.
@@ -33,7 +33,7 @@ Step = str
 
 
 class PowerCut(BaseException):
-    """The world ends here. Raised by a step hook, and no error: only whoever planted it may catch it."""
+    """The world ends here. Raised by a step hook, and no error: only the one who planted it may catch it."""
 
 
 class _Map(bytearray):
@@ -133,7 +133,7 @@ class SimulatedDisk:
         self._files_synced: dict[str, _File] = {}
         self._durable: dict[str, int] = {}
         """The durable mark: so much of a file has been synced."""
-        self._durable_settled: dict[str, int] = {}
+        self._durable_acked: dict[str, int] = {}
         """The mark as a power cut may leave it at the earliest."""
         self._fail_next_sync = False
         self.home = SimulatedFolder(count(1))
@@ -174,16 +174,16 @@ class SimulatedDisk:
     def durable_size(self, name: str) -> int:
         return self._durable.get(name, 0)
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         self._step("sync", "durable")
-        self._durable_settled = self._durable
+        self._durable_acked = self._durable
 
     def restock(self) -> None:
         pass
 
     def _lower_mark(self, name: str, size: int) -> None:
-        if self._durable.get(name, 0) > size or self._durable_settled.get(name, 0) > size:
-            self._durable = self._durable_settled = {}
+        if self._durable.get(name, 0) > size or self._durable_acked.get(name, 0) > size:
+            self._durable = self._durable_acked = {}
 
     def seal(self, name: str) -> None:
         if self._files[name].grows:
@@ -227,7 +227,7 @@ class SimulatedDisk:
     def map(self, name: str) -> memoryview:
         return self._files[name].map()
 
-    def whereabouts(self, name: str) -> None:
+    def file_location(self, name: str) -> None:
         return None
 
     def tend(self) -> None:
@@ -239,7 +239,7 @@ class SimulatedDisk:
     # What the simulator does to it.
 
     def crash(self, random: Random | None = None) -> None:
-        """A power cut: what was synced stays, of the rest each piece survives or not, by chance."""
+        """A power cut: what was synced stays, of the rest each piece survives or not, at random."""
         random = random or self._random
         survivors: dict[str, _File] = {}
         for name in sorted({*self._files, *self._files_synced}):
@@ -256,7 +256,7 @@ class SimulatedDisk:
             torn.append(file)
         self._files = survivors
         self._files_synced = dict(survivors)
-        self._durable = self._durable_settled = random.choice((self._durable, self._durable_settled))
+        self._durable = self._durable_acked = random.choice((self._durable, self._durable_acked))
         self._fail_next_sync = False
 
     def _keep_renamed(self, survivors: dict[str, _File], random: Random) -> None:
@@ -284,7 +284,7 @@ class SimulatedDisk:
         """The same as an image of the whole volume would have it, in which every file is the one that it was."""
         copy = SimulatedDisk(self._random, salt=self.salt)
         copy.home = self.home.imaged()
-        copy._durable = copy._durable_settled = dict(self._durable)
+        copy._durable = copy._durable_acked = dict(self._durable)
         for name, file in self._files.items():
             copy._files[name] = twin = _File()
             twin.content, twin.grows = bytearray(file.content), file.grows

@@ -56,7 +56,7 @@ def silence() -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """The same for a while: whoever else logs in this process is heard again afterwards."""
+    """The same for a while: anyone else who logs in this process is heard again afterwards."""
     before = _LOG.level
     silence()
     try:

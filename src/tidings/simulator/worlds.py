@@ -1,4 +1,4 @@
-"""Every kind of made-up world by its name, and one way to run a seed in any of them.
+"""Every kind of simulation by its name, and one way to run a seed in any of them.
 
 `topics`, `groups`, `stages` and `tampered` have a broker, `paxos` has replicas, `cluster` a broker that is such
 replicas and `ring-cluster` a ring of them (`simulator/run.py`). `overlay-NAME` is the scenario NAME of

@@ -1,7 +1,7 @@
 """The way from a Spark process to the broker: one connection for each process, kept from task to task.
 
 Spark reuses its Python workers, so the next task of a query finds the connection open. One that has failed, or that
-nobody has used for an hour, is made anew.
+nobody has used for an hour, is made again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tidings.spark.door import bus_of
 from tidings.spark.options import Reading
 from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
 from tidings.spark.planning import limit as limited
-from tidings.spark.worker import settle_in
+from tidings.spark.worker import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ def read_share(reading: Reading, schema: StructType, partition: InputPartition) 
     from tidings.spark.arrow import record_batches
 
     assert isinstance(partition, Share)
-    settle_in()
+    prepare_worker()
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with bus_of(reading.door) as bus:
         for wanted in partition.ranges:
@@ -91,7 +91,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """A share of the range for each task. Spark wants a list, and at least one task to run."""
-        settle_in()
+        prepare_worker()
         with bus_of(self._reading.door, begins=True) as bus:
             ranges = batch_ranges(bus, self._reading)
         return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import gc
 
-_settled = False
+_acked = False
 
 
-def settle_in() -> None:
+def prepare_worker() -> None:
     """Takes what is loaded out of the collections to come.
 
     Every task, plan and commit says so, because each may be the first of its process; only the first one does it.
     """
-    global _settled
-    if not _settled:
-        _settled = True
+    global _acked
+    if not _acked:
+        _acked = True
         gc.collect()  # What is garbage now would be kept for good.
         gc.freeze()

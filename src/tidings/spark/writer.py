@@ -21,7 +21,7 @@ from tidings.errors import InvalidRequest, TidingsError
 from tidings.protocols.broker.bulk import StageName
 from tidings.spark.door import bus_of
 from tidings.spark.options import Writing
-from tidings.spark.worker import settle_in
+from tidings.spark.worker import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class Written(WriterCommitMessage):
 
 def write_stage(writing: Writing, query: str, batch: int, rows: Iterator[pa.RecordBatch], sink: str = "") -> Written:
     """Stores the rows of one attempt."""
-    settle_in()
+    prepare_worker()
     context = TaskContext.get()
     attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context is not None else "driver"
     name = f"{attempt}-{os.urandom(8).hex()}"
@@ -86,7 +86,7 @@ def _publish(
     written = [each for each in messages if isinstance(each, Written)]
     if not written:
         return
-    settle_in()
+    prepare_worker()
     query, batch = written[0].query, written[0].batch
     with bus_of(writing.door) as bus:
         named = [StageName(each.stage, each.count) for each in written]

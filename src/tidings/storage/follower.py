@@ -228,9 +228,9 @@ class Follower:
             raise
         self._failed = None
         topics = self._history.machine.topics
-        anew = self._texts.survey({name: topic.next_offset for name, topic in topics.items()})
+        rewritten = self._texts.survey({name: topic.next_offset for name, topic in topics.items()})
         self._behind = dict.fromkeys(topics)
-        if anew:
+        if rewritten:
             self._checkpoint()
         self._needed_slot = self._needed()
 
@@ -268,7 +268,7 @@ class Follower:
             self._behind.pop(name, None)
             return
         self._unsaved = True
-        text.next_offset = max(text.next_offset, topic.first_offset)  # Retention was faster, or it is written anew.
+        text.next_offset = max(text.next_offset, topic.first_offset)  # Retention was faster, or it is written again.
         lines: list[bytes] = []
         size = count = 0
         for values in self._readable(name, self._history.values(topic, text.next_offset)):
@@ -296,7 +296,7 @@ class Follower:
                 _log.warning("The text of %r ends in front of what cannot be read: %s", name, damage)
 
     def _start_over(self) -> None:
-        """A text was not as it was left; before it is written anew, it must be known that it is."""
+        """A text was not as it was left; before it is written again, it must be known that it is."""
         self._behind.update(dict.fromkeys(self._texts.look_after()))
         self._checkpoint()
 

@@ -1,8 +1,8 @@
 """What a journal has come to: the same state machine as the broker's, driven by the records that are final.
 
 A record in the journal need not have changed anything: a put that was sent twice is there twice, and counts once. Only
-the state machine knows, so the storage server runs one too. It reads the commands and passes over the bodies; whoever
-wants messages finds their places in the topics' indexes. Nothing here writes.
+the state machine knows, so the storage server runs one too. It reads the commands and passes over the bodies; anyone
+who wants messages finds their places in the topics' indexes. Nothing here writes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What the calls promise is said in `tidings.protocols.storage`. The keeper holds three facts: who may change the
 files (the holder, on disk before the first change of its epoch), in which session, and how large each file is. A
 file that is removed while somebody still reads it (`keeps`) is only hidden; it goes when the reader has passed it,
-and if the process ends before that, it is there again: whoever recovers the journal removes it once more.
+and if the process ends before that, it is there again: anyone who recovers the journal removes it once more.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ class Keeper:
         """Looks whether there is room again, if there was none."""
         self._disk.restock()
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         """Brings everything onto the disk, and a mark that says so."""
         newest = max((name for name in self._sizes if name.endswith(JOURNAL_SUFFIX)), default=None)
         if newest is not None:
             self._disk.sync(newest)
-        self._disk.settle()
+        self._disk.sync_mark()
 
     def _open(self, call: Open) -> AnyStorageAnswer:
         if call.version != VERSION:
@@ -193,7 +193,7 @@ class Keeper:
     def _create(self, name: str) -> None:
         _check_name(name)
         if name in self._hidden:
-            raise InvalidRequest(f"{name} is still being read: it cannot be made anew.")
+            raise InvalidRequest(f"{name} is still being read: it cannot be made again.")
         if name not in self._sizes:
             self._disk.create(name)
             self._sizes[name] = 0

@@ -1,4 +1,4 @@
-"""The broker's end: a `Disk` whose files are in the hands of a storage server.
+"""The broker's end: a `Disk` whose files a storage server has.
 
 Changes and reads go over a connection each, because they come from two threads: the one that writes commits and the
 loop. What the server acknowledged is remembered (`_sizes`), so names and sizes need no call. Removals can wait: they
@@ -8,7 +8,7 @@ travel in front of the next change.
 is tried again for a bounded time only. In another, which writes commits, it is tried for as long as it takes: that
 thread waits, and the loop goes on. Whenever the connection has broken, the session is opened again
 first. Three things may be found then: the server remembers the change as made (only its answer was lost); or it has
-been started anew and has more of a file than was acknowledged, which is cut off and sent again; or it has less, and
+been started again and has more of a file than was acknowledged, which is cut off and sent again; or it has less, and
 then the process must end, because something acknowledged is gone. A read waits a moment and then is `Unavailable`;
 while the server is known to be away, reads are refused at once but for one in a while that looks whether it is
 back.
@@ -148,7 +148,7 @@ class RemoteDisk:
         """As it was when the storage was opened: only recovery wants to know."""
         return self._durable.get(name, 0)
 
-    def settle(self) -> None:
+    def sync_mark(self) -> None:
         """The storage server does so itself, when it stops."""
 
     def restock(self) -> None:
@@ -170,7 +170,7 @@ class RemoteDisk:
         self._removals.append(name)
 
     def read_at(self, name: str, position: int, size: int) -> memoryview:
-        """From blocks, so that whoever reads on finds the next bytes here already."""
+        """From blocks, so that anyone who reads on finds the next bytes here already."""
         end = position + size
         start = position - position % BLOCK_BYTES
         if end > start + BLOCK_BYTES:
@@ -188,7 +188,7 @@ class RemoteDisk:
     def map(self, name: str) -> memoryview:
         return self._fetch_all(name, 0, self._sizes[name], self._wait_ms)
 
-    def whereabouts(self, name: str) -> None:
+    def file_location(self, name: str) -> None:
         return None
 
     def tend(self) -> None:
@@ -288,7 +288,7 @@ class RemoteDisk:
                 answer, _ = self._receive(self._writer, self._calls, knock_ms)
             except ConnectionLost:
                 answer = None
-                self._sleep(KNOCK_MS / 1000)  # Whoever refuses connections does so at once.
+                self._sleep(KNOCK_MS / 1000)  # Anyone who refuses connections does so at once.
             if isinstance(answer, Opened):
                 self._session, self._epoch = answer.session, answer.epoch
                 return answer

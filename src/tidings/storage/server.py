@@ -4,7 +4,7 @@
                         |
                         +--> follower -> texts, the last message
 
-A write or a sync that fails ends the process without an answer: what the disk has lost is not known, and whoever
+A write or a sync that fails ends the process without an answer: what the disk has lost is not known, and anyone who
 waits asks again when the server is back.
 """
 
@@ -72,7 +72,7 @@ class Server:
             self._keeper.restock()
         self._follower.stop()
         self._send_replies()
-        self._keeper.settle()
+        self._keeper.sync_mark()
         router.close(LINGER_MS)
 
     def _on_call(self, peer: Peer, frames: list[Frame]) -> None:

@@ -3,7 +3,7 @@
 They are derived from the journal and never the truth. `positions` (in the server's folder, not among the texts)
 says how far each text had come at the last checkpoint, and that much of it is on disk. So after a crash a text may
 be longer than its position says, and is cut to it; the follower writes the rest again. A text that is shorter, or
-gone, or that changes its size while the server runs, is written anew from what the journal still holds; that it is
+gone, or that changes its size while the server runs, is written again from what the journal still holds; that it is
 goes into `positions` first, so that a crash meanwhile cannot take the new lines for the old ones.
 """
 
@@ -76,20 +76,20 @@ class Texts:
         return text
 
     def survey(self, next_offsets: Mapping[str, int]) -> bool:
-        """Compares all texts with their positions and with the journal; whether some must be written anew.
+        """Compares all texts with their positions and with the journal; whether some must be written again.
 
-        What a crash left beyond a position goes. A text is written anew if it is too short, or ahead of a journal
+        What a crash left beyond a position goes. A text is written again if it is too short, or ahead of a journal
         that has lost what was never synced.
         """
-        anew = bool(self.look_after())
+        rewritten = bool(self.look_after())
         for topic, text in self._texts.items():
             size = text.path.stat().st_size if text.path.exists() else 0
             if size > text.size_bytes:
                 os.truncate(text.path, text.size_bytes)
             if size < text.size_bytes or text.next_offset > next_offsets.get(topic, text.next_offset):
                 text.next_offset = text.size_bytes = 0
-                anew = True
-        return anew
+                rewritten = True
+        return rewritten
 
     def saved_offset(self, topic: str) -> int:
         """How far a text had come at the last checkpoint."""
@@ -121,7 +121,7 @@ class Texts:
         return True
 
     def look_after(self) -> list[str]:
-        """Makes the folder again if it is gone; the topics whose texts have gone and must be written anew."""
+        """Makes the folder again if it is gone; the topics whose texts have gone and must be written again."""
         try:
             found = os.stat(self._folder)
         except FileNotFoundError:
@@ -160,7 +160,7 @@ class Texts:
     def _load(self) -> Positions:
         try:
             positions = parse_note(POSITIONS_NAME, self._salt, self._positions_path.read_bytes(), Positions)
-        except (FileNotFoundError, StorageDamaged):  # Without positions every text is written anew.
+        except (FileNotFoundError, StorageDamaged):  # Without positions every text is written again.
             return Positions(1, 0, {})
         return positions if positions.version == 1 else Positions(1, 0, {})
 
@@ -174,7 +174,7 @@ def _write(descriptor: int, data: bytes) -> None:
 def _sync(path: Path) -> None:
     try:
         descriptor = open_file(path, os.O_RDONLY)
-    except FileNotFoundError:  # Removed meanwhile, and soon written anew.
+    except FileNotFoundError:  # Removed meanwhile, and soon written again.
         return
     try:
         os.fsync(descriptor)

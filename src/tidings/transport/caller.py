@@ -1,6 +1,6 @@
 """A connection for calls: a request goes out, its answer comes back, and a lost connection is noticed at once.
 
-ZeroMQ reconnects by itself and says nothing about it, so whoever waits for an answer from a process that has died
+ZeroMQ reconnects by itself and says nothing about it, so anyone who waits for an answer from a process that has died
 would wait for ever. The socket's monitor tells; what was under way is then lost or done, and only the other side
 knows: the caller has to ask again over a new connection (`reopen`).
 """

@@ -44,7 +44,7 @@ ZAP_VERSION = b"1.0"
 KEY_LENGTH = 40
 SERVER = "server"
 FILE_NAME_BYTES_MAX = 200
-UNSETTLED_NS = 2_000_000_000
+RECENT_NS = 2_000_000_000
 """A folder changed so recently may change again without its time of change showing it."""
 
 _log = logging.getLogger("tidings.transport.curve")
@@ -205,16 +205,18 @@ class AllowList:
         try:
             with spare():
                 self._names, complaints = _read_clients(self._folder)
-        except OSError as error:  # Too many connections are open: whoever was on the list stays there until it is read.
+        except (
+            OSError
+        ) as error:  # Too many connections are open: anyone who was on the list stays there until it is read.
             _log.warning("The allow-list in %s cannot be read now (%s).", self._folder, error.strerror)
             return
         for complaint in complaints:  # A file that is no key lets nobody in, and keeps nobody else out.
             _log.warning("%s", complaint)
-        self._changed_ns = changed_ns if time.time_ns() - changed_ns > UNSETTLED_NS else 0
+        self._changed_ns = changed_ns if time.time_ns() - changed_ns > RECENT_NS else 0
 
 
 class Authenticator:
-    """The ZAP handler of a context: lets in whoever is on the folder's allow-list, under the name found there.
+    """The ZAP handler of a context: lets in anyone who is on the folder's allow-list, under the name found there.
 
     It runs in a thread of its own, because libzmq waits for its answer while the broker's loop may be busy.
     Start it before the first bind of the context, and close it before the context is ended.

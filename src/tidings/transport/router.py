@@ -81,7 +81,7 @@ class Router:
     def link(self) -> DealerLink:
         """A connection from inside this process; may be called from any thread, and must be closed before the router.
 
-        It needs no key, with or without CURVE: whoever can call this holds the broker itself.
+        It needs no key, with or without CURVE: anyone who can call this holds the broker itself.
         """
         return DealerLink(INSIDE, context=self._context)
 

@@ -40,7 +40,7 @@ class Publish(Command, frozen=True, tag="publish"):
     text: str
 
 
-class Take(Command, frozen=True, tag="take"):
+class TakeTexts(Command, frozen=True, tag="take"):
     """The messages that arrived, from a number on. Taking changes nothing, so it may be asked again."""
 
     first: int
@@ -51,7 +51,7 @@ class Look(Command, frozen=True, tag="look"):
     """What the node sees."""
 
 
-AnyCommand = Subscribe | Unsubscribe | Publish | Take | Look
+AnyCommand = Subscribe | Unsubscribe | Publish | TakeTexts | Look
 
 
 class RingView(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ class Failed(Answer, frozen=True, tag="failed"):
     text: str
 
 
-class Taken(Answer, frozen=True, tag="taken"):
+class TakenTexts(Answer, frozen=True, tag="taken"):
     first: int
     """The number of the first of these messages: later than was asked for if the ones before are kept no longer."""
     texts: tuple[Text, ...]
@@ -157,7 +157,7 @@ class Seen(Answer, frozen=True, tag="seen"):
     view: NodeView
 
 
-AnyAnswer = Done | Failed | Taken | Seen
+AnyAnswer = Done | Failed | TakenTexts | Seen
 
 _command_decoder = msgspec.msgpack.Decoder(AnyCommand)
 _answer_decoder = msgspec.msgpack.Decoder(AnyAnswer)

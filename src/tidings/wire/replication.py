@@ -21,13 +21,13 @@ from tidings.wire.codec import Frame
 
 MARK = b"tidings replica 1"
 """The first frame: what follows is no client's request."""
-MATE_NAME = "replica"
+REPLICA_PEER_NAME = "replica"
 """Whose key members use among each other, where connections are encrypted."""
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 INLINE_BYTES_MAX = 4 * 1024
 
 
-class Mate(NamedTuple):
+class ReplicaPeer(NamedTuple):
     """Another member of the group, as the one to send something to."""
 
     address: str

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.errors import ProtocolError
-from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import NodeMessage, Ref
 from tidings.wire.codec import Frame
 
@@ -26,18 +26,18 @@ class Node(NamedTuple):
     address: str
 
 
-class Guest(NamedTuple):
+class RemoteClient(NamedTuple):
     """A client at another node's door, as the one to answer."""
 
-    front: str
-    visitor: int
+    proxy: str
+    connection: int
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
     """A message and the address of the node that sent it."""
 
     sender: str
-    message: NodeMessage | HandoverMessage
+    message: NodeMessage | HandoffMessage
 
 
 class Cast(msgspec.Struct, frozen=True, array_like=True):
@@ -57,12 +57,12 @@ encode_cast = _encoder.encode
 """A cast as a payload."""
 
 
-def encode_message(sender: str, message: NodeMessage | HandoverMessage, frames: Sequence[Frame] = ()) -> list[Frame]:
+def encode_message(sender: str, message: NodeMessage | HandoffMessage, frames: Sequence[Frame] = ()) -> list[Frame]:
     """The frames of a message.
 
     >>> from tidings.protocols.ring.messages import Back
     >>> decode_header(encode_message("tcp://127.0.0.1:7501", Back(7), [b"answer"]))
-    Header(sender='tcp://127.0.0.1:7501', message=Back(visitor=7))
+    Header(sender='tcp://127.0.0.1:7501', message=Back(connection=7))
     """
     return [MARK, _encoder.encode(Header(sender, message)), *frames]
 

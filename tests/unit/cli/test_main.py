@@ -44,6 +44,16 @@ def test_every_help_ends_with_examples(name: str, capsys: pytest.CaptureFixture[
     assert any(f"tidings {name}" in line for line in examples)
 
 
+def test_a_command_under_its_old_name_works_and_says_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["group", "--help"]) == 0
+    printed = capsys.readouterr()
+    assert "usage: tidings cluster" in printed.out
+    assert (
+        printed.err
+        == "tidings: `tidings group` is `tidings cluster` now; the old name will be removed in the next release.\n"
+    )
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_flag_exits_2_with_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--no-such-flag"]) == 2

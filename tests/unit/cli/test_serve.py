@@ -246,7 +246,7 @@ class Follower:
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
-            # Whoever runs the tests in the background may have had Ctrl-C ignored, and that is inherited.
+            # Anyone who runs the tests in the background may have had Ctrl-C ignored, and that is inherited.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 

@@ -249,7 +249,7 @@ class SmallBroker:
         return tuple(stored)
 
     def add(self, topic: str, *values: bytes) -> None:
-        """Messages from somebody else, delivered to whoever streams the topic."""
+        """Messages from somebody else, delivered to anyone who streams the topic."""
         stored = self.topics.setdefault(topic, [])
         stored.extend(values)
         for topics, (number, positions) in self.streams.items():

@@ -213,7 +213,7 @@ def test_handlers_plain_and_async() -> None:
     run(story)
 
 
-def test_close_ends_whoever_waits() -> None:
+def test_close_ends_anyone_who_waits() -> None:
     async def main() -> None:
         broker = LoopBroker()
         bus = AsyncBus(broker, "alice", clock=monotonic_ms)

@@ -65,7 +65,7 @@ def loops_of_one_subscription(folder: Path, work: Work) -> bool:
 
 
 def loops_that_leave(folder: Path, work: Work) -> bool:
-    """The member leaves the group with the message in its hands."""
+    """The member leaves the group with the message in flight."""
     with tidings.open(folder, client_id="ann") as bus:
         jobs = bus.subscribe("jobs", group="workers")
         try:

@@ -140,7 +140,7 @@ def test_get_all(bus: Bus, broker: SmallBroker) -> None:
 
 
 @pytest.mark.parametrize("only_answer", [True, False])
-def test_an_unsubscribe_in_doubt_is_cleared_up_before_the_subscription_is_used(
+def test_an_unsubscribe_with_an_unknown_outcome_is_cleared_up_before_the_subscription_is_used(
     bus: Bus, broker: SmallBroker, only_answer: bool
 ) -> None:
     """Z5, Z10: what was received for the old subscription is not handed out for a new one, nor lost."""
@@ -173,7 +173,7 @@ def test_a_loop_acknowledges_when_the_next_one_is_asked_for(bus: Bus, broker: Sm
     assert broker.cursors[NEWS] == {"news": 3}
 
 
-def test_the_message_in_hand_when_a_loop_breaks_comes_again(bus: Bus, broker: SmallBroker) -> None:
+def test_the_message_in_flight_when_a_loop_breaks_comes_again(bus: Bus, broker: SmallBroker) -> None:
     subscription = bus.subscribe("news")
     broker.add("news", *(b"%d" % i for i in range(500)))
     for message in subscription:
@@ -216,7 +216,7 @@ def test_close_ends_a_loop(bus: Bus, broker: SmallBroker) -> None:
     assert broker.cursors[NEWS] == {"news": 2}
 
 
-def test_one_taker_at_a_time(bus: Bus, broker: SmallBroker) -> None:
+def test_one_target_at_a_time(bus: Bus, broker: SmallBroker) -> None:
     subscription = bus.subscribe("news")
     broker.add("news", b"a", b"b")
     for _ in subscription:
@@ -282,7 +282,7 @@ def test_a_fenced_loop_says_so(bus: Bus, broker: SmallBroker) -> None:
     assert len(seen) < 10
 
 
-def test_resend_of_a_put_in_doubt(bus: Bus, broker: SmallBroker) -> None:
+def test_resend_of_a_put_with_an_unknown_outcome(bus: Bus, broker: SmallBroker) -> None:
     """Z9: it had been stored, so it is answered as a duplicate and stored once."""
     bus.put("news", "a")
     broker.filter = lose(m.Put, only_answer=True)
@@ -298,7 +298,7 @@ def test_resend_of_a_put_in_doubt(bus: Bus, broker: SmallBroker) -> None:
 
 
 def test_many_with_patience_go_on_after_a_resend(bus: Bus, broker: SmallBroker) -> None:
-    """C6, Z9: the piece in doubt had been stored; the rest follows it, once."""
+    """C6, Z9: the piece with an unknown outcome had been stored; the rest follows it, once."""
     values = [b"%d" % number for number in range(2 * PIECE_MESSAGES_MAX + 5)]
     broker.filter = lose(m.Put, only_answer=True)
     with pytest.raises(Unavailable) as caught:
@@ -419,7 +419,7 @@ def test_an_exception_rolls_back_and_the_messages_come_again(bus: Bus, broker: S
 
 
 @pytest.mark.parametrize("only_answer", [True, False])
-def test_a_transaction_in_doubt_is_ended_before_its_messages_come_again(
+def test_a_transaction_with_an_unknown_outcome_is_ended_before_its_messages_come_again(
     bus: Bus, broker: SmallBroker, only_answer: bool
 ) -> None:
     """Z10: neither lost nor done twice, whether or not the request had arrived."""

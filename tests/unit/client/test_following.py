@@ -29,11 +29,11 @@ def test_a_redirect_is_followed_at_once_with_the_same_bytes_in_the_same_order() 
     script = Script(address=GROUP)
     calls = [ask(script) for _ in range(3)]
     first = script.frames()
-    script.answer(m.Elsewhere(calls[0].number, B, MEMBERS))
+    script.answer(m.NotLeader(calls[0].number, B, MEMBERS))
     assert script.frames() == first
     assert script.places == [B]
     script.answer(m.Topics(calls[1].number, ()))
-    script.answer(m.Elsewhere(calls[0].number, C, MEMBERS))
+    script.answer(m.NotLeader(calls[0].number, C, MEMBERS))
     assert script.frames() == [first[0], first[2]]
     assert script.places == [B, C]
     for call in (calls[0], calls[2]):
@@ -42,12 +42,12 @@ def test_a_redirect_is_followed_at_once_with_the_same_bytes_in_the_same_order() 
 
 
 def test_one_address_is_enough_to_find_a_group() -> None:
-    """P6: whoever is asked names the members, and so does the leader's Welcome."""
+    """P6: anyone who is asked names the members, and so does the leader's Welcome."""
     script = Script(greeted=False, address=B)
     welcomed = script.session.start(script.now_ms)
     hello = script.frames()
     assert not script.session.route.grouped
-    script.answer(m.Elsewhere(1, A, (A, B)))
+    script.answer(m.NotLeader(1, A, (A, B)))
     assert script.frames() == hello
     assert script.places == [A]
     script.answer(m.Welcome(1, 1, *LIMITS, members=MEMBERS))
@@ -69,9 +69,9 @@ def test_what_comes_over_the_connection_that_is_left_no_longer_counts() -> None:
     script.sure("news", "sport")
     entries = [script.put("news", b"a"), script.put("sport", b"b")]
     first, second = puts = script.sent()
-    script.answer(m.Elsewhere(first.request, B))
+    script.answer(m.NotLeader(first.request, B))
     script.refuse(second.request, OutOfSequence)
-    script.answer(m.Elsewhere(second.request, C))
+    script.answer(m.NotLeader(second.request, C))
     assert script.sent() == puts
     assert script.places == [B]
     script.store(first, 1)
@@ -84,7 +84,7 @@ def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() 
     script = Script(address=GROUP)
     early = ask(script)
     first = script.frames()
-    script.answer(m.Elsewhere(early.number, "", MEMBERS))
+    script.answer(m.NotLeader(early.number, "", MEMBERS))
     assert script.frames() == []
     late = ask(script)
     assert script.frames() == []
@@ -96,8 +96,8 @@ def test_while_nobody_leads_nothing_is_sent_and_then_the_next_member_is_asked() 
     assert frames[0] == first[0]
     assert len(frames) == 2
     assert script.places == [B]
-    script.answer(m.Elsewhere(early.number, "", MEMBERS))
-    script.answer(m.Elsewhere(late.number, C, MEMBERS))  # Somebody has been elected meanwhile.
+    script.answer(m.NotLeader(early.number, "", MEMBERS))
+    script.answer(m.NotLeader(late.number, C, MEMBERS))  # Somebody has been elected meanwhile.
     assert script.frames() == frames
     assert script.places == [B, C]
     for call in (early, late):
@@ -112,7 +112,7 @@ def test_what_has_not_left_yet_waits_for_the_end_of_the_pause_too() -> None:
     early = ask(script)
     script.frames()
     ask(script)
-    script.answer(m.Elsewhere(early.number, ""))
+    script.answer(m.NotLeader(early.number, ""))
     assert script.frames() == []
     script.wait(100)
     assert len(script.frames()) == 2
@@ -124,7 +124,7 @@ def test_redirects_are_counted_from_the_last_answer_of_a_leader() -> None:
     for leader in (B, C) * REDIRECTS_MAX:
         call = ask(script)
         script.frames()
-        script.answer(m.Elsewhere(call.number, leader, MEMBERS))
+        script.answer(m.NotLeader(call.number, leader, MEMBERS))
         assert len(script.frames()) == 1
         script.answer(m.Topics(call.number, ()))
         assert call.future.done
@@ -134,7 +134,7 @@ def test_an_answer_during_a_pause_is_dropped_like_one_that_got_lost() -> None:
     script = Script(address=GROUP)
     calls = [ask(script), ask(script)]
     script.frames()
-    script.answer(m.Elsewhere(calls[0].number, ""))
+    script.answer(m.NotLeader(calls[0].number, ""))
     script.answer(m.Topics(calls[1].number, ()))
     assert not calls[1].future.done
     script.wait(100)
@@ -152,10 +152,10 @@ def test_a_call_waits_as_long_as_for_a_single_broker_and_no_longer(says: str, ti
         frames = script.frames()
         sent += len(frames)
         if frames and says == "nobody":
-            script.answer(m.Elsewhere(call.number, "", MEMBERS))
+            script.answer(m.NotLeader(call.number, "", MEMBERS))
         elif frames and says == "in circles":
             here = script.session.route.at
-            script.answer(m.Elsewhere(call.number, B if here == A else A, MEMBERS))
+            script.answer(m.NotLeader(call.number, B if here == A else A, MEMBERS))
             continue
         due_ms = script.session.next_due_ms()
         assert due_ms is not None
@@ -221,14 +221,14 @@ def test_streams_start_over_at_the_new_leader_where_they_stood(request_zero: boo
     script = subscriber(b"one", b"two")
     old = script.session.streams.of(("news",)).number
     if request_zero:
-        script.answer(m.Elsewhere(0, C, MEMBERS))
+        script.answer(m.NotLeader(0, C, MEMBERS))
     else:
         script.wait(BEAT_MS)
         (beat,) = script.sent()
         assert isinstance(beat, m.Beat)
         script.wait(PATIENCE_MS)
         (flow,) = script.sent()
-        script.answer(m.Elsewhere(flow.request, C, MEMBERS))
+        script.answer(m.NotLeader(flow.request, C, MEMBERS))
     (flow,) = script.sent()
     assert isinstance(flow, m.Flow)
     assert script.places[-1] == C
@@ -238,7 +238,7 @@ def test_streams_start_over_at_the_new_leader_where_they_stood(request_zero: boo
 
 def test_elsewhere_without_a_leader_and_without_a_request() -> None:
     script = subscriber()
-    script.answer(m.Elsewhere(0, ""))
+    script.answer(m.NotLeader(0, ""))
     assert script.sent() == []
     script.wait(100)
     (flow,) = script.sent()
@@ -268,7 +268,7 @@ def test_a_reader_is_not_given_up_as_long_as_somebody_leads() -> None:
         entry = script.put("news", b"x")
         sent = script.sent()
         (put,) = (request for request in sent if isinstance(request, m.Put))
-        script.answer(m.Elsewhere(put.request, B if script.session.route.at == A else A, MEMBERS))
+        script.answer(m.NotLeader(put.request, B if script.session.route.at == A else A, MEMBERS))
         assert {type(request) for request in script.sent()} == {m.Put, m.Flow}
         script.store(put, 1)
         assert entry.future.done
@@ -294,7 +294,7 @@ def test_readers_of_a_group_beat_often_and_look_after_silent_streams_as_before()
 
 def test_an_elsewhere_to_a_request_that_nobody_waits_for_is_late() -> None:
     script = Script(address=GROUP)
-    script.answer(m.Elsewhere(77, B, MEMBERS))
+    script.answer(m.NotLeader(77, B, MEMBERS))
     assert script.sent() == []
     assert script.reopened == 0
 
@@ -316,16 +316,16 @@ def test_puts_in_flight_are_stored_once_by_the_new_leader() -> None:
     assert all(entry.future.done for entry in entries)
 
 
-def test_a_member_of_a_consumer_group_says_at_the_new_leader_what_it_has_in_hand() -> None:
+def test_a_member_of_a_consumer_group_says_at_the_new_leader_what_it_has_in_flight() -> None:
     script = Script(address=GROUP)
     member = script.session.members.of("workers", "jobs")
     script.session.members.open(member)
     (join,) = script.sent()
     script.answer(m.JoinDone(join.request, True))
     (work,) = script.sent()
-    script.answer(m.Parcel(work.stream, 1, 1, 1, (0, 1)), batch(b"one", b"two"))
+    script.answer(m.GroupBatch(work.stream, 1, 1, 1, (0, 1)), batch(b"one", b"two"))
     script.answer(m.Working(work.request, work.stream, turn=1))
-    script.answer(m.Elsewhere(0, B, MEMBERS))
+    script.answer(m.NotLeader(0, B, MEMBERS))
     (again,) = script.sent()
     assert isinstance(again, m.Work)
     assert again.begins

@@ -40,9 +40,9 @@ class Wire:
         ((A,), [m.BeatDone(1, ())], True, []),
         ((A,), [], True, []),  # A single broker: ZeroMQ connects again by itself.
         ((A, B, C), [m.BeatDone(1, ())], True, []),
-        ((A, B, C), [m.Elsewhere(1, C, ())], True, [C]),
-        ((A, B, C), [m.Elsewhere(1, C, ()), m.Elsewhere(1, B, ())], True, [C]),
-        ((A, B, C), [m.Elsewhere(1, "", ())], True, [B]),
+        ((A, B, C), [m.NotLeader(1, C, ())], True, [C]),
+        ((A, B, C), [m.NotLeader(1, C, ()), m.NotLeader(1, B, ())], True, [C]),
+        ((A, B, C), [m.NotLeader(1, "", ())], True, [B]),
         ((A, B, C), [], True, [B]),  # Nobody has answered the last beat.
         ((A, B, C), [], False, []),  # Nothing was asked.
     ],
@@ -60,6 +60,6 @@ def test_where_the_next_beat_goes(
 def test_beats_follow_a_leader_that_moves_again_and_again() -> None:
     route = Route((A, B, C))
     for leader in (B, C) * 20:  # More often than redirects are followed without an answer in between.
-        for answer in (m.Elsewhere(1, leader, ()), m.BeatDone(1, ())):
+        for answer in (m.NotLeader(1, leader, ()), m.BeatDone(1, ())):
             look_after(Wire(answer), route, True)
         assert route.at == leader

@@ -1,4 +1,4 @@
-"""Sequence numbers, natural batching and puts in doubt, against a scripted peer."""
+"""Sequence numbers, natural batching and puts with an unknown outcome, against a scripted peer."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_number_is_asked_for_only_when_nothing_is_in_flight() -> None:
     assert isinstance(ask, m.AskSequence)
 
 
-def test_a_put_in_doubt_is_sent_again_as_it_was() -> None:
+def test_a_put_with_an_unknown_outcome_is_sent_again_as_it_was() -> None:
     """Z9: an application that tries again by itself loses nothing and doubles nothing."""
     script = Script()
     script.sure("news")
@@ -164,7 +164,7 @@ def entry_number(frames: list[list[bytes]]) -> int:
     return codec.decode_request(frames[0][0]).request
 
 
-def test_everything_in_doubt_is_sent_again_in_order() -> None:
+def test_everything_with_an_unknown_outcome_is_sent_again_in_order() -> None:
     script = Script()
     script.sure("news")
     entries = [script.put("news", value) for value in (b"a", b"b", b"c")]
@@ -181,14 +181,14 @@ def test_everything_in_doubt_is_sent_again_in_order() -> None:
 
 
 def test_another_put_ends_the_doubt_in_a_new_epoch() -> None:
-    """Z9: a late copy of the doubtful put must not take the number that the next message gets.
+    """Z9: a late copy of the uncertain put must not take the number that the next message gets.
 
     The session asks in the old epoch whether that is current, takes a new one, which fences every late copy,
     and only then asks for the number.
     """
     script = Script()
     script.sure("news")
-    doubtful = script.put("news", b"a")
+    uncertain = script.put("news", b"a")
     script.run_out_of_tries()
     after = script.put("news", b"b")
     (check,) = script.sent()
@@ -204,7 +204,7 @@ def test_another_put_ends_the_doubt_in_a_new_epoch() -> None:
     assert (targets(put), put.epoch) == ([("news", 2)], 2)
     script.store(put, 1)
     assert outcome(after.future) == [Receipt("news", 1)]
-    gone = script.session.main.outbox.resend(doubtful)
+    gone = script.session.main.outbox.resend(uncertain)
     assert isinstance(gone.error, OutOfSequence)
 
 
@@ -279,20 +279,20 @@ def test_numbers_go_on_after_everything_that_was_given_one() -> None:
     assert targets(script.sent()[0]) == [("news", 6)]
 
 
-def test_a_put_in_doubt_stays_so_when_the_new_epoch_is_refused() -> None:
+def test_a_put_with_an_unknown_outcome_stays_so_when_the_new_epoch_is_refused() -> None:
     """Z9: that nobody could be asked says nothing about what had been stored."""
     script = Script()
     script.sure("news", "sport")
-    doubtful = script.put("news", b"a")
+    uncertain = script.put("news", b"a")
     script.put("sport", b"b")
     script.run_out_of_tries()
     script.put("sport", b"c")  # Needs a new epoch.
     (check,) = script.sent()
-    script.session.main.outbox.resend(doubtful)
+    script.session.main.outbox.resend(uncertain)
     script.answer(m.BeatDone(check.request, ()))
     (hello,) = script.sent()
     script.refuse(hello.request, Overloaded)
-    assert isinstance(doubtful.future.error, Unavailable)
+    assert isinstance(uncertain.future.error, Unavailable)
     assert script.session.main.outbox.has_unknown("news")
 
 
@@ -308,11 +308,11 @@ def test_only_what_is_tied_to_it_is_sent_again_with_it() -> None:
     assert [targets(put) for put in script.sent()] == [[("news", 2)], [("news", 3), ("sport", 2)]]
 
 
-def test_the_last_sequence_is_not_asked_for_while_a_put_is_in_doubt() -> None:
+def test_the_last_sequence_is_not_asked_for_while_a_put_has_an_unknown_outcome() -> None:
     """Z9: first a new epoch makes sure that no late copy can change the answer."""
     script = Script()
     script.sure("news")
-    doubtful = script.put("news", b"a")
+    uncertain = script.put("news", b"a")
     script.run_out_of_tries()
     outbox = script.session.main.outbox
     assert outbox.has_unknown("news")
@@ -321,7 +321,7 @@ def test_the_last_sequence_is_not_asked_for_while_a_put_is_in_doubt() -> None:
     outbox.last_sequence("news")
     (check,) = script.sent()
     assert isinstance(check, m.Beat)
-    assert isinstance(outbox.resend(doubtful).error, OutOfSequence)
+    assert isinstance(outbox.resend(uncertain).error, OutOfSequence)
 
 
 def test_put_many_keeps_a_window_and_reads_its_values_as_it_opens() -> None:
@@ -396,7 +396,7 @@ def test_an_iterable_that_raises_ends_put_many_with_its_own_error() -> None:
     assert isinstance(entry.future.error, KeyError)
 
 
-def test_put_many_in_doubt_goes_on_where_it_was() -> None:
+def test_put_many_with_an_unknown_outcome_goes_on_where_it_was() -> None:
     """Z9."""
     script = Script(batch_messages=2, in_flight_max=2)
     script.sure("news")
@@ -417,8 +417,9 @@ def test_put_many_in_doubt_goes_on_where_it_was() -> None:
     assert outcome(entry.future) == Receipts("news", 1, 7, 2)
 
 
-def test_what_was_never_sent_of_many_goes_with_those_in_doubt() -> None:
-    """Z9: two batches are in doubt, the next one was given a number and held back, and no new epoch was to be had."""
+def test_what_was_never_sent_of_many_goes_with_those_with_an_unknown_outcome() -> None:
+    """Z9: two batches are with an unknown outcome, the next one was given a number and held back, and no new epoch was
+    to be had."""
     script = Script(batch_messages=1, in_flight_max=3)
     script.sure("news")
     entry = script.put_many("news", [b"a", b"b", b"c", b"d", b"e"])
@@ -515,7 +516,7 @@ def test_a_transaction_takes_its_place_among_the_puts() -> None:
     assert outcome(entry.future) == [[Receipt("out", 3)], [Receipt("out", 4)], [Receipt("out", 5)]]
 
 
-def test_a_transaction_in_doubt_is_ended_before_anything_follows_it() -> None:
+def test_a_transaction_with_an_unknown_outcome_is_ended_before_anything_follows_it() -> None:
     """Z10: whether it happened decides whether its messages come again, so it is never left open."""
     script = Script()
     script.sure("out")

@@ -15,7 +15,7 @@ from tidings.client.record import (
     RETURNED,
     STANDS,
     Entry,
-    Lanes,
+    LaneNumbers,
     Recorder,
     Subscriber,
     read_entries,
@@ -71,7 +71,7 @@ def test_a_batch_is_one_entry_with_its_columns(tmp_path: Path) -> None:
     assert (second.subscription, second.group, second.sequence, second.attempt) == ("workers", True, 1000, 2)
     assert offsets(second) == [3, 7]
     assert second.lanes is not None
-    assert list(memoryview(second.lanes).cast("q")) == [Lanes()[b"red"], 0]
+    assert list(memoryview(second.lanes).cast("q")) == [LaneNumbers()[b"red"], 0]
     assert list(memoryview(second.published_us).cast("q")) == [1, 2]
 
 
@@ -139,7 +139,7 @@ def test_every_way_to_take_a_message_is_recorded(tmp_path: Path, folder: Path) -
                 bus.stop()
 
         bus.run()
-        assert seen == [7, 8, 9], "the message in hand when the loop ended comes again"
+        assert seen == [7, 8, 9], "the message in flight when the loop ended comes again"
         assert sum(len(each) for each in bus.subscribe("news").batches(timeout=0)) == 10
     assert net(folder) == list(range(20))
     [begun, ended] = entries(folder, STANDS)

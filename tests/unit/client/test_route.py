@@ -49,7 +49,7 @@ def test_only_tcp_host_port_is_ever_followed(text: str) -> None:
     """P6: whatever somebody who does not lead may say."""
     assert not is_address(text)
     route = Route((A, B))
-    assert not route.on_elsewhere(0, text, (text, C))
+    assert not route.on_not_leader(0, text, (text, C))
     assert route.at == A
     assert route.known == (A, B, C)
 
@@ -90,7 +90,7 @@ def test_what_the_user_gave_stays_and_the_number_is_bounded() -> None:
     assert route.known == (A, B, C)  # Members that have gone are forgotten.
 
 
-def test_silence_moves_on_to_whoever_has_been_silent_least() -> None:
+def test_silence_moves_on_to_anyone_who_has_been_silent_least() -> None:
     route = Route((A, B, C))
     visited = []
     for now_ms in range(7):
@@ -114,7 +114,7 @@ def test_patience_doubles_where_nobody_answered_and_follows_what_answers_take() 
     assert route.due_ms(4_000, TIMEOUT_MS) == 4_000 + PATIENCE_MS
 
 
-def test_whoever_is_heard_is_alive_but_a_request_is_not_waited_for_for_ever() -> None:
+def test_anyone_who_is_heard_is_alive_but_a_request_is_not_waited_for_for_ever() -> None:
     route = Route((A, B))
     route.heard_ms = 1_400
     assert route.due_ms(1_000, TIMEOUT_MS) == 1_400 + PATIENCE_MS
@@ -129,14 +129,14 @@ def test_a_short_time_out_stays_short() -> None:
 def test_a_named_leader_is_gone_to_at_once() -> None:
     """P6."""
     route = Route((A,))
-    assert route.on_elsewhere(10, C, (A, B, C))
+    assert route.on_not_leader(10, C, (A, B, C))
     assert (route.at, route.grouped, route.pause_ends_ms) == (C, True, None)
     assert set(route.known) == {A, B, C}
 
 
 def test_a_leader_may_be_one_that_nobody_lists() -> None:
     route = Route((A,))
-    assert route.on_elsewhere(10, D, ())
+    assert route.on_not_leader(10, D, ())
     route.move_on(600)
     assert (route.at, route.known) == (A, (A, D))
 
@@ -144,7 +144,7 @@ def test_a_leader_may_be_one_that_nobody_lists() -> None:
 def test_pauses_grow_while_nobody_leads_and_every_member_is_asked() -> None:
     route, now_ms, pauses, visited = Route((A, B, C)), 0, [], []
     for _ in range(5):
-        assert not route.on_elsewhere(now_ms, "", ())
+        assert not route.on_not_leader(now_ms, "", ())
         assert route.pause_ends_ms is not None
         assert route.due_ms(None, TIMEOUT_MS) == route.pause_ends_ms
         pauses.append(route.pause_ends_ms - now_ms)
@@ -154,29 +154,29 @@ def test_pauses_grow_while_nobody_leads_and_every_member_is_asked() -> None:
     assert pauses == [50, 100, 200, 200, 200]
     assert visited == [B, C, A, B, C]
     route.on_answer(now_ms, now_ms)
-    route.on_elsewhere(now_ms, "", ())
+    route.on_not_leader(now_ms, "", ())
     assert route.pause_ends_ms == now_ms + PAUSE_MS
 
 
 def test_a_pause_is_not_prolonged_and_ends_when_a_leader_is_named() -> None:
     route = Route((A, B, C))
-    route.on_elsewhere(0, "", ())
-    route.on_elsewhere(50, "", ())
+    route.on_not_leader(0, "", ())
+    route.on_not_leader(50, "", ())
     assert route.pause_ends_ms == PAUSE_MS
-    assert route.on_elsewhere(60, B, ())
+    assert route.on_not_leader(60, B, ())
     assert (route.at, route.pause_ends_ms) == (B, None)
 
 
 def test_a_member_that_names_itself_leads_nobody() -> None:
     route = Route((A, B))
-    assert not route.on_elsewhere(0, A, (A, B))
+    assert not route.on_not_leader(0, A, (A, B))
     assert route.pause_ends_ms == PAUSE_MS
 
 
 def test_members_that_point_at_each_other_are_not_followed_without_pauses() -> None:
     """P6: two confused members cannot make a client spin."""
     route, now_ms, quick = Route((A, B)), 0, 0
-    while route.on_elsewhere(now_ms, B if route.at == A else A, ()):
+    while route.on_not_leader(now_ms, B if route.at == A else A, ()):
         quick += 1
         assert quick < 100
     assert quick == REDIRECTS_MAX
@@ -186,11 +186,11 @@ def test_members_that_point_at_each_other_are_not_followed_without_pauses() -> N
         now_ms = route.pause_ends_ms
         route.move_on(now_ms)
         moves += 1
-        while route.on_elsewhere(now_ms, B if route.at == A else A, ()):
+        while route.on_not_leader(now_ms, B if route.at == A else A, ()):
             moves += 1
     assert moves <= 2 * (10_000 // PAUSE_MS_MAX + 3)
     route.on_answer(now_ms, now_ms)
-    assert route.on_elsewhere(now_ms, D, ())
+    assert route.on_not_leader(now_ms, D, ())
 
 
 def test_a_leader_that_was_silent_is_believed_only_after_some_pauses() -> None:
@@ -198,7 +198,7 @@ def test_a_leader_that_was_silent_is_believed_only_after_some_pauses() -> None:
     route, now_ms = Route((A, B, C)), 500
     route.move_on(now_ms)
     visited = [route.at]
-    while not route.on_elsewhere(now_ms, A, (A, B, C)):
+    while not route.on_not_leader(now_ms, A, (A, B, C)):
         assert route.pause_ends_ms is not None
         now_ms = route.pause_ends_ms
         route.move_on(now_ms)
@@ -210,7 +210,7 @@ def test_a_leader_that_was_silent_is_believed_only_after_some_pauses() -> None:
 def test_after_giving_up_everything_begins_afresh() -> None:
     route = Route((A, B))
     route.move_on(0)
-    route.on_elsewhere(0, "", ())
+    route.on_not_leader(0, "", ())
     route.begin_afresh()
     assert route.pause_ends_ms is None
-    assert route.on_elsewhere(0, A, ())
+    assert route.on_not_leader(0, A, ())

@@ -167,7 +167,7 @@ def test_an_unsubscribe_without_answer_cannot_undo_a_newer_subscribe() -> None:
 
 
 def test_two_sessions_with_the_same_calls_send_the_same_bytes() -> None:
-    """The session has no clock and no chance of its own."""
+    """The session has no clock and no randomness of its own."""
 
     def run() -> list[list[bytes]]:
         script = Script()

@@ -177,7 +177,7 @@ def test_a_broker_that_lost_count_is_stopped() -> None:
     assert flows[0].size_bytes == 0
 
 
-def test_silence_after_much_credit_was_used_starts_the_count_anew() -> None:
+def test_silence_after_much_credit_was_used_starts_the_count_again() -> None:
     script = Script(credit_messages=4, beat_ms=100, timeout_ms=1000)
     stream, flow = opened(script)
     deliver(script, flow.stream, 10, b"a", b"b", b"c")
@@ -194,7 +194,7 @@ def test_silence_after_much_credit_was_used_starts_the_count_anew() -> None:
     assert again.positions == (m.Position("news", 13),)
 
 
-def test_a_new_connection_opens_every_stream_anew() -> None:
+def test_a_new_connection_opens_every_stream_again() -> None:
     """Z8."""
     script = Script()
     stream, flow = opened(script)
@@ -285,7 +285,7 @@ def test_a_fenced_session_loses_its_streams() -> None:
     assert isinstance(probe.error, Fenced)
 
 
-def test_a_new_epoch_opens_every_stream_anew() -> None:
+def test_a_new_epoch_opens_every_stream_again() -> None:
     script = Script()
     script.sure("sport")
     _, flow = opened(script)

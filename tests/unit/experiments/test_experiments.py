@@ -117,13 +117,13 @@ def test_reliability_is_complete(outcome_of: Callable[[str], Outcome]) -> None:
 
 def test_topics_and_hops_are_what_the_simulator_measures(outcome_of: Callable[[str], Outcome]) -> None:
     """P4: the same figures by way of single rows and SQL."""
-    rows = {(row["nodes"], row["seats"]): row for row in outcome_of("topics").answers["topics"]}
-    assert set(rows) == {(nodes, seats) for nodes in (10, 100) for seats in (1, 16, 64)}
+    rows = {(row["nodes"], row["virtual_nodes"]): row for row in outcome_of("topics").answers["topics"]}
+    assert set(rows) == {(nodes, virtual_nodes) for nodes in (10, 100) for virtual_nodes in (1, 16, 64)}
     assert rows[100, 1]["deviation"] > 1.5 * rows[100, 64]["deviation"]  # type: ignore[operator]
     unnumbered = Choice(nodes=(10,), seeds=1, first_seed=0)  # Its names are those of `measure_topics`.
     alone = run_experiment(EXPERIMENTS["topics"], unnumbered, LocalEngine(), None, lambda done: None).answers["topics"]
     for row in alone:
-        measured = measure_topics(10, 30, int(row["seats"] or 0))
+        measured = measure_topics(10, 30, int(row["virtual_nodes"] or 0))
         assert (row["least"], row["most"]) == (measured.owned_min, measured.owned_max)
         assert row["deviation"] == pytest.approx(measured.deviation, abs=0.001)
     [row] = outcome_of("lookups").answers["hops"]

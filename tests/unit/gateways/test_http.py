@@ -17,7 +17,7 @@ from tidings.gateways.spelling import BODY_BYTES_MAX
 
 PATIENCE_SECONDS = 60
 """When a test gives up on something that should have happened long ago."""
-HASTE = Limits(request_seconds=0.2, answer_seconds=0.2, farewell_seconds=0.2, stop_seconds=0.2, connections_max=3)
+HASTE = Limits(request_seconds=0.2, answer_seconds=0.2, drain_seconds=0.2, stop_seconds=0.2, connections_max=3)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(serve: Callable[..., We
 
 
 def test_dripping_bytes_does_not_buy_time(serve: Callable[..., WebService]) -> None:
-    """The time is for the whole request: a byte now and then does not begin it anew."""
+    """The time is for the whole request: a byte now and then does not begin it again."""
     web = serve(HASTE)
     with Client(web) as client:
         client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nDrip: ")

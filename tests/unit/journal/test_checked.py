@@ -22,7 +22,7 @@ FLIPS = 60
 
 
 class RemoteDisk(SimulatedDisk):
-    """A disk in the hands of another process: nothing is mapped."""
+    """A disk of another process: nothing is mapped."""
 
     remote = True
 

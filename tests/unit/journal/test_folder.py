@@ -55,7 +55,9 @@ def files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("owner", "other"), list(itertools.permutations(ROLES, 2)))
-def test_whoever_comes_in_another_role_is_refused_and_changes_nothing(tmp_path: Path, owner: str, other: str) -> None:
+def test_anyone_who_comes_in_another_role_is_refused_and_changes_nothing(
+    tmp_path: Path, owner: str, other: str
+) -> None:
     use(tmp_path, owner)
     before = files(tmp_path)
     with pytest.raises(InvalidRequest, match="belongs to") as refused:
@@ -112,7 +114,7 @@ def test_a_lock_that_was_removed_beside_a_running_process_does_not_let_another_i
     assert refused(tmp_path) == ""
 
 
-def test_whoever_was_refused_leaves_the_folder_to_who_has_it(tmp_path: Path) -> None:
+def test_anyone_who_was_refused_leaves_the_folder_to_who_has_it(tmp_path: Path) -> None:
     folder = Folder(tmp_path, BROKER)
     for _ in range(2):
         with pytest.raises(Unavailable):

@@ -87,7 +87,7 @@ def test_another_segment_is_not_lowered(tmp_path: Path, marked: DurableMark) -> 
     assert again(tmp_path) == (40, 100)
 
 
-def test_what_was_written_counts_until_the_machine_is_started_anew(
+def test_what_was_written_counts_until_the_machine_is_started_again(
     tmp_path: Path, marked: DurableMark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel keeps what a killed process wrote; a power cut takes it."""

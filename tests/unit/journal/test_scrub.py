@@ -49,7 +49,7 @@ def test_after_a_pause_no_more_is_read_at_once_than_ever() -> None:
     assert files.largest == SLICE_BYTES_MAX
 
 
-def test_files_in_the_hands_of_another_process_are_left_to_it() -> None:
+def test_files_in_flight_of_another_process_are_left_to_it() -> None:
     files = Files(TERABYTE)
     files.remote = True
     scrub = Scrub(files, 24.0)

@@ -17,7 +17,7 @@ from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK, Mate, decode_message
+from tidings.wire.replication import MARK, ReplicaPeer, decode_message
 
 GROUP = b"0123456789abcdef"
 STEP_MS = 10
@@ -50,7 +50,7 @@ class Node:
         """Peer, message and batches, in the order in which they left."""
         self.disk_is_slow = False
         """While it is, a commit begins and does not end."""
-        self._chance = Random(f"fate of {identity.number}")
+        self._rng = Random(f"fate of {identity.number}")
         self._settings = (broker, journal, replica)
         self._life = 0
         self.engine = self._open(1_000)
@@ -66,7 +66,7 @@ class Node:
 
     def restart(self, now_ms: int, power_cut: bool = False) -> None:
         """The process ends; what was being written may or may not have been."""
-        if self.engine.log.replica.commit is not None and self._chance.random() < 0.5:
+        if self.engine.log.replica.commit is not None and self._rng.random() < 0.5:
             self.engine.journal.write(self.engine.log.replica.commit)
         if power_cut:
             self.disk.crash()
@@ -87,7 +87,7 @@ class Node:
 
 
 class Members:
-    """The members of a group, and whoever else speaks to them."""
+    """The members of a group, and anyone else who speaks to them."""
 
     def __init__(
         self,
@@ -125,9 +125,9 @@ class Members:
         self.now_ms += STEP_MS
         for node in self.nodes.values():
             node.engine.tick(self.now_ms)
-        self.settle()
+        self.run_until_quiet()
 
-    def settle(self) -> None:
+    def run_until_quiet(self) -> None:
         """Carries frames until nobody has anything to say."""
         while True:
             for number, node in list(self.nodes.items()):
@@ -139,12 +139,12 @@ class Members:
             while self._under_way:
                 receiver, frames = self._under_way.popleft()
                 if receiver in self.nodes:
-                    self.nodes[receiver].engine.receive(self.now_ms, b"mate", frames)
+                    self.nodes[receiver].engine.receive(self.now_ms, b"replica", frames)
 
     def _flush(self, number: int, node: Node) -> None:
         outgoing, node.engine.outgoing = node.engine.outgoing, []
         for peer, frames in outgoing:
-            if not isinstance(peer, Mate):
+            if not isinstance(peer, ReplicaPeer):
                 batches = [codec.decode_columns(body) for body in frames[1:]]
                 node.heard.append((peer, codec.decode_answer(frames[0]), batches))
                 continue
@@ -199,7 +199,7 @@ class Members:
         """The answer to a request; what this peer heard before it is dropped."""
         node.heard = [each for each in node.heard if each[0] != peer]
         self.say(node, request, *batches, peer=peer)
-        self.settle()
+        self.run_until_quiet()
         number = request.request
         return next((each for who, each, _ in node.heard if who == peer and each.request == number), None)
 

@@ -9,7 +9,15 @@ from typing import TypeVar
 from tidings.journal.journal import Journal
 from tidings.node.founding import founding
 from tidings.node.replica import ReplicaEngine
-from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, ElectionDue, Propose, Received, Support
+from tidings.protocols.multipaxos.messages import (
+    Accept,
+    Accepted,
+    AnyMessage,
+    ElectionDue,
+    PreVoteGranted,
+    Propose,
+    Received,
+)
 from tidings.protocols.multipaxos.values import Ballot, Command, Value
 from tidings.protocols.stack import Notification, Requested, TimerFired
 from tidings.settings import JournalSettings, ReplicaSettings
@@ -110,12 +118,12 @@ def follow(engine: ReplicaEngine, last: int, first: int = 1, ballot: Ballot = BA
     commit(engine)
 
 
-def lead(engine: ReplicaEngine, *supporters: int) -> None:
+def lead(engine: ReplicaEngine, *granted: int) -> None:
     """Its patience ends; the others support it and promise."""
     commit(engine)
     engine.handle(TimerFired(0, ElectionDue()))
-    for node in supporters:
-        receive(engine, node, Support(1))
+    for node in granted:
+        receive(engine, node, PreVoteGranted(1))
     commit(engine)
 
 

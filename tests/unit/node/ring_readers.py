@@ -105,7 +105,7 @@ class Reader:
                 continue
             assert not is_away, "Something came over a connection that was given up."
             match answer:
-                case messages.Elsewhere():
+                case messages.NotLeader():
                     is_away = True
                 case messages.Delivery(stream, _, since, first, following):
                     assert stream == self._stream

@@ -13,12 +13,12 @@ from tidings.node.engines import RingEngine, ring_engine
 from tidings.node.identity import Identity
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.joining import Member
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 from tidings.settings import BrokerSettings, Dissemination, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import Mate
+from tidings.wire.replication import ReplicaPeer
 from tidings.wire.ring import Node as ToNode
 
 STEP_MS = 10
@@ -114,7 +114,9 @@ class Rings:
         """Whether a group has a leader, and owns something."""
         leader = self.leader_of(group)
         return (
-            leader is not None and leader.engine.ring.ownership is not None and bool(leader.engine.ring.ownership.arcs)
+            leader is not None
+            and leader.engine.ring.ownership is not None
+            and bool(leader.engine.ring.ownership.ranges)
         )
 
     def leader_of(self, group: list[RingNode]) -> RingNode | None:
@@ -150,9 +152,9 @@ class Rings:
         for node in self.nodes.values():
             if node.runs:
                 node.engine.tick(self.now_ms)
-        self.settle()
+        self.run_until_quiet()
 
-    def settle(self) -> None:
+    def run_until_quiet(self) -> None:
         """Carries frames until nobody has anything to say."""
         while True:
             for node in list(self.nodes.values()):
@@ -171,7 +173,7 @@ class Rings:
     def _flush(self, node: RingNode) -> None:
         outgoing, node.engine.outgoing = node.engine.outgoing, []  # type: ignore[assignment]
         for peer, frames in outgoing:
-            if isinstance(peer, Mate | ToNode):
+            if isinstance(peer, ReplicaPeer | ToNode):
                 if not self.cut(node.address, peer.address):
                     self._under_way.append((peer.address, frames))
             else:
@@ -201,12 +203,12 @@ class Rings:
             who = peer if peer is not None else f"peer {self.now_ms} {len(node.heard)}".encode()
             self.say(node, who, request, *batches)
             for _ in range(60):
-                self.settle()
+                self.run_until_quiet()
                 answer = self.answer(node, who, request.request)
                 if answer is not None:
                     break
                 self.step()
-            if answer is not None and (peer is not None or not isinstance(answer, messages.Elsewhere)):
+            if answer is not None and (peer is not None or not isinstance(answer, messages.NotLeader)):
                 return answer
             self.pass_ms(50)
         raise AssertionError(f"{request} was never answered")

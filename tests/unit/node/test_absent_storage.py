@@ -92,11 +92,11 @@ def test_a_dead_letter_waits() -> None:
     shop.now_ms += 1_000
     shop.work("ann")
     shop.publish(("", "bad"))
-    [(parcel, _, _)] = shop.got["ann"]
+    [(batch, _, _)] = shop.got["ann"]
     absence.begin()
     shop.engine.batches._unpacked = Unpacked()
-    settlement = messages.Settlement(parcel, ((0, 1),))
-    release = messages.Release(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlement)
+    ack = messages.BatchRanges(batch, ((0, 1),))
+    release = messages.GroupNack(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], ack)
     shop.ask(release, peer="ann")
     shop.now_ms += 200
     shop.engine.tick(shop.now_ms)

@@ -148,7 +148,7 @@ def test_credit_in_bytes_lets_at_least_one_batch_through(desk: Desk) -> None:
     assert len(values(desk.flow("alice", "news", bytes_room=10))) == 1
 
 
-def test_a_stream_starts_anew_only_with_a_higher_number(desk: Desk) -> None:
+def test_a_stream_starts_again_only_with_a_higher_number(desk: Desk) -> None:
     desk.subscribe("alice", "news")
     desk.put("bob", "news", 1, b"a")
     assert values(desk.flow("alice", "news", stream=5)) == [b"a"]

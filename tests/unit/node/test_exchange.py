@@ -26,8 +26,8 @@ from tidings.journal.journal import Journal
 from tidings.journal.notes import read_note
 from tidings.journal.recovery import Inventory
 from tidings.node.exchange import INCOMING_SUFFIX, LIST_NAME, Exchange
-from tidings.node.head import decode_head
 from tidings.node.replica import ReplicaEngine, StateExchanged
+from tidings.node.snapshot_header import decode_snapshot_header
 from tidings.protocols.multipaxos.messages import Chosen, Fetch, FetchFile, File, Offer, Piece
 from tidings.protocols.multipaxos.values import CHOSEN, Ballot, Entry
 from tidings.settings import JournalSettings, ReplicaSettings
@@ -124,7 +124,7 @@ def test_files_that_come_from_another_folder_are_written_down_under_the_own_numb
     assert (target.applied, row(target)) == (31, bodies(1, 30))
     again = open_engine(disk, 4, records_max=12, settings=SMALL, blank=True)
     assert row(again) == bodies(1, again.applied - 1)
-    assert again.journal.scrub(0, again.journal.size_bytes)[1] == [], "the sums fit the headers written anew"
+    assert again.journal.scrub(0, again.journal.size_bytes)[1] == [], "the sums fit the headers written again"
 
 
 def test_what_follows_is_fetched_as_values_and_can_be_served_to_others() -> None:
@@ -150,16 +150,16 @@ def test_the_disk_and_the_promise_stay_its_own() -> None:
     talk(source, target)
     assert target.applied == 31
     assert target.replica.acceptor.promised == OWN
-    head = newest_head(disk)
-    assert (head.node, head.promised, head.held) == (3, OWN, ())
+    snapshot_header = newest_header(disk)
+    assert (snapshot_header.node, snapshot_header.promised, snapshot_header.held) == (3, OWN, ())
     disk.crash()
     again = open_engine(disk, 3, records_max=12, settings=SMALL)
     assert again.replica.acceptor.promised == OWN
 
 
-def newest_head(disk: SimulatedDisk) -> object:
+def newest_header(disk: SimulatedDisk) -> object:
     name = max(name for name in disk.names() if name.endswith(files.SNAPSHOT_SUFFIX))
-    return decode_head(files.decode_snapshot(disk.map(name), name).payload)
+    return decode_snapshot_header(files.decode_snapshot(disk.map(name), name).payload)
 
 
 def test_what_it_has_accepted_beyond_the_others_state_goes_with_it() -> None:
@@ -366,7 +366,7 @@ def test_the_offer_of_another_life_starts_over_and_that_of_another_node_once_not
     assert question == FetchFile(offer.files[0].name, 0, life)
 
 
-def test_a_file_of_another_life_is_not_served_but_offered_anew() -> None:
+def test_a_file_of_another_life_is_not_served_but_offered_again() -> None:
     _, source = make_source()
     offer = offered(source)
     receive(source, 4, FetchFile(offer.files[0].name, 0, offer.life + 1))

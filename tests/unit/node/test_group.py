@@ -15,7 +15,7 @@ from tidings.protocols.multipaxos.messages import Accept, Accepted, Chosen
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Promote, Remove
 from tidings.settings import BrokerSettings, JournalSettings, ReplicaSettings
 from tidings.wire import codec
-from tidings.wire.replication import MATE_NAME, encode_message
+from tidings.wire.replication import REPLICA_PEER_NAME, encode_message
 
 ADDRESSES = tuple(member.address for member in FOUNDERS)
 
@@ -48,7 +48,7 @@ def test_nobody_serves_before_somebody_leads() -> None:
     group = Members()
     for node in group.nodes.values():
         answer = group.ask(node, messages.AskTopics(7))
-        assert answer == messages.Elsewhere(7, "", ADDRESSES)
+        assert answer == messages.NotLeader(7, "", ADDRESSES)
 
 
 def test_one_serves_and_the_others_say_who() -> None:
@@ -56,7 +56,7 @@ def test_one_serves_and_the_others_say_who() -> None:
     leader = group.leader()
     assert group.serving() == [leader.identity.number]
     for node in group.followers():
-        assert group.ask(node, messages.AskTopics(7)) == messages.Elsewhere(7, leader.address, ADDRESSES)
+        assert group.ask(node, messages.AskTopics(7)) == messages.NotLeader(7, leader.address, ADDRESSES)
     assert isinstance(group.ask(leader, messages.AskTopics(7)), messages.Topics)
 
 
@@ -111,7 +111,7 @@ def test_several_requests_are_agreed_on_in_one_value() -> None:
     applied = leader.engine.log.replica.applied
     for sequence in range(1, 21):
         group.say(leader, *put("ann", epoch, sequence, b"%d" % sequence, request=sequence))
-    group.settle()
+    group.run_until_quiet()
     assert leader.engine.log.replica.applied == applied + 1
     assert sum(isinstance(each, messages.PutDone) for _, each, _ in leader.heard) == 20
 
@@ -131,7 +131,7 @@ def test_nothing_is_acknowledged_before_it_is_on_the_leaders_own_disk() -> None:
     leader.disk_is_slow = True
     assert group.ask(leader, *put("ann", epoch, 1, b"one"), peer="ann") is None
     leader.disk_is_slow = False
-    group.settle()
+    group.run_until_quiet()
     assert any(isinstance(each, messages.PutDone) for _, each, _ in leader.heard)
 
 
@@ -165,7 +165,7 @@ def test_an_unanswered_put_is_answered_elsewhere_and_stored_once_when_it_is_sent
     assert group.ask(old, *request, peer="ann") is None
     group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
     told = [each for peer, each, _ in old.heard if peer == "ann"]
-    assert told == [messages.Elsewhere(9, "", ADDRESSES), messages.Elsewhere(0, "", ADDRESSES)]
+    assert told == [messages.NotLeader(9, "", ADDRESSES), messages.NotLeader(0, "", ADDRESSES)]
     assert old.engine.staged_bytes == 0
     new = group.leader()
     for _ in range(2):
@@ -206,13 +206,13 @@ def test_what_is_decided_when_the_leader_steps_down_is_counted_down_too() -> Non
     group.cut = {old.identity.number}
     group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
     old.disk_is_slow = False
-    group.settle()
+    group.run_until_quiet()
     assert values_of(old) == [b"one"]
     assert old.engine.staged_bytes == 0
-    assert messages.Elsewhere(9, "", ADDRESSES) in [each for _, each, _ in old.heard]
+    assert messages.NotLeader(9, "", ADDRESSES) in [each for _, each, _ in old.heard]
 
 
-def test_whoever_asked_something_is_told_unasked_that_another_leads() -> None:
+def test_the_one_who_asked_something_is_told_unasked_that_another_leads() -> None:
     group = Members()
     old = group.leader()
     for name in ("ann", "bob"):
@@ -220,7 +220,7 @@ def test_whoever_asked_something_is_told_unasked_that_another_leads() -> None:
     old.heard.clear()
     group.cut = {old.identity.number}
     group.wait(lambda: not old.engine.log.serving, "the old leader steps down")
-    assert old.heard == [(name, messages.Elsewhere(0, "", ADDRESSES), []) for name in ("ann", "bob")]
+    assert old.heard == [(name, messages.NotLeader(0, "", ADDRESSES), []) for name in ("ann", "bob")]
 
 
 def test_a_node_that_comes_back_has_what_it_had() -> None:
@@ -249,7 +249,7 @@ def test_one_that_was_away_for_long_gets_the_values_it_missed() -> None:
     assert any(isinstance(message, Chosen) for _, _, message in group.carried)
 
 
-def test_a_settlement_that_is_being_agreed_on_when_the_broker_begins_anew_is_sent_again() -> None:
+def test_an_ack_that_is_being_agreed_on_when_the_broker_begins_again_is_sent_again() -> None:
     """C9, P8: what is owned has changed, and the broker that knew the work in flight is gone."""
     group = Members()
     leader = group.leader()
@@ -258,18 +258,18 @@ def test_a_settlement_that_is_being_agreed_on_when_the_broker_begins_anew_is_sen
     group.ask(leader, messages.Join(3, "bob", epoch, "workers", "news"), peer="bob")
     leader.heard.clear()
     group.say(leader, messages.Work(0, "bob", epoch, "workers", "news", 1, 10, (), True), peer="bob")
-    group.settle()
-    (parcel,) = [each for _, each, _ in leader.heard if isinstance(each, messages.Parcel)]
+    group.run_until_quiet()
+    (batch,) = [each for _, each, _ in leader.heard if isinstance(each, messages.GroupBatch)]
     group.cut = {leader.identity.number}
-    settle = messages.Settle(7, "bob", epoch, "workers", "news", 1, (messages.Settlement(parcel.parcel),))
-    group.say(leader, settle, peer="bob")
-    group.settle()
+    run_until_quiet = messages.GroupAck(7, "bob", epoch, "workers", "news", 1, (messages.BatchRanges(batch.batch),))
+    group.say(leader, run_until_quiet, peer="bob")
+    group.run_until_quiet()
     leader.engine.log.start_over()
     assert leader.engine.log.serving
     group.cut = set()
     group.pass_ms(200)
     answers = [each for _, each, _ in leader.heard if getattr(each, "request", None) == 7]
-    assert [type(each) for each in answers] == [messages.Elsewhere]
+    assert [type(each) for each in answers] == [messages.NotLeader]
     (workers,) = [each for each in leader.engine.broker.machine.groups.values() if each.name == "workers"]
     assert workers.progress.low == 1, "it counts all the same"
 
@@ -295,13 +295,13 @@ def test_a_deposed_leader_answers_no_question() -> None:
     assert group.ask(old, messages.AskTopics(7)) is None
     group.cut = set()
     group.wait(lambda: not old.engine.log.serving, "it hears of the other")
-    group.settle()
+    group.run_until_quiet()
     answers = [each for _, each, _ in old.heard if each.request == 7]
-    assert [type(each) for each in answers] == [messages.Elsewhere]
+    assert [type(each) for each in answers] == [messages.NotLeader]
 
 
 def test_a_refusal_waits_for_the_same_word() -> None:
-    """Whoever was deposed must not say that something is not there."""
+    """Anyone who was deposed must not say that something is not there."""
     group = Members()
     old = group.leader()
     epoch = group.hello(old, "bob")
@@ -385,26 +385,26 @@ def test_what_is_not_said_to_it_by_another_member_is_not_heard(
     group = Members()
     engine = group.nodes[1].engine
     heartbeat = Accept(Ballot(9, 2), 1, (), 1, 0)
-    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, group_name, sender, receiver), user)
+    engine.receive(group.now_ms, b"replica", encode_message(heartbeat, group_name, sender, receiver), user)
     assert engine.log.replica.replica.leader is None
-    engine.receive(group.now_ms, b"mate", encode_message(heartbeat, GROUP, 2, 1), MATE_NAME)
+    engine.receive(group.now_ms, b"replica", encode_message(heartbeat, GROUP, 2, 1), REPLICA_PEER_NAME)
     assert engine.log.replica.replica.leader == 2
 
 
 @pytest.mark.parametrize("message", [Known(()), Found(GROUP, 2, ())])
 def test_what_newcomers_are_told_means_nothing_to_a_member(message: Any) -> None:
     group = Members()
-    group.settle()
+    group.run_until_quiet()
     engine = group.nodes[1].engine
-    engine.receive(1_000, b"mate", encode_message(message, GROUP, 2, 1))
+    engine.receive(1_000, b"replica", encode_message(message, GROUP, 2, 1))
     assert engine.outgoing == []
 
 
 def test_other_bytes_behind_the_mark_are_not_answered() -> None:
     group = Members()
-    group.settle()
+    group.run_until_quiet()
     engine = group.nodes[1].engine
-    engine.receive(1_000, b"mate", [encode_message(Known(()))[0], b"\xff"])
+    engine.receive(1_000, b"replica", [encode_message(Known(()))[0], b"\xff"])
     assert engine.outgoing == []
 
 
@@ -415,8 +415,8 @@ def meet(group: Members, number: int, disk: bytes) -> Meet:
     message = Meet(address_of(number), disk, ())
     for node in group.nodes.values():
         if node.identity.number not in group.cut:
-            node.engine.receive(group.now_ms, b"mate", encode_message(message))
-    group.settle()
+            node.engine.receive(group.now_ms, b"replica", encode_message(message))
+    group.run_until_quiet()
     return message
 
 
@@ -535,7 +535,7 @@ def test_a_leader_that_is_removed_says_so_and_another_serves() -> None:
     leader = group.leader()
     group.say(leader, operators.RemoveMember(7, str(leader.identity.number)), peer="operator")
     group.wait(lambda: operator_heard(leader), "the operator is answered")
-    assert isinstance(operator_heard(leader)[0], messages.Elsewhere)
+    assert isinstance(operator_heard(leader)[0], messages.NotLeader)
     group.wait(lambda: set(group.serving()) - {leader.identity.number}, "another serves")
     assert not leader.engine.log.serving
 
@@ -544,7 +544,7 @@ def test_who_is_no_member_cannot_be_removed() -> None:
     group = Members()
     answer = group.ask(group.leader(), operators.RemoveMember(7, "9"))
     assert isinstance(answer, messages.Failed)
-    assert answer.text == "The group has no member 9: see `tidings group status`."
+    assert answer.text == "The group has no member 9: see `tidings cluster status`."
 
 
 def test_the_last_voter_cannot_be_removed() -> None:
@@ -559,7 +559,7 @@ def test_followers_send_operators_to_the_leader() -> None:
     leader = group.leader()
     for request in (operators.AddMember(7, address_of(4)), operators.RemoveMember(7, "1")):
         answer = group.ask(group.followers()[0], request)
-        assert answer == messages.Elsewhere(7, leader.address, ADDRESSES)
+        assert answer == messages.NotLeader(7, leader.address, ADDRESSES)
 
 
 def test_an_operator_is_sent_elsewhere_when_the_leader_changes() -> None:
@@ -569,7 +569,7 @@ def test_an_operator_is_sent_elsewhere_when_the_leader_changes() -> None:
     victim = group.nodes[leader.identity.number % 3 + 1]
     group.say(leader, operators.RemoveMember(7, str(victim.identity.number)), peer="operator")
     group.wait(lambda: operator_heard(leader), "the operator is answered")
-    assert operator_heard(leader) == [messages.Elsewhere(7, "", ADDRESSES)]
+    assert operator_heard(leader) == [messages.NotLeader(7, "", ADDRESSES)]
 
 
 def changes(group: Members) -> list[object]:
@@ -668,7 +668,7 @@ def test_every_disk_is_lost_and_the_files_are_older_than_who_leads() -> None:
     assert all(values_of(node) == [b"one"] for node in group.nodes.values())
 
 
-def test_whoever_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
+def test_anyone_who_hears_of_nobody_it_knows_asks_those_it_knew() -> None:
     """P6: while a new member was being started, another one has come and leads."""
     group = Members()
     store(group, b"one")

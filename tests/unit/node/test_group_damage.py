@@ -1,4 +1,4 @@
-"""What the disk of a member has damaged comes from another member at once, for whoever waits for it (Z11, P6)."""
+"""What the disk of a member has damaged comes from another member at once, for anyone who waits for it (Z11, P6)."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_an_answer_that_was_held_meanwhile_reads_it_where_it_lies_now() -> None:
         leader.engine.journal.read(address, size_bytes)
     leader.disk_is_slow = True
     assert leader.engine.log.replica.mend(found.value.span)
-    group.settle()
+    group.run_until_quiet()
     assert leader.engine.committing, "it has come, and is not on the disk"
     group.cut = {leader.identity.number}  # Nobody confirms that it leads.
     assert read(group, leader, 0, COUNT) is None
     leader.disk_is_slow = False
-    group.settle()
+    group.run_until_quiet()
     group.cut = set()
     group.pass_ms(200)
     assert heard_values(leader, "peer") == VALUES
@@ -110,7 +110,7 @@ def test_a_stream_waits_for_it_and_goes_on_in_order() -> None:
         flip(leader, offset)
     leader.heard.clear()
     group.say(leader, messages.Flow(0, "bob", epoch, ("news",), 1, (), 1_000, 1_000_000), peer="bob")
-    group.settle()
+    group.run_until_quiet()
     group.pass_ms(200)
     assert heard_values(leader, "bob") == VALUES
 
@@ -127,7 +127,7 @@ def test_get_and_a_group_at_work_wait_for_it_too() -> None:
     flip(leader, 1)
     leader.heard.clear()
     group.say(leader, messages.Work(6, "bob", epoch, "workers", "news", 1, 1_000, (), True), peer="bob")
-    group.settle()
+    group.run_until_quiet()
     group.pass_ms(200)
     assert sorted(heard_values(leader, "bob")) == sorted(VALUES)
 
@@ -170,7 +170,7 @@ def copy_forward(group: Members, node: Node, offset: int) -> None:
     [carry] = carries_within(machine, address, address + 1)
     body = bytes(node.engine.journal.read(address, machine.topics["news"].sizes[offset]))
     node.engine.log.stage_carry(carry, (body,))
-    group.settle()
+    group.run_until_quiet()
     assert machine.topics["news"].addresses[offset] > address
     node.engine.log.replica.roll()
     group.hello(group.leader(), "somebody")

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.node.members import Members, Node
 from tests.unit.node.test_group import store, values_of
 from tidings.errors import StorageDamaged
-from tidings.protocols.multipaxos.messages import Accepted, Promise, Recall, Support
+from tidings.protocols.multipaxos.messages import Accepted, PreVoteGranted, Promise, Recall
 
 
 def group_with_an_older_folder() -> tuple[Members, Node, Node]:
@@ -27,7 +27,7 @@ def group_with_an_older_folder() -> tuple[Members, Node, Node]:
 
 
 def votes(group: Members, node: Node) -> list[object]:
-    kinds = Support | Promise | Accepted
+    kinds = PreVoteGranted | Promise | Accepted
     return [each for sender, _, each in group.carried if sender == node.identity.number and isinstance(each, kinds)]
 
 

@@ -29,7 +29,7 @@ class Publisher:
         self._epoch = 0
 
     def step(self) -> None:
-        """Looks at what was answered, and asks whoever serves."""
+        """Looks at what was answered, and asks anyone who serves."""
         group = self._group
         for node in group.nodes.values():
             for peer, answer, _ in node.heard:

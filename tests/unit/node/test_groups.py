@@ -50,13 +50,13 @@ class Shop(Desk):
         return self.listen()
 
     def listen(self) -> Any:
-        """Files away the parcels; the last answer of another kind."""
+        """Files away the batches; the last answer of another kind."""
         last = None
         for peer, message, batches in self.heard():
-            if isinstance(message, messages.Parcel):
+            if isinstance(message, messages.GroupBatch):
                 values = [value for columns in batches for value in columns.values]
                 rows = list(zip(message.offsets, values, strict=True))
-                self.got.setdefault(peer, []).append((message.parcel, message.attempt, rows))
+                self.got.setdefault(peer, []).append((message.batch, message.attempt, rows))
             else:
                 last = message
         return last
@@ -72,15 +72,15 @@ class Shop(Desk):
             self.sequence += len(values)
         return answer
 
-    def settle(self, member: str, parcel: int, *ranges: tuple[int, int]) -> Any:
-        request = messages.Settle(
+    def ack(self, member: str, batch: int, *ranges: tuple[int, int]) -> Any:
+        request = messages.GroupAck(
             6,
             member,
             self.epochs[member],
             "workers",
             "jobs",
             self.streams[member],
-            (messages.Settlement(parcel, ranges),),
+            (messages.BatchRanges(batch, ranges),),
         )
         self.say([codec.encode(request)], peer=member)
         self.commit()
@@ -110,12 +110,12 @@ def test_publishing_first_loses_nothing() -> None:
     assert len(shop.values("ann")) == 10
 
 
-def test_a_member_that_leaves_hands_on_only_what_it_has_not_settled() -> None:
+def test_a_member_that_leaves_hands_on_only_what_it_has_not_acked() -> None:
     """C7, C9, table 6: the 4th and 5th message go to the other member, in order."""
     shop = Shop("ann", "bob")
     shop.publish(*TWO_LANES)
-    parcel, _, rows = shop.got["bob"][0]
-    shop.settle("bob", parcel, *[(offset, offset + 1) for offset, _ in rows[:3]])
+    batch, _, rows = shop.got["bob"][0]
+    shop.ack("bob", batch, *[(offset, offset + 1) for offset, _ in rows[:3]])
     before = shop.values("ann")
     shop.say([codec.encode(messages.Leave(7, "bob", shop.epochs["bob"], "workers", "jobs"))])
     shop.commit()
@@ -136,11 +136,11 @@ def test_a_name_may_leave_in_another_session_than_the_one_that_joined() -> None:
     assert shop.values("ann")[len(before) :] == [value.decode() for _, value in rows]
 
 
-def test_a_silent_member_loses_its_lease_and_its_late_settlement_is_refused() -> None:
-    """C9: noticed by its lease; what it settles afterwards counts no more."""
+def test_a_silent_member_loses_its_lease_and_its_late_ack_is_refused() -> None:
+    """C9: noticed by its lease; what it acks afterwards counts no more."""
     shop = Shop("ann", "bob")
     shop.publish(*TWO_LANES)
-    parcel, _, rows = shop.got["bob"][0]
+    batch, _, rows = shop.got["bob"][0]
     shop.now_ms += shop.settings.lease_ms + 1
     shop.ask(messages.Beat(9, "ann", shop.epochs["ann"], ()))
     shop.engine.tick(shop.now_ms)
@@ -148,19 +148,19 @@ def test_a_silent_member_loses_its_lease_and_its_late_settlement_is_refused() ->
     shop.listen()
     assert shop.values("ann")[-5:] == [value.decode() for _, value in rows]
     assert shop.got["ann"][-1][1] == 2, "sent before, so it is another attempt"
-    refused = shop.settle("bob", parcel)
+    refused = shop.ack("bob", batch)
     assert refused.number == Fenced.number
     assert "again" in refused.text
     working = shop.work("bob", held=(messages.Held(1, ((0, 10),)),))
     assert working.kept == ()
 
 
-def test_settled_work_stays_settled_over_a_restart() -> None:
-    """C8: the queues are rebuilt from the journal: exactly what was not settled, in order."""
+def test_acked_work_stays_acked_over_a_restart() -> None:
+    """C8: the queues are rebuilt from the journal: exactly what was not acked, in order."""
     shop = Shop("ann")
     shop.publish(*TWO_LANES)
-    [(parcel, _, _)] = shop.got["ann"]
-    shop.settle("ann", parcel, (0, 3), (7, 8))
+    [(batch, _, _)] = shop.got["ann"]
+    shop.ack("ann", batch, (0, 3), (7, 8))
     shop.restart()
     shop.got.clear()
     shop.join("ann", b"second")
@@ -169,21 +169,21 @@ def test_settled_work_stays_settled_over_a_restart() -> None:
     assert offsets == [3, 4, 5, 6, 8, 9]
 
 
-def test_a_topic_of_many_batches_most_of_them_settled_is_read_on_after_a_restart() -> None:
+def test_a_topic_of_many_batches_most_of_them_acked_is_read_on_after_a_restart() -> None:
     """C8: however many batches are done, and in whatever order they were, the next open one is found."""
     shop = Shop("ann")
     shop.work("ann", room=3_000, new=False)
     for number in range(1_200):
         shop.publish(("", str(number)))
-    for parcel, _, rows in shop.got["ann"]:
+    for batch, _, rows in shop.got["ann"]:
         if rows[0][0] not in (0, 1_100):
-            shop.settle("ann", parcel)
+            shop.ack("ann", batch)
     shop.restart()
     shop.got.clear()
     shop.join("ann", b"second")
     shop.work("ann", room=1)
     assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")]]
-    shop.settle("ann", shop.got["ann"][0][0])
+    shop.ack("ann", shop.got["ann"][0][0])
     assert [rows for _, _, rows in shop.got["ann"]] == [[(0, b"0")], [(1_100, b"1100")]]
 
 
@@ -232,15 +232,15 @@ def test_after_a_restart_only_what_is_handed_out_stays_with_its_member() -> None
     shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
     shop.restart()
     shop.got.clear()
-    in_hand = (messages.Held(1, ((0, 2),)), messages.Held(2, ((2, 3),)))
-    working = shop.work("ann", held=in_hand, taken=((0, 1),))
+    in_flight = (messages.Held(1, ((0, 2),)), messages.Held(2, ((2, 3),)))
+    working = shop.work("ann", held=in_flight, taken=((0, 1),))
     assert [kept.ranges for kept in working.kept] == [((0, 1),)], "and nothing that is behind it in its lane"
     shop.work("bob")
     assert shop.got == {"ann": [(2, 2, [(1, b"two"), (2, b"three")])]}
 
 
 def test_what_came_back_from_another_member_is_not_kept_as_new() -> None:
-    """C9: ann was silent too long, bob gave back what had been hers, and she still has it in hand as new."""
+    """C9: ann was silent too long, bob gave back what had been hers, and she still has it in flight as new."""
     shop = Shop("ann", "bob")
     shop.publish(("k", "one"))
     [member] = shop.got
@@ -249,10 +249,10 @@ def test_what_came_back_from_another_member_is_not_kept_as_new() -> None:
     shop.ask(messages.Beat(9, other, shop.epochs[other], ()))
     shop.engine.tick(shop.now_ms)
     shop.listen()
-    [(parcel, attempt, _)] = shop.got[other]
+    [(batch, attempt, _)] = shop.got[other]
     shop.work(other, new=False, taken=((0, 1),))
-    release = messages.Release(
-        6, other, shop.epochs[other], "workers", "jobs", 1, messages.Settlement(parcel, ((0, 1),)), 60_000
+    release = messages.GroupNack(
+        6, other, shop.epochs[other], "workers", "jobs", 1, messages.BatchRanges(batch, ((0, 1),)), 60_000
     )
     shop.say([codec.encode(release)], peer=other)
     shop.commit()
@@ -286,56 +286,56 @@ def test_a_member_that_said_goodbye_is_not_waited_for_after_a_restart() -> None:
     assert len(shop.values("ann")) == 10
 
 
-def test_a_settlement_whose_answer_was_lost_is_not_lost() -> None:
-    """C11: said again in the same life it is accepted; after a restart the member is told that it is settled."""
+def test_an_ack_whose_answer_was_lost_is_not_lost() -> None:
+    """C11: said again in the same life it is accepted; after a restart the member is told that it is acked."""
     shop = Shop("ann")
     shop.publish(("k", "one"), ("k", "two"))
-    [(parcel, _, _)] = shop.got["ann"]
-    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6, turn=2)
-    assert shop.settle("ann", parcel, (0, 1)) == messages.SettleDone(6, turn=3)
+    [(batch, _, _)] = shop.got["ann"]
+    assert shop.ack("ann", batch, (0, 1)) == messages.GroupAckDone(6, turn=2)
+    assert shop.ack("ann", batch, (0, 1)) == messages.GroupAckDone(6, turn=3)
     shop.restart()
     working = shop.work("ann", held=(messages.Held(1, ((0, 2),)),))
-    assert working.settled == ((0, 1),)
+    assert working.acked == ((0, 1),)
     assert [each.ranges for each in working.kept] == [((1, 2),)]
 
 
-def test_a_member_is_told_that_it_has_settled_only_what_it_has_settled_itself() -> None:
-    """C9, C11: what another has settled meanwhile is not taken for its own, over a restart and a snapshot either."""
+def test_a_member_is_told_that_it_has_acked_only_what_it_has_acked_itself() -> None:
+    """C9, C11: what another has acked meanwhile is not taken for its own, over a restart and a snapshot either."""
     shop = Shop("ann", "bob")
     shop.publish(("k", "one"))
-    [(parcel, _, _)] = shop.got["ann"]
+    [(batch, _, _)] = shop.got["ann"]
     shop.now_ms += shop.settings.lease_ms + 1
     shop.ask(messages.Beat(9, "bob", shop.epochs["bob"], ()))
     shop.engine.tick(shop.now_ms)
     shop.listen()
-    [(parcel, _, _)] = shop.got["bob"]
-    assert isinstance(shop.settle("bob", parcel), messages.SettleDone)
-    in_hand = (messages.Held(1, ((0, 1),)),)
+    [(batch, _, _)] = shop.got["bob"]
+    assert isinstance(shop.ack("bob", batch), messages.GroupAckDone)
+    in_flight = (messages.Held(1, ((0, 1),)),)
     for round_number in range(2):
-        assert (shop.work("ann", held=in_hand).settled, shop.work("ann", held=in_hand).kept) == ((), ())
-        assert shop.work("bob", held=in_hand).settled == ((0, 1),)
+        assert (shop.work("ann", held=in_flight).acked, shop.work("ann", held=in_flight).kept) == ((), ())
+        assert shop.work("bob", held=in_flight).acked == ((0, 1),)
         for number in range(30 * (1 - round_number)):  # A segment ends, and with it comes a snapshot.
             shop.hello(f"client{number}")
         shop.restart()
 
 
-def test_a_stream_that_begins_anew_gets_its_lanes_back_before_anything_else_is_given_out() -> None:
-    """C3, C8: also if a settlement is being written when it begins, and the journal's answer lets others go on."""
+def test_a_stream_that_begins_again_gets_its_lanes_back_before_anything_else_is_given_out() -> None:
+    """C3, C8: also if an ack is being written when it begins, and the journal's answer lets others go on."""
     shop = Shop("ann")
     shop.publish(("other", "zero"), ("k", "one"))
     shop.publish(("k", "two"))
     first = shop.got["ann"][0][0]
-    settle = messages.Settle(
-        6, "ann", shop.epochs["ann"], "workers", "jobs", 1, (messages.Settlement(first, ((0, 1),)),)
+    ack = messages.GroupAck(
+        6, "ann", shop.epochs["ann"], "workers", "jobs", 1, (messages.BatchRanges(first, ((0, 1),)),)
     )
-    shop.say([codec.encode(settle)], peer="ann")
+    shop.say([codec.encode(ack)], peer="ann")
     shop.got.clear()
     work = messages.Work(7, "ann", shop.epochs["ann"], "workers", "jobs", 2, 100, (messages.Held(1, ((0, 3),)),), True)
     shop.say([codec.encode(work)], peer="ann")
     shop.commit()
     working = shop.listen()
-    assert (working.settled, [each.ranges for each in working.kept]) == (((0, 1),), [((1, 3),)])
-    assert shop.got == {}, "nothing is sent that the member has in hand"
+    assert (working.acked, [each.ranges for each in working.kept]) == (((0, 1),), [((1, 3),)])
+    assert shop.got == {}, "nothing is sent that the member has in flight"
 
 
 def test_an_old_stream_does_not_begin_when_its_request_comes_late() -> None:
@@ -385,7 +385,7 @@ def test_a_stream_that_begins_before_a_goodbye_is_durable_ends_with_it() -> None
 
 def rest(shop: Shop, member: str, *taken: tuple[int, int]) -> Any:
     epoch, stream = shop.epochs[member], shop.streams[member]
-    shop.say([codec.encode(messages.Rest(9, member, epoch, "workers", "jobs", stream, taken=taken))], peer=member)
+    shop.say([codec.encode(messages.GroupPause(9, member, epoch, "workers", "jobs", stream, taken=taken))], peer=member)
     return shop.heard()
 
 
@@ -395,9 +395,9 @@ def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt()
     shop.publish(("k", "one"), ("k", "two"), ("k", "three"))
     shop.join("bob")
     shop.work("bob")
-    (_, done, _), *parcels = rest(shop, "ann", (0, 1))
-    assert done == messages.RestDone(9)
-    assert [(peer, message.attempt, message.offsets) for peer, message, _ in parcels] == [
+    (_, done, _), *batches = rest(shop, "ann", (0, 1))
+    assert done == messages.GroupPauseDone(9)
+    assert [(peer, message.attempt, message.offsets) for peer, message, _ in batches] == [
         ("bob", 2, (0,)),
         ("bob", 1, (1, 2)),
     ]
@@ -406,48 +406,48 @@ def test_a_member_at_rest_has_nothing_and_what_nobody_looked_at_was_no_attempt()
     assert isinstance(shop.work("ann"), messages.Working), "it is still a member"
 
 
-def test_a_member_that_rests_while_its_settlement_is_written_has_settled_all_the_same() -> None:
+def test_a_member_that_rests_while_its_ack_is_written_has_acked_all_the_same() -> None:
     """C9, C11: nobody gets the message meanwhile, and the member is told when it comes back."""
     shop = Shop("ann", "bob")
     shop.publish(("k", "one"))
-    [(parcel, _, _)] = shop.got["ann"]
-    settlements = (messages.Settlement(parcel),)
-    request = messages.Settle(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], settlements)
+    [(batch, _, _)] = shop.got["ann"]
+    acks = (messages.BatchRanges(batch),)
+    request = messages.GroupAck(6, "ann", shop.epochs["ann"], "workers", "jobs", shop.streams["ann"], acks)
     shop.say([codec.encode(request)], peer="ann")
-    assert [message for _, message, _ in rest(shop, "ann")] == [messages.RestDone(9)]
+    assert [message for _, message, _ in rest(shop, "ann")] == [messages.GroupPauseDone(9)]
     shop.commit()
     [(peer, answer, _)] = shop.heard()
     assert (peer, answer.number) == ("ann", Fenced.number), "its stream has ended"
     working = shop.work("ann", held=(messages.Held(1, ((0, 1),)),))
-    assert (working.kept, working.settled) == ((), ((0, 1),))
+    assert (working.kept, working.acked) == ((), ((0, 1),))
     assert "bob" not in shop.got
 
 
 def test_a_member_may_not_speak_of_more_messages_than_anybody_can_have() -> None:
     shop = Shop("ann")
     shop.publish(*TWO_LANES)
-    assert shop.settle("ann", 1, (0, 1 << 60)).number == InvalidRequest.number
-    assert shop.settle("ann", 1, (5, 2)).number == InvalidRequest.number
+    assert shop.ack("ann", 1, (0, 1 << 60)).number == InvalidRequest.number
+    assert shop.ack("ann", 1, (5, 2)).number == InvalidRequest.number
     assert shop.work("ann", held=(messages.Held(1, ((0, 1 << 60),)),)).number == InvalidRequest.number
 
 
 def test_a_released_message_comes_again_after_its_delay_and_in_order() -> None:
     shop = Shop("ann")
     shop.publish(("k", "one"), ("k", "two"), ("other", "three"))
-    [(parcel, _, _)] = shop.got["ann"]
-    request = messages.Release(
+    [(batch, _, _)] = shop.got["ann"]
+    request = messages.GroupNack(
         6,
         "ann",
         shop.epochs["ann"],
         "workers",
         "jobs",
         shop.streams["ann"],
-        messages.Settlement(parcel, ((0, 1),)),
+        messages.BatchRanges(batch, ((0, 1),)),
         5_000,
     )
     shop.say([codec.encode(request)], peer="ann")
     answer = shop.listen()
-    assert answer == messages.ReleaseDone(6, ((0, 2),), 2), "what follows in the lane is taken back as well"
+    assert answer == messages.GroupNackDone(6, ((0, 2),), 2), "what follows in the lane is taken back as well"
     shop.got.clear()
     shop.engine.tick(shop.now_ms + 4_000)
     assert shop.listen() is None
@@ -461,15 +461,15 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
     shop = Shop("ann", settings=BrokerSettings(dead_letter="dead", deliveries_max=2))
     shop.publish(("k", "poison"), ("k", "fine"))
     for _ in range(2):
-        parcel = next(number for number, _, rows in reversed(shop.got["ann"]) if rows[0][0] == 0)
-        request = messages.Release(
+        batch = next(number for number, _, rows in reversed(shop.got["ann"]) if rows[0][0] == 0)
+        request = messages.GroupNack(
             6,
             "ann",
             shop.epochs["ann"],
             "workers",
             "jobs",
             shop.streams["ann"],
-            messages.Settlement(parcel, ((0, 1),)),
+            messages.BatchRanges(batch, ((0, 1),)),
             0,
         )
         shop.say([codec.encode(request)], peer="ann")
@@ -480,8 +480,8 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letter_topic() -> None:
     shop.subscribe("reader", "dead", start="earliest")
     [(_, _, [columns]), *_] = shop.flow("reader", "dead")
     assert columns.values == [b"poison"]
-    parcel, _, _ = shop.got["ann"][-1]
-    assert isinstance(shop.settle("ann", parcel), messages.SettleDone)
+    batch, _, _ = shop.got["ann"][-1]
+    assert isinstance(shop.ack("ann", batch), messages.GroupAckDone)
     assert shop.ask(messages.AskGroups(1)).groups[0].lag == 0
 
 
@@ -512,14 +512,14 @@ def test_a_message_of_which_its_process_dies_is_tried_often_enough_and_its_neigh
 
 
 def test_a_full_backlog_refuses_the_1001st_message() -> None:
-    """C6, table 1: nothing is dropped in silence, and settled messages make room."""
+    """C6, table 1: nothing is dropped in silence, and acked messages make room."""
     shop = Shop("ann", settings=BrokerSettings(max_backlog=1_000))
     for number in range(100):
         assert isinstance(shop.publish(*[(f"k{index}", str(number)) for index in range(10)]), messages.PutDone)
     refused = shop.publish(("k", "one too many"))
     assert refused.number == Overloaded.number
     assert "max_backlog" in refused.text
-    shop.settle("ann", shop.got["ann"][0][0])
+    shop.ack("ann", shop.got["ann"][0][0])
     assert isinstance(shop.publish(("k", "now there is room")), messages.PutDone)
 
 
@@ -543,7 +543,7 @@ def test_groups_and_topics_that_nobody_uses_are_collected_and_nothing_owed_is() 
     assert later() == (1, ["jobs"]), "one message is still owed"
     shop.join("ann", b"second")
     shop.work("ann")
-    shop.settle("ann", shop.got["ann"][-1][0])
+    shop.ack("ann", shop.got["ann"][-1][0])
     shop.ask(messages.Leave(7, "ann", shop.epochs["ann"], "workers", "jobs"))
     assert later()[0] == 0
     assert later() == (0, [])

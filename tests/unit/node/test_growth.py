@@ -23,7 +23,7 @@ from tidings.protocols.multipaxos.messages import FetchCopy, Offer
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.wire import codec
-from tidings.wire.replication import MATE_NAME, Mate, decode_message, encode_message
+from tidings.wire.replication import REPLICA_PEER_NAME, ReplicaPeer, decode_message, encode_message
 
 JOURNAL = JournalSettings(segment_records_max=10, recent_bytes_max=1)
 FIRST = Member(1, address_of(1), b"disk 1")
@@ -67,7 +67,7 @@ def take_in(group: Members, number: int) -> Node:
     """Another member, with an empty disk; it has what the group has when this returns."""
     leader, member = group.leader(), Member(number, address_of(number), f"disk {number}".encode())
     group.say(leader, operators.AddMember(7, member.address), peer="operator")
-    leader.engine.receive(group.now_ms, b"mate", encode_message(Meet(member.address, member.disk, ())))
+    leader.engine.receive(group.now_ms, b"replica", encode_message(Meet(member.address, member.disk, ())))
     group.say(leader, operators.AddMember(7, member.address), peer="operator")
     group.wait(lambda: number in leader.engine.log.replica.history.newest.membership.nodes, "it is taken in")
     group.start(Identity(GROUP, number, member.disk, (), (FIRST, member)), member.address)
@@ -173,9 +173,9 @@ def test_who_asks_to_join_is_answered_and_may_be_added() -> None:
     desk = growing()
     failed = desk.ask(operators.AddMember(1, address_of(2)))
     assert f"start it with `tidings serve --data DIR --bind {address_of(2)} --into {FIRST.address}`" in failed.text
-    desk.say(meet(2), peer="mate")
+    desk.say(meet(2), peer="replica")
     [(to, frames)] = desk.engine.outgoing
-    assert to == Mate(address_of(2)) and decode_message(frames).message == Known((FIRST.address,))
+    assert to == ReplicaPeer(address_of(2)) and decode_message(frames).message == Known((FIRST.address,))
     desk.engine.outgoing.clear()
     desk.hello("ann")
     assert not desk.engine.outgrown
@@ -192,7 +192,7 @@ def test_who_asks_to_join_is_answered_and_may_be_added() -> None:
 
 def test_what_keeps_it_from_growing_is_said() -> None:
     desk = growing("It cannot.")
-    desk.say(meet(2), peer="mate")
+    desk.say(meet(2), peer="replica")
     desk.engine.outgoing.clear()
     assert desk.ask(operators.AddMember(1, address_of(2))).text == "It cannot."
     assert not desk.engine.outgrown
@@ -216,9 +216,9 @@ def test_obstacles(data: Path | None, address: str, doors: list[Any], has_key: b
 
 def test_with_keys_only_members_join_and_only_administrators_add_them() -> None:
     desk = growing()
-    desk.say(meet(2), peer="mate", user="ann")
+    desk.say(meet(2), peer="replica", user="ann")
     assert not desk.engine.outgoing
-    desk.say(meet(2), peer="mate", user=MATE_NAME)
+    desk.say(meet(2), peer="replica", user=REPLICA_PEER_NAME)
     desk.engine.outgoing.clear()
     assert "may not take members into this group" in desk.ask(operators.AddMember(1, address_of(2)), user="ann").text
     assert not desk.engine.outgrown
@@ -229,21 +229,21 @@ def test_with_keys_only_members_join_and_only_administrators_add_them() -> None:
 def test_those_who_ask_to_join_are_bounded_and_nonsense_is_dropped() -> None:
     desk = growing()
     for number in range(2, MEETS_MAX + 10):
-        desk.say(meet(number), peer="mate")
+        desk.say(meet(number), peer="replica")
     assert desk.engine.log.growth is not None and len(desk.engine.log.growth.meets()) == MEETS_MAX
     desk.now_ms += MEET_SILENCE_MS_MAX
-    desk.say(meet(1_000), peer="mate")
+    desk.say(meet(1_000), peer="replica")
     assert desk.engine.log.growth.meets() == [meet(1_000)], "those who are gone do not keep others out"
     for frames in (meet(2)[:1], [meet(2)[0], b"nonsense"], list(encode_message(Known(())))):
         desk.engine.outgoing.clear()
-        desk.say(frames, peer="mate")
+        desk.say(frames, peer="replica")
         assert not desk.engine.outgoing
 
 
 def test_who_asked_to_join_and_has_gone_is_not_added() -> None:
     """A broker that grew for it would be a group for good, and wait for a member that is not there."""
     desk = growing()
-    desk.say(meet(2), peer="mate")
+    desk.say(meet(2), peer="replica")
     desk.now_ms += MEET_SILENCE_MS_MAX
     desk.engine.outgoing.clear()
     assert f"Nobody at {address_of(2)} asks to join" in desk.ask(operators.AddMember(1, address_of(2))).text

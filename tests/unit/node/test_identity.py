@@ -200,7 +200,7 @@ def test_whom_others_know_is_bounded() -> None:
 
 
 def test_a_journal_with_records_and_no_member_has_lost_it() -> None:
-    """P7: it must not become a member anew, for it has promised under its old number."""
+    """P7: it must not become a member again, for it has promised under its old number."""
     disk = make_disk()
     assert read_identity(disk) is None
     newcomer(SECOND, disk)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidings.journal.record import HEADER_SIZE, Record
-from tidings.node.head import Piece
 from tidings.node.places import Places
+from tidings.node.snapshot_header import Piece
 
 
 def record(address: int) -> Record:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.node.desk import Desk
 from tidings.boot import boot_id
-from tidings.client.near import NearFiles
+from tidings.client.local_files import LocalFiles
 from tidings.errors import InvalidRequest, InvalidTopic, NoSuchTopic, StorageDamaged
 from tidings.journal.disk import RealDisk
 from tidings.message import Columns
@@ -161,7 +161,7 @@ def local(tmp_path: Path) -> Iterator[Desk]:
     desk.disk.close()
 
 
-def near(desk: Desk, first: int, end: int, boot: str) -> tuple[ReadDone, list[bytes]]:
+def read_local(desk: Desk, first: int, end: int, boot: str) -> tuple[ReadDone, list[bytes]]:
     desk.say([codec.encode(Read(5, "news", first, end, 1_000, 1_000_000, boot))])
     [(_, frames)] = desk.engine.outgoing
     desk.engine.outgoing = []
@@ -172,37 +172,37 @@ def near(desk: Desk, first: int, end: int, boot: str) -> tuple[ReadDone, list[by
 
 def test_a_reader_on_the_same_machine_is_told_where_the_batches_lie(local: Desk) -> None:
     """D1: and reads the same there as it would have been sent."""
-    told, sent = near(local, 0, 63, boot_id())
+    told, sent = read_local(local, 0, 63, boot_id())
     assert len(told.files) > 2 and {Path(file.path).suffix for file in told.files} == {".journal"}
-    assert [each is None for each in told.near] == [False] * 61 + [True], "a batch with a duplicate is cut, and sent"
-    usual, bodies = near(local, 0, 63, "")
-    assert (told.batches, usual.near, len(sent)) == (usual.batches, (), 1)
-    files = NearFiles()
+    assert [each is None for each in told.local] == [False] * 61 + [True], "a batch with a duplicate is cut, and sent"
+    usual, bodies = read_local(local, 0, 63, "")
+    assert (told.batches, usual.local, len(sent)) == (usual.batches, (), 1)
+    files = LocalFiles()
     assert files.bodies(told, sent) == bodies
     files.close()
 
 
 def test_after_a_restart_the_files_are_the_same(local: Desk, tmp_path: Path) -> None:
-    before = near(local, 0, 63, boot_id())
+    before = read_local(local, 0, 63, boot_id())
     local.disk.close()
     local.disk = RealDisk(tmp_path)
     local.restart()
-    assert near(local, 0, 63, boot_id()) == before
+    assert read_local(local, 0, 63, boot_id()) == before
 
 
 @pytest.mark.parametrize("boot", ["", "another machine"])
-def test_whoever_is_elsewhere_is_sent_everything(local: Desk, boot: str) -> None:
-    told, sent = near(local, 0, 63, boot)
-    assert (told.files, told.near, len(sent)) == ((), (), 62)
+def test_anyone_who_is_elsewhere_is_sent_everything(local: Desk, boot: str) -> None:
+    told, sent = read_local(local, 0, 63, boot)
+    assert (told.files, told.local, len(sent)) == ((), (), 62)
 
 
 def test_files_that_only_the_broker_can_read_are_not_pointed_to(desk: Desk) -> None:
     """A disk in memory here; a storage server's is the same."""
-    told, sent = near(desk, 0, 12, boot_id())
-    assert (told.files, told.near, len(sent)) == ((), (None,) * 4, 4)
+    told, sent = read_local(desk, 0, 12, boot_id())
+    assert (told.files, told.local, len(sent)) == ((), (None,) * 4, 4)
 
 
-def test_bits_that_flip_in_the_files_are_seen_by_whoever_reads_them_there(tmp_path: Path) -> None:
+def test_bits_that_flip_in_the_files_are_seen_by_anyone_who_reads_them_there(tmp_path: Path) -> None:
     """Z11: a body that fails its check is not taken from the file; the broker is asked for it, and refuses it."""
     desk = Desk(journal=JournalSettings(segment_bytes_max=150_000, recent_bytes_max=1), disk=RealDisk(tmp_path))
     desk.hello("alice")
@@ -210,13 +210,13 @@ def test_bits_that_flip_in_the_files_are_seen_by_whoever_reads_them_there(tmp_pa
     bodies = [random.randbytes(random.choice((10, 3_000, 9_000, 30_000))) for _ in range(40)]
     for number, body in enumerate(bodies, 1):
         desk.put("alice", "news", number, body)
-    told, sent = near(desk, 0, 40, boot_id())
+    told, sent = read_local(desk, 0, 40, boot_id())
     assert 0 < len(sent) < 10, "what lies in a block that still grows is sent"
-    _, good = near(desk, 0, 40, "")
+    _, good = read_local(desk, 0, 40, "")
     refused = 0
     for path in sorted(tmp_path.glob("*.journal")):
         for position in random.sample(range(path.stat().st_size), 40):
-            files = NearFiles()
+            files = LocalFiles()
             flip(path, position)
             found = files.bodies(told, sent)
             flip(path, position)
@@ -224,10 +224,10 @@ def test_bits_that_flip_in_the_files_are_seen_by_whoever_reads_them_there(tmp_pa
             assert found is None or found == good, (path, position)
             refused += found is None
     assert refused > 50
-    files = NearFiles()
+    files = LocalFiles()
     assert files.bodies(told, sent) == good
     without = msgspec.structs.replace(
-        told, near=tuple(each and msgspec.structs.replace(each, sums=b"") for each in told.near)
+        told, local=tuple(each and msgspec.structs.replace(each, sums=b"") for each in told.local)
     )
     assert files.bodies(without, sent) is None, "what cannot be checked is not taken"
     files.close()

@@ -103,7 +103,7 @@ def test_what_is_on_disk_is_applied_when_it_is_decided() -> None:
     accept(engine, 2, decided=2)
     assert (engine.applied, row(engine)) == (2, [b"ann1"])
     assert told(engine, Applied) == [Applied(1, command(1), b"0")]
-    assert told(engine, Decided) == [], "whoever drives it hears only of what is applied"
+    assert told(engine, Decided) == [], "anyone who drives it hears only of what is applied"
 
 
 def test_what_is_decided_is_applied_when_it_is_on_disk() -> None:

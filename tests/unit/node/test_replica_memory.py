@@ -19,10 +19,10 @@ from tests.unit.node.replicas import (
 from tests.unit.node.test_exchange import make_behind, make_source, offered, talk
 from tidings.errors import StorageDamaged
 from tidings.node.founding import founding
-from tidings.node.head import Head, decode_head, encode
 from tidings.node.replica import ReplicaEngine
+from tidings.node.snapshot_header import SnapshotHeader, decode_snapshot_header, encode
 from tidings.protocols.multipaxos.claims import Claim, Extent, Memory
-from tidings.protocols.multipaxos.messages import Canvass, Fetch, Recall, Received, Remembered
+from tidings.protocols.multipaxos.messages import Fetch, PreVote, Recall, Received, Remembered
 from tidings.protocols.multipaxos.values import ZERO, Ballot
 from tidings.simulator.disk import SimulatedDisk
 
@@ -31,7 +31,7 @@ LITTLE = Extent(Ballot(6, 3), 80)
 
 
 def say(engine: ReplicaEngine, node: int, life: int, began: Extent) -> None:
-    engine.handle(Received(0, node, Canvass(1, 1), Claim(life, began, began)))
+    engine.handle(Received(0, node, PreVote(1, 1), Claim(life, began, began)))
 
 
 def remembers(engine: ReplicaEngine, node: int, extent: Extent) -> bool:
@@ -142,7 +142,9 @@ def test_who_takes_over_files_keeps_its_own_memory_and_claims_no_less() -> None:
 
 
 def test_a_head_of_an_older_version_is_read() -> None:
-    head = Head(2, BALLOT, founding((1, 2, 3), 4), (), b"state", (), reach=7, memories=(Memory(3, 1, MUCH),))
-    older = msgspec.msgpack.encode(msgspec.msgpack.decode(encode(head))[:6])
-    assert decode_head(encode(head)) == head
-    assert decode_head(older) == msgspec.structs.replace(head, reach=0, memories=())
+    header = SnapshotHeader(
+        2, BALLOT, founding((1, 2, 3), 4), (), b"state", (), reach=7, memories=(Memory(3, 1, MUCH),)
+    )
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(encode(header))[:6])
+    assert decode_snapshot_header(encode(header)) == header
+    assert decode_snapshot_header(older) == msgspec.structs.replace(header, reach=0, memories=())

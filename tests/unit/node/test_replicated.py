@@ -15,8 +15,8 @@ from tidings.protocols.broker.messages import Target
 from tidings.protocols.effects import Persist
 from tidings.protocols.multipaxos.joining import Member
 from tidings.protocols.multipaxos.values import Add, Command, Promote, Remove
-from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.commands import Claim
+from tidings.protocols.ring.key_ranges import WHOLE
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
@@ -83,7 +83,7 @@ def test_commands_are_applied_with_the_leaders_time_at_this_nodes_address() -> N
     assert list(topic.times) == [77, 77]
 
 
-def test_what_this_node_has_proposed_is_left_to_whoever_answers_for_it() -> None:
+def test_what_this_node_has_proposed_is_left_to_anyone_who_answers_for_it() -> None:
     machine = Machine(BrokerSettings())
     seen: list[tuple[Command, int]] = []
 
@@ -116,7 +116,7 @@ def test_a_member_of_any_group_applies_what_its_log_says_of_a_ring() -> None:
     restored.restore(snapshot, [index])
     for each in (state, restored):
         ring = ring_of(each.machine)
-        assert ring is not None and ring.arcs == (WHOLE,)
+        assert ring is not None and ring.ranges == (WHOLE,)
 
 
 def test_what_a_node_gives_itself_moves_its_own_addresses_alone() -> None:

@@ -10,24 +10,24 @@ from tests.unit.node.rings import RingNode, Rings, topic_in
 from tidings.errors import Fenced
 from tidings.message import Columns
 from tidings.node.ring.engine import RingMember
-from tidings.node.ring.leading import FAREWELL_MS
+from tidings.node.ring.leading import LEAVE_NOTICE_MS
 from tidings.protocols.broker import bulk, messages, operators
 from tidings.protocols.multipaxos.messages import Accept, Prepare
 from tidings.protocols.multipaxos.values import Ballot
-from tidings.protocols.ring.arcs import WHOLE, common, joined
-from tidings.protocols.ring.handover_messages import Nothing
-from tidings.protocols.ring.messages import Back, Card, Gone, Relay, Turned, Word
+from tidings.protocols.ring.handoff_messages import Nothing
+from tidings.protocols.ring.key_ranges import WHOLE, common, joined
+from tidings.protocols.ring.messages import Back, Gone, GroupDescriptor, NotOwner, Relay, Word
 from tidings.protocols.ring.ownership import Ownership
 from tidings.settings import RingSettings
 from tidings.wire import codec
-from tidings.wire.replication import encode_message as encode_mate
+from tidings.wire.replication import encode_message as encode_peer
 from tidings.wire.ring import Node as ToNode
 from tidings.wire.ring import decode_header, encode_message
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_every_node_of_one_group_serves(size: int) -> None:
-    """P8: a put that comes in anywhere is stored by whoever leads the owner."""
+    """P8: a put that comes in anywhere is stored by the leader the owner."""
     ring = Rings(1, size)
     for number, node in enumerate(ring.nodes.values()):
         epoch = ring.hello(node, f"ann{number}")
@@ -57,7 +57,7 @@ def test_a_bad_request_is_answered_by_the_node_it_came_to() -> None:
     ring = Rings()
     (node,) = ring.nodes.values()
     node.engine.receive(ring.now_ms, b"fuzzer", [b"\x93\xa3put\x07"])
-    ring.settle()
+    ring.run_until_quiet()
     assert [type(answer) for who, answer, _ in node.heard if who == b"fuzzer"] == [messages.Failed]
 
 
@@ -86,7 +86,7 @@ def is_delivery(answer: object) -> bool:
     return isinstance(answer, messages.Delivery)
 
 
-def test_when_a_leader_dies_its_visitors_are_told_to_come_again_and_nothing_overtakes() -> None:
+def test_when_a_leader_dies_its_connections_are_told_to_come_again_and_nothing_overtakes() -> None:
     """Everything that a connection still carries is dropped once its way has changed."""
     ring = Rings(1, 3)
     node, leader = follower_of(ring), ring.leader_of(ring.groups[0])
@@ -99,8 +99,8 @@ def test_when_a_leader_dies_its_visitors_are_told_to_come_again_and_nothing_over
     ring.say(node, b"reader", messages.Put(20, "ann", epoch, part), Columns(1, "ann", [b"lost"]))
     ring.wait(lambda: ring.leader_of(ring.groups[0]), "another leader")
     ring.wait(
-        lambda: [1 for who, each, _ in node.heard if who == b"reader" and isinstance(each, messages.Elsewhere)],
-        "the visitor is told",
+        lambda: [1 for who, each, _ in node.heard if who == b"reader" and isinstance(each, messages.NotLeader)],
+        "the connection is told",
     )
     second = messages.Part((messages.Target("news", 2),), 1)
     ring.say(node, b"reader", messages.Put(21, "ann", epoch, second), Columns(1, "ann", [b"overtaken"]))
@@ -110,7 +110,7 @@ def test_when_a_leader_dies_its_visitors_are_told_to_come_again_and_nothing_over
     assert ring.values("news") == [b"first"]
 
 
-def test_a_card_names_the_ballot_by_which_the_leader_leads() -> None:
+def test_a_descriptor_names_the_ballot_by_which_the_leader_leads() -> None:
     """A ballot that its node only asks for may never be won: under its number the next leader would not be believed."""
     ring = Rings(1, 3)
     node, leader = follower_of(ring), ring.leader_of(ring.groups[0])
@@ -118,23 +118,23 @@ def test_a_card_names_the_ballot_by_which_the_leader_leads() -> None:
     number, replica = leader.identity.number, node.engine.log.replica.replica
     led = replica.leader_ballot
     for each in ring.nodes.values():
-        card = each.engine.ring.card()
-        assert (card.leader, card.term, card.leader_number) == (leader.address, led.number, led.node)
+        descriptor = each.engine.ring.descriptor()
+        assert (descriptor.leader, descriptor.term, descriptor.leader_number) == (leader.address, led.number, led.node)
         assert led.node == number
     next_ballot = Ballot(led.number + 1, number)
     from_leader(ring, node, Prepare(next_ballot, replica.log.decided))
     assert replica.acceptor.promised == next_ballot
-    card = node.engine.ring.card()
-    assert (card.leader, card.term, card.leader_number) == ("", 0, 0)
+    descriptor = node.engine.ring.descriptor()
+    assert (descriptor.leader, descriptor.term, descriptor.leader_number) == ("", 0, 0)
     from_leader(ring, node, Accept(next_ballot, replica.log.decided, (), replica.log.decided, 1))
-    known = node.engine.ring.directory.card(node.identity.group)
+    known = node.engine.ring.directory.descriptor(node.identity.group)
     assert known is not None
     assert (known.leader, known.term, known.leader_number) == (leader.address, next_ballot.number, number)
 
 
 def from_leader(ring: Rings, node: RingNode, message: Prepare | Accept) -> None:
     header = (node.identity.group, message.ballot.node, node.identity.number)
-    node.engine.receive(ring.now_ms, b"node", encode_mate(message, *header))
+    node.engine.receive(ring.now_ms, b"node", encode_peer(message, *header))
 
 
 def test_a_reader_whose_stream_is_unknown_hears_so_with_its_next_beat() -> None:
@@ -163,9 +163,11 @@ def test_a_name_that_another_session_has_taken_is_fenced_at_its_home() -> None:
 
 def test_a_second_group_takes_its_part_of_the_circle() -> None:
     ring = Rings(3, 1)
-    arcs = [node.engine.ring.ownership.arcs for node in ring.nodes.values() if node.engine.ring.ownership is not None]
-    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
-    assert not common(arcs[0], arcs[1])
+    ranges = [
+        node.engine.ring.ownership.ranges for node in ring.nodes.values() if node.engine.ring.ownership is not None
+    ]
+    assert joined(key_range for each in ranges for key_range in each) == (WHOLE,)
+    assert not common(ranges[0], ranges[1])
 
 
 def test_any_node_serves_any_topic() -> None:
@@ -232,7 +234,7 @@ def test_a_group_that_is_to_leave_before_it_has_come_comes_first() -> None:
     ring.wait(lambda: ring.answer(late, b"operator", 1) is not None, "an answer")
     assert ring.answer(late, b"operator", 1) == operators.RingLeft(1)
     (first,) = ring.groups[0]
-    assert first.engine.ring.ownership is not None and first.engine.ring.ownership.arcs == (WHOLE,)
+    assert first.engine.ring.ownership is not None and first.engine.ring.ownership.ranges == (WHOLE,)
     assert late.engine.ring.ownership is not None and late.engine.ring.ownership.has_left
 
 
@@ -249,10 +251,10 @@ def test_an_operator_who_asks_again_is_answered_once() -> None:
 @pytest.mark.parametrize(
     ("where", "what", "planted"),
     [
-        (RingMember, "_on_farewell", lambda *_: None),
-        (Ownership, "settled", property(lambda _: 0)),
+        (RingMember, "_on_leave_notice", lambda *_: None),
+        (Ownership, "confirmed", property(lambda _: 0)),
     ],
-    ids=["nobody has heard that it left", "its giver may wait for it"],
+    ids=["nobody has heard that it left", "its source may wait for it"],
 )
 def test_a_group_is_needed_until_others_know_that_it_has_left(
     where: type, what: str, planted: Any, monkeypatch: pytest.MonkeyPatch
@@ -267,7 +269,7 @@ def test_a_group_is_needed_until_others_know_that_it_has_left(
             lambda: leaver.engine.ring.ownership is not None and leaver.engine.ring.ownership.has_left,
             "everything is given away",
         )
-        ring.pass_ms(2 * FAREWELL_MS)
+        ring.pass_ms(2 * LEAVE_NOTICE_MS)
         assert ring.answer(leaver, b"operator", 1) is None
     ring.wait(lambda: ring.answer(leaver, b"operator", 1) is not None, "the operator is told")
     assert ring.answer(leaver, b"operator", 1) == operators.RingLeft(1)
@@ -277,22 +279,25 @@ def test_a_group_that_nobody_can_reach_does_not_keep_another_from_leaving() -> N
     """P12: it may be down for long. One that has heard tells the others."""
     ring = Rings(3, 1)
     (first,), (second,), (third,) = ring.groups
-    given = third.engine.ring.ownership.taken if third.engine.ring.ownership is not None else {}
+    given = third.engine.ring.ownership.taken_over if third.engine.ring.ownership is not None else {}
     for node in (first, second):
-        if node.engine.ring.card().group not in given:
+        if node.engine.ring.descriptor().group not in given:
             node.kill()
             break
     assert isinstance(ring.ask(third, operators.LeaveRing(1)), operators.RingLeft)
 
 
-def test_a_taker_learns_from_a_giver_that_owns_nothing_who_does() -> None:
+def test_a_target_learns_from_a_source_that_owns_nothing_who_does() -> None:
     """Or it would ask again and again for what was true once."""
     ring = Rings(1, 1)
     (node,) = ring.nodes.values()
-    other, owner = Card(b"other", ("tcp://127.0.0.1:1",), slot=9), Card(b"owner", ("tcp://127.0.0.1:2",))
+    other, owner = (
+        GroupDescriptor(b"other", ("tcp://127.0.0.1:1",), slot=9),
+        GroupDescriptor(b"owner", ("tcp://127.0.0.1:2",)),
+    )
     word = Word(other, (), (Gone(WHOLE, owner),))
     node.engine.receive(ring.now_ms, b"node", encode_message("tcp://127.0.0.1:1", Nothing(1, word)))
-    assert node.engine.ring.directory.card(b"owner") == owner
+    assert node.engine.ring.directory.descriptor(b"owner") == owner
 
 
 def test_a_question_to_every_group_leaves_nothing_out() -> None:
@@ -300,9 +305,9 @@ def test_a_question_to_every_group_leaves_nothing_out() -> None:
     ring = Rings(2, 1)
     one, two = ring.nodes.values()
     asked = messages.AskTopics(7)
-    for arcs, answer in ((one.engine.ring.ownership.arcs, Back), ((WHOLE,), Turned)):  # type: ignore[union-attr]
-        ring.settle()
-        relay = encode_message(two.address, Relay(5, one.identity.group, None, arcs), [codec.encode(asked)])
+    for ranges, answer in ((one.engine.ring.ownership.ranges, Back), ((WHOLE,), NotOwner)):  # type: ignore[union-attr]
+        ring.run_until_quiet()
+        relay = encode_message(two.address, Relay(5, one.identity.group, None, ranges), [codec.encode(asked)])
         one.engine.receive(ring.now_ms, b"node", relay)
         while not (headers := [decode_header(frames) for to, frames in outgoing_of(ring, one) if to == two.address]):
             ring.step()
@@ -316,16 +321,18 @@ def outgoing_of(ring: Rings, node: RingNode) -> list[tuple[str, list[Any]]]:
     return [
         (peer.address, frames)
         for peer, frames in node.engine.outgoing
-        if isinstance(peer, ToNode) and isinstance(decode_header(frames).message, Back | Turned)
+        if isinstance(peer, ToNode) and isinstance(decode_header(frames).message, Back | NotOwner)
     ]
 
 
 def test_many_groups_that_join_at_once_all_get_their_part() -> None:
-    """Whoever has just given something away is asked again what it owns, before more is wished for of it."""
+    """The one who has just given something away is asked again what it owns, before more is wished for of it."""
     ring = Rings(8, 1)
-    arcs = [node.engine.ring.ownership.arcs for node in ring.nodes.values() if node.engine.ring.ownership is not None]
-    assert joined(arc for each in arcs for arc in each) == (WHOLE,)
-    assert sum(len(each) for each in arcs) == 8
+    ranges = [
+        node.engine.ring.ownership.ranges for node in ring.nodes.values() if node.engine.ring.ownership is not None
+    ]
+    assert joined(key_range for each in ranges for key_range in each) == (WHOLE,)
+    assert sum(len(each) for each in ranges) == 8
 
 
 def test_a_group_joins_by_whichever_of_its_contacts_is_there() -> None:
@@ -341,9 +348,9 @@ def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> No
     """Before it has said anything there: its hello is told to all groups."""
     ring = Rings(3, 1)
     one, two, three = ring.nodes.values()
-    topic, elsewhere = topic_in(two), one.engine.ring.ownership
-    assert elsewhere is not None
-    name = next(name for number in range(100) if elsewhere.owns_home(name := f"ann{number}"))
+    topic, not_leader = topic_in(two), one.engine.ring.ownership
+    assert not_leader is not None
+    name = next(name for number in range(100) if not_leader.owns_home(name := f"ann{number}"))
     old = ring.hello(one, name, b"one")
     assert isinstance(ring.put(one, name, old, topic, b"old"), messages.PutDone)
     ring.hello(three, name, b"two")

@@ -12,9 +12,9 @@ import pytest
 from tests.unit.node.ring_readers import Reader, Sent, Traffic, readers_at
 from tests.unit.node.rings import RingNode, topic_in
 from tidings.message import Columns
+from tidings.node.ring.body_cache import FETCH_AFTER_MS, FETCH_AGAIN_MS, WAIT_MS_MAX, BodyCache
 from tidings.node.ring.contents import CAST_BYTES_MAX, MISSED_MS, Contents
 from tidings.node.ring.interest import SILENCE_MS_MAX
-from tidings.node.ring.larder import FETCH_AFTER_MS, FETCH_AGAIN_MS, WAIT_MS_MAX, Larder
 from tidings.protocols.broker import messages
 from tidings.protocols.ring.messages import Between, Bodies, FetchBodies, Ref, Shown
 from tidings.settings import Dissemination
@@ -30,7 +30,7 @@ class Scene:
 
     def __init__(self, groups: int, size: int, way: Dissemination = "scribe") -> None:
         self.ring = Traffic(groups, size, way)
-        self.ring.pass_ms(2_000)  # Until the seats have their places.
+        self.ring.pass_ms(2_000)  # Until the virtual nodes have their places.
         leader = self.ring.leader_of(self.ring.groups[0])
         assert leader is not None
         self.owner = leader
@@ -53,7 +53,7 @@ class Scene:
 
 
 def carries_bodies(sent: Sent) -> bool:
-    """What brings bodies by itself: from seat to seat, and to the nodes of a group."""
+    """What brings bodies by itself: from virtual node to virtual node, and to the nodes of a group."""
     return isinstance(sent.message, Bodies | Between)
 
 
@@ -70,7 +70,7 @@ def test_a_body_crosses_once_to_each_node_and_every_reader_has_it(groups: int, s
     assert not scene.ring.count(FetchBodies)
     assert scene.ring.count(Shown) == 5 * 10 * len(scene.others)
     crossings = scene.ring.crossings(values[-1])
-    if way == "scribe":  # The owner itself may be on the way down a tree whose root is another seat.
+    if way == "scribe":  # The owner itself may be on the way down a tree whose root is another virtual node.
         assert {crossings.pop(node.address) for node in scene.others} == {1}
         assert sum(crossings.values()) <= 1
     else:  # Gossip has redundant links, which are fewer than readers.
@@ -87,7 +87,7 @@ def test_readers_at_one_node_get_the_bodies_with_their_deliveries(groups: int, s
     assert not scene.ring.count(Shown)
 
 
-def test_old_messages_go_straight_to_whoever_catches_up() -> None:
+def test_old_messages_go_straight_to_anyone_who_catches_up() -> None:
     scene = Scene(1, 3)
     scene.put(b"marker.")
     readers = scene.read(*scene.others)
@@ -122,7 +122,7 @@ def test_a_lost_body_is_fetched_from_its_owner(groups: int, size: int, way: Diss
     scene.ring.pass_ms(FETCH_AFTER_MS + 20)
     assert all(reader.look()[-1] == b"marker." for reader in readers)
     assert scene.ring.count(FetchBodies) == len(scene.others)
-    # The way over the seats seems to be broken: for a while nothing is sent that way, and so nothing is missed.
+    # The way over the virtual nodes seems to be broken: for a while nothing is sent that way, and so nothing is missed.
     asked = scene.ring.count(FetchBodies)
     scene.put(b"next.")
     assert all(reader.look()[-1] == b"next." for reader in readers)
@@ -170,7 +170,7 @@ def test_answers_wait_behind_a_delivery_whose_body_is_missing() -> None:
     scene.put(b"marker.")
     for reader in readers:
         scene.ring.say(reader.node, reader.peer, messages.Beat(77, reader.name, reader.epoch, ()))
-    scene.ring.settle()
+    scene.ring.run_until_quiet()
     assert all(scene.ring.answer(reader.node, reader.peer, 77) is None for reader in readers)
     scene.ring.lose = lambda sent: False
     scene.ring.pass_ms(FETCH_AFTER_MS + FETCH_AGAIN_MS)
@@ -193,30 +193,30 @@ def test_only_stored_batches_can_be_fetched() -> None:
     )
     asker = scene.others[0].address
     scene.owner.engine.receive(scene.ring.now_ms, b"node", encode_message(asker, FetchBodies((*wrong, right))))
-    scene.ring.settle()
+    scene.ring.run_until_quiet()
     (answer,) = [each for each in scene.ring.sent if isinstance(each.message, Bodies)]
     assert answer.message == Bodies(scene.owner.address, (right,)) and len(answer.frames) == 3
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_seat_subscribes_to_what_the_nodes_of_its_group_read(way: Dissemination) -> None:
+def test_a_virtual_node_subscribes_to_what_the_nodes_of_its_group_read(way: Dissemination) -> None:
     scene = Scene(2, 3, way)
     group = scene.ring.groups[1]
     leader = scene.ring.leader_of(group)
     assert leader is not None and leader.engine.ring.leading is not None
     follower = next(node for node in group if node is not leader)
     (reader,) = scene.read(follower)
-    leading, seat = leader.engine.ring.leading, leader.engine.ring.leading.seat
-    assert list(seat.topics) == [scene.topic] and leading.interests.fronts(scene.topic) == (follower.address,)
-    assert scene.owner.engine.ring.leading is not None and not scene.owner.engine.ring.leading.seat.topics
-    for visitor in follower.engine.ring.front.visitors:
-        follower.engine.ring.front.give_up(visitor)
+    leading, virtual_node = leader.engine.ring.leading, leader.engine.ring.leading.virtual_node
+    assert list(virtual_node.topics) == [scene.topic] and leading.interests.proxies(scene.topic) == (follower.address,)
+    assert scene.owner.engine.ring.leading is not None and not scene.owner.engine.ring.leading.virtual_node.topics
+    for connection in follower.engine.ring.proxy.connections:
+        follower.engine.ring.proxy.give_up(connection)
     scene.ring.pass_ms(SILENCE_MS_MAX + 3_000)
-    assert not seat.topics and not leading.interests.topics
+    assert not virtual_node.topics and not leading.interests.topics
     reader.look()
     assert reader.sent_away == 1
     scene.ring.pass_ms(100)
-    assert list(seat.topics) == [scene.topic]
+    assert list(virtual_node.topics) == [scene.topic]
 
 
 def test_names_that_no_topic_can_have_interest_nobody() -> None:
@@ -230,20 +230,20 @@ def test_names_that_no_topic_can_have_interest_nobody() -> None:
 
 def storm(seed: int, way: Dissemination, groups: int, size: int) -> Iterator[list[Reader]]:
     """Writes of all sizes while bodies and questions get lost, then calm; yields the readers after each step."""
-    chance = Random(seed)
+    rng = Random(seed)
     scene = Scene(groups, size, way)
     readers = scene.read(*scene.ring.nodes.values(), each=2)
     yield readers
     for step in range(40):
-        loss = chance.choice((0.0, 0.3, 1.0))
+        loss = rng.choice((0.0, 0.3, 1.0))
         scene.ring.lose = lambda sent, loss=loss: (
-            isinstance(sent.message, Bodies | Between | FetchBodies) and chance.random() < loss
+            isinstance(sent.message, Bodies | Between | FetchBodies) and rng.random() < loss
         )
-        for number in range(chance.randrange(3)):
-            scene.put(b"%d %d " % (step, number) + bytes(chance.choice((10, 1_000, 50_000))))
-        reader = chance.choice(readers)
+        for number in range(rng.randrange(3)):
+            scene.put(b"%d %d " % (step, number) + bytes(rng.choice((10, 1_000, 50_000))))
+        reader = rng.choice(readers)
         scene.ring.say(reader.node, reader.peer, messages.Beat(1_000 + step, reader.name, reader.epoch, ()))
-        scene.ring.pass_ms(chance.choice((10, 50, 400)))
+        scene.ring.pass_ms(rng.choice((10, 50, 400)))
         yield readers
     scene.ring.lose = lambda sent: False
     for _ in range(8):
@@ -277,7 +277,7 @@ def test_the_storms_are_storms() -> None:
     for seed in range(4):
         readers = weather(storm(seed, "scribe", 1, 3))
         nodes = {reader.node.address: reader.node for reader in readers}.values()
-        fetched += sum(node.engine.ring.front.larder.fetched for node in nodes)
+        fetched += sum(node.engine.ring.proxy.body_cache.fetched for node in nodes)
         sent_away += sum(reader.sent_away for reader in readers)
         ring = readers[0].ring
         assert isinstance(ring, Traffic)
@@ -288,27 +288,27 @@ def test_the_storms_are_storms() -> None:
 # The checks above, with faults planted.
 
 
-def test_a_larder_that_lets_deliveries_overtake_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand = Larder._stand
+def test_a_body_cache_that_lets_deliveries_overtake_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = BodyCache._stand
 
-    def overtake(self: Larder, visitor: int, waiting: Any) -> None:
+    def overtake(self: BodyCache, connection: int, waiting: Any) -> None:
         if waiting.missing:
-            stand(self, visitor, waiting)
+            stand(self, connection, waiting)
         else:
-            self._answer(visitor, waiting.frames)
+            self._answer(connection, waiting.frames)
 
-    monkeypatch.setattr(Larder, "_stand", overtake)
+    monkeypatch.setattr(BodyCache, "_stand", overtake)
     with pytest.raises(AssertionError, match="was expected"):
         weather(chain.from_iterable(storm(seed, "scribe", 1, 3) for seed in range(4)))
 
 
-def test_a_front_that_never_asks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_never_asks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contents, "fetch", lambda self, owner, refs: None)
     with pytest.raises(AssertionError):
         test_a_lost_body_is_fetched_from_its_owner(1, 3, "scribe")
 
 
-def test_a_front_that_lets_answers_overtake_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Larder, "has_line", lambda self, visitor: False)
+def test_a_proxy_that_lets_answers_overtake_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BodyCache, "has_line", lambda self, connection: False)
     with pytest.raises(AssertionError):
         test_answers_wait_behind_a_delivery_whose_body_is_missing()

@@ -12,12 +12,12 @@ from tidings.node.ring.seeking import (
     Seeking,
 )
 from tidings.protocols.chord.identifiers import key_of
-from tidings.protocols.ring.arcs import WHOLE
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import AskWord, Card, Find, Word
+from tidings.protocols.ring.key_ranges import WHOLE
+from tidings.protocols.ring.messages import AskWord, Find, GroupDescriptor, Word
 
 LEADER, OTHER, ASKER = (f"tcp://127.0.0.1:{port}" for port in (1, 2, 3))
-CARD = Card(b"group", (LEADER, OTHER), LEADER, 1, 5)
+DESCRIPTOR = GroupDescriptor(b"group", (LEADER, OTHER), LEADER, 1, 5)
 POINT = key_of("news")
 
 
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, *words: Word) -> None:
         self.directory = Directory()
-        for word in words or (Word(CARD, (WHOLE,)),):
+        for word in words or (Word(DESCRIPTOR, (WHOLE,)),):
             self.directory.learn(word)
         self.sent: list[tuple[str, AskWord | Find | Word]] = []
         self.seeking = Seeking(
@@ -49,7 +49,7 @@ def test_a_group_that_is_silent_for_long_is_believed_no_more() -> None:
     assert {to for to, _ in desk.sent} == {LEADER}
     desk.pass_until(1_000 + LOST_MS, b"group")
     assert {to for to, _ in desk.sent} == {LEADER, OTHER}
-    assert desk.directory.find(POINT) == CARD
+    assert desk.directory.find(POINT) == DESCRIPTOR
     desk.pass_until(1_000 + 2 * LOST_MS, b"group")
     assert desk.directory.find(POINT) is None
 
@@ -57,15 +57,15 @@ def test_a_group_that_is_silent_for_long_is_believed_no_more() -> None:
 def test_what_others_are_told_is_asked_after_too() -> None:
     desk = Desk()
     desk.seeking.on_find(1_000, ASKER, POINT)
-    assert desk.sent == [(ASKER, Word(CARD, (WHOLE,)))]
+    assert desk.sent == [(ASKER, Word(DESCRIPTOR, (WHOLE,)))]
     desk.pass_until(1_000 + 2 * LOST_MS)
     assert desk.directory.find(POINT) is None
 
 
 def test_all_groups_are_asked_for_a_point_to_which_nothing_leads() -> None:
-    """P12: one that left gave its arcs to the next group, then another came between them: Chord leads to that one."""
+    """P12: one that left gave its ranges to the next group, then another came between them: Chord leads to that one."""
     names = [b"group-%d" % number for number in range(10)]
-    desk = Desk(*(Word(Card(name, (LEADER,), LEADER, 1, 5), ()) for name in names))
+    desk = Desk(*(Word(GroupDescriptor(name, (LEADER,), LEADER, 1, 5), ()) for name in names))
     desk.seeking.want(1_000, POINT)
     desk.pass_until(1_000 + ASK_ALL_AFTER * ASK_AGAIN_MS - 1)
     assert len(desk.asked()) == 1, "the one that should own it"
@@ -75,7 +75,7 @@ def test_all_groups_are_asked_for_a_point_to_which_nothing_leads() -> None:
 
 def test_for_others_a_node_does_not_ask_everybody() -> None:
     """Else two nodes that have asked each other would never stop."""
-    desk = Desk(*(Word(Card(b"group-%d" % number, (LEADER,), LEADER, 1, 5), ()) for number in range(10)))
+    desk = Desk(*(Word(GroupDescriptor(b"group-%d" % number, (LEADER,), LEADER, 1, 5), ()) for number in range(10)))
     desk.seeking.on_find(1_000, ASKER, POINT)
     desk.pass_until(1_000 + WANTED_MS_MAX)
     assert len(desk.asked()) == 1
@@ -85,4 +85,4 @@ def test_our_own_group_is_not_asked() -> None:
     desk = Desk()
     desk.pass_until(1_000 + 2 * LOST_MS, b"group", own=b"group")
     assert desk.sent == []
-    assert desk.directory.find(POINT) == CARD
+    assert desk.directory.find(POINT) == DESCRIPTOR

@@ -36,8 +36,8 @@ class House:
             self.desk.keep(pubsub.Arrived("news", "tcp://127.0.0.1:2", 5, number, text.encode()))
 
     def take(self, first: int, count_max: int = 100) -> tuple[int, list[str]]:
-        taken = self.serve(door.Take(1, first, count_max))
-        assert isinstance(taken, door.Taken)
+        taken = self.serve(door.TakeTexts(1, first, count_max))
+        assert isinstance(taken, door.TakenTexts)
         return taken.first, [text.text for text in taken.texts]
 
 

@@ -17,7 +17,7 @@ import pytest
 from tidings.errors import ProtocolError, TidingsError
 from tidings.peer.stacks import LayerSettings, build_stack
 from tidings.protocols import pubsub
-from tidings.protocols.chord import Settle, key_of
+from tidings.protocols.chord import TakePlace, key_of
 from tidings.protocols.chord.messages import JOIN, LOOKUP, ROUTE, STEP, Hop
 from tidings.protocols.pubsub.messages import Letter
 from tidings.protocols.scribe import Scribe
@@ -50,7 +50,7 @@ class Stranger:
 
     def __init__(self, stack: Stack, seed: int) -> None:
         self.stack = stack
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.decoder = MessageDecoder(stack.messages)
         self.timers: dict[Timer, None] = {}
         self.now_ms = 0
@@ -58,13 +58,13 @@ class Stranger:
         self.apply(stack.start(0))
 
     def value(self, kind: Any) -> Any:
-        chance = self.chance
+        rng = self.rng
         if kind is int:
-            return chance.choice(NUMBERS)
+            return rng.choice(NUMBERS)
         if kind is bool:
-            return chance.random() < 0.5
+            return rng.random() < 0.5
         if kind is str:
-            return chance.choice([ME, *PEERS, *TOPICS, "nonsense"])
+            return rng.choice([ME, *PEERS, *TOPICS, "nonsense"])
         if kind is bytes:
             return self.payload()
         if kind is type(None):
@@ -72,32 +72,32 @@ class Stranger:
         arguments = typing.get_args(kind)
         if typing.get_origin(kind) is tuple:
             if arguments[-1] is ...:
-                return tuple(self.value(arguments[0]) for _ in range(chance.choice((0, 1, 1, 2, 5))))
+                return tuple(self.value(arguments[0]) for _ in range(rng.choice((0, 1, 1, 2, 5))))
             return tuple(self.value(argument) for argument in arguments)
         if arguments:
-            return self.value(chance.choice(arguments))
+            return self.value(rng.choice(arguments))
         return self.made_up(kind)
 
     def made_up(self, kind: type) -> Any:
         if kind is Hop:  # By lot alone hardly any would get past the decoder.
-            chance = self.chance
-            key, hop_kind = key_of(chance.choice(TOPICS)), chance.choice((ROUTE, STEP, LOOKUP, JOIN))
-            origin, flags = chance.choice(PEERS), chance.random() < 0.5
+            rng = self.rng
+            key, hop_kind = key_of(rng.choice(TOPICS)), rng.choice((ROUTE, STEP, LOOKUP, JOIN))
+            origin, flags = rng.choice(PEERS), rng.random() < 0.5
             return Hop(self.value(int), hop_kind, key, origin, self.value(int), 0, flags, self.payload())
         hints = typing.get_type_hints(kind)
         return kind(*(self.value(hints[name]) for name in kind.__struct_fields__))  # type: ignore[attr-defined]
 
     def payload(self) -> bytes:
-        chance = self.chance
-        match chance.randrange(5):
+        rng = self.rng
+        match rng.randrange(5):
             case 0:
-                return key_of(chance.choice(TOPICS))
+                return key_of(rng.choice(TOPICS))
             case 1:
                 return encode(self.made_up(Letter))
             case 2 | 3:
-                return encode(self.made_up(chance.choice((scribe.JoinTree, scribe.Submit, scribe.Fetch))))
+                return encode(self.made_up(rng.choice((scribe.JoinTree, scribe.Submit, scribe.Fetch))))
             case _:
-                return chance.randbytes(chance.randrange(40))
+                return rng.randbytes(rng.randrange(40))
 
     def apply(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -107,22 +107,22 @@ class Stranger:
                 self.timers.pop(effect.timer, None)
 
     def step(self) -> None:
-        chance = self.chance
-        self.now_ms += chance.choice((0, 1, 300, 2_500))
-        if chance.random() < 0.15 and self.timers:
-            timer = chance.choice(list(self.timers))
+        rng = self.rng
+        self.now_ms += rng.choice((0, 1, 300, 2_500))
+        if rng.random() < 0.15 and self.timers:
+            timer = rng.choice(list(self.timers))
             del self.timers[timer]
             self.apply(self.stack.handle(TimerFired(self.now_ms, timer)))
-        elif chance.random() < 0.03:
-            self.apply(self.stack.handle(PeerDown(self.now_ms, chance.choice(PEERS))))
+        elif rng.random() < 0.03:
+            self.apply(self.stack.handle(PeerDown(self.now_ms, rng.choice(PEERS))))
         else:
-            message = self.made_up(chance.choice(self.stack.messages))
+            message = self.made_up(rng.choice(self.stack.messages))
             try:
                 decoded: Message = self.decoder.decode(encode(message))
             except ProtocolError:
                 return
             try:
-                self.apply(self.stack.handle(Received(self.now_ms, chance.choice(PEERS), decoded)))
+                self.apply(self.stack.handle(Received(self.now_ms, rng.choice(PEERS), decoded)))
             except TidingsError:
                 self.refusals += 1
 
@@ -137,7 +137,7 @@ def test_no_message_breaks_a_ring_node(seed: int) -> None:
     stack = a_stack("chord", seed)
     stranger = Stranger(stack, seed)
     if seed % 2:
-        stranger.apply(stack.handle(Requested(0, Settle(PEERS[0], tuple(sorted(PEERS[1:4]))))))
+        stranger.apply(stack.handle(Requested(0, TakePlace(PEERS[0], tuple(sorted(PEERS[1:4]))))))
     for topic in TOPICS[:2]:
         stranger.apply(stack.handle(Requested(0, pubsub.Subscribe(topic))))
         stranger.apply(stack.handle(Requested(0, pubsub.Publish(topic, b"hello"))))

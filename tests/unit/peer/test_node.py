@@ -25,7 +25,8 @@ from tidings.wire.peers import encode_header
 
 Overlay = Literal["chord", "hyparview"]
 
-# Whoever dies closes its connections, which is noticed at once; a thread that has to wait for a processor is not dead.
+# Anyone who dies closes its connections, which is noticed at once; a thread that has to wait for a processor is not
+# dead.
 HASTY = LayerSettings(
     chord=ChordSettings(stabilise_ms=50, fix_fingers_ms=50, join_ms=300, query_ms=2_000, query_tries=30),
     scribe=ScribeSettings(beat_ms=100, retry_ms=300),
@@ -99,7 +100,7 @@ def test_each_subscriber_gets_each_message_once(host: Host) -> None:
     with Driver([node.address for node in nodes]) as driver:
         for node in driver.callers:
             driver.subscribe(node, "news")
-        driver.settle()
+        driver.wait_until_ready()
         for _ in range(5):
             for node in driver.callers:
                 driver.publish(node, "news")

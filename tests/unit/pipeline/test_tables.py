@@ -129,7 +129,7 @@ def test_readers_may_filter_by_text(table: Table, change: str) -> None:
 
 
 def test_retention_is_exact_to_the_row(table: Table) -> None:
-    """A file of which some rows are older is written anew, one that is all older goes, the others stay."""
+    """A file of which some rows are older is written again, one that is all older goes, the others stay."""
     for batch in range(3):
         table.commit(write(table, batch, rows("a", batch * 3, 3)), "bronze/q", batch)
     files = {part["path"]: part["min.offset"] for part in table.live()}

@@ -16,7 +16,7 @@ from tidings.protocols.chord import (
     Isolated,
     Links,
     NeighboursChanged,
-    Settle,
+    TakePlace,
     identifier,
     stable_links,
 )
@@ -171,7 +171,7 @@ def test_a_ring_of_two_survives_a_request_to_join_that_is_older_than_it() -> Non
     """The founding member asked before it had heard of the ring: both are in it, and must not put each other out."""
     nodes = {A: Node(A), B: Node(B, contacts=(A,))}
     for name, other in ((A, B), (B, A)):
-        nodes[name].tell(Requested(0, Settle(other, (other,))))
+        nodes[name].tell(Requested(0, TakePlace(other, (other,))))
     for name, other in ((A, B), (B, A)):
         effects = nodes[name].hear(other, Hop(7, JOIN, identifier(other).to_bytes(32), other, 0, 1, False, b""))
         assert sent(effects, Place) == [(other, Place((name,)))]
@@ -181,15 +181,15 @@ def test_a_ring_of_two_survives_a_request_to_join_that_is_older_than_it() -> Non
 
 def test_the_other_node_of_a_ring_of_two_may_come_back() -> None:
     node, again = Node(A), Node(B, contacts=(A,))
-    node.tell(Requested(0, Settle(B, (B,))))
+    node.tell(Requested(0, TakePlace(B, (B,))))
     [(_, place)] = sent(node.hear(B, Hop(7, JOIN, identifier(B).to_bytes(32), B, 0, 1, False, b"")), Place)
     again.hear(A, place)
     assert (again.predecessor, again.successors, node.successors) == (A, (A,), (B,))
 
 
 def test_a_joiner_finds_the_only_live_node_behind_a_dead_one() -> None:
-    """In a ring of three of which one is dead, whoever lost its place would be given the dead one alone, again and
-    again: the two would never be a ring.
+    """In a ring of three of which one is dead, no matter who lost its place would be given the dead one alone, again
+    and again: the two would never be a ring.
     """
     before = Node(A, contacts=(C,))
     before.hear(C, Place((B, C)))
@@ -307,7 +307,7 @@ def test_a_closer_predecessor_is_taken() -> None:
 
 
 def test_a_farther_one_is_taken_only_when_the_predecessor_is_dead() -> None:
-    """2001: the predecessor is forgotten when a check fails, and then whoever comes first is taken."""
+    """2001: the predecessor is forgotten when a check fails, and then the first that comes is taken."""
     node = Node(D, (A, C, D, E))
     [(peer, ask)] = sent(node.hear(B, Precede()), AskLinks)
     assert (peer, node.predecessor) == (C, C)
@@ -350,7 +350,7 @@ def test_the_layers_above_hear_of_every_change_once() -> None:
 @given(st.lists(st.sampled_from(NODES), max_size=8))
 def test_no_answer_disorders_a_list(names: list[NodeId]) -> None:
     ring = Ring(A, SETTINGS)
-    ring.settle(stable_links((A, B, C, D), SETTINGS)[A])
+    ring.take_place(stable_links((A, B, C, D), SETTINGS)[A])
     [(peer, ask)] = sent(ring.stabilise(), AskLinks)
     ring.on_links(peer, TellLinks(ask.query, A, tuple(names)))
     away = [distance(ring.own, identifier(name)) for name in ring.successors]

@@ -1,8 +1,8 @@
-"""A ring is founded by several nodes at once, and whoever comes late joins (P4)."""
+"""A ring is founded by several nodes at once, and anyone who comes late joins (P4)."""
 
 from __future__ import annotations
 
-from tidings.protocols.chord import NeighboursChanged, Settle, identifier
+from tidings.protocols.chord import NeighboursChanged, TakePlace, identifier
 from tidings.protocols.chord.founding import (
     ATTEND_MS,
     ATTENDING_MS_MAX,
@@ -27,8 +27,8 @@ def host(founders: int = 3) -> Founding:
 
 def test_links_follow_from_the_names() -> None:
     first, second, third = RING
-    assert founding_links(first, reversed(RING), 8) == Settle(third, (second, third))
-    assert founding_links(second, RING, 1) == Settle(first, (third,))
+    assert founding_links(first, reversed(RING), 8) == TakePlace(third, (second, third))
+    assert founding_links(second, RING, 1) == TakePlace(first, (third,))
 
 
 def test_the_host_begins_when_enough_are_there() -> None:
@@ -62,7 +62,7 @@ def test_a_node_attends_until_it_is_in_the_ring() -> None:
     assert founding.handle(Received(1001, "a", Begin(("a", "b")))) == []  # It has joined by a route already.
 
 
-def test_a_founding_member_settles() -> None:
+def test_a_founding_member_acks() -> None:
     founding = Founding("b", ("a",), 2, 8)
     assert founding.handle(Received(1, "a", Begin(RING))) == [Ask(founding_links("b", RING, 8)), Notify(Founded(RING))]
     stranger = Founding("d", ("a",), 2, 8)

@@ -195,7 +195,7 @@ class TestRecovery:
         assert fire(node(), DigestDue()) == [SetTimer(DigestDue(), 5_000)]
 
     def test_neighbours_are_shown_by_turns(self) -> None:
-        """By lot somebody would wait for a long time now and then, and with it whoever waits for a message."""
+        """By lot somebody would wait for a long time now and then, and with it anyone who waits for a message."""
         layer = node("abc")
         shown = [effect.peers for _ in range(6) for effect in fire(layer, DigestDue()) if isinstance(effect, Send)]
         assert shown == [("a",), ("b",), ("c",), ("a",), ("b",), ("c",)]

@@ -121,6 +121,6 @@ def test_what_nobody_has_is_given_up_after_some_tries() -> None:
     for _ in range(TRIES_MAX):
         assert layer.handle(missed) == [Send((PEER,), AskBack(5, (7, 8)))]
     assert layer.handle(missed) == [Ask(Skip(stream_of(PEER, 5), 9)), Notify(Lost(stream_of(PEER, 5), 2))]
-    assert layer.handle(missed) == [Send((PEER,), AskBack(5, (7, 8)))]  # The count begins anew.
+    assert layer.handle(missed) == [Send((PEER,), AskBack(5, (7, 8)))]  # The count begins again.
     nameless = Notified(1, Missed("nonsense", (0,)))
     assert layer.handle(nameless) == [Ask(Skip("nonsense", 1)), Notify(Lost("nonsense", 1))]

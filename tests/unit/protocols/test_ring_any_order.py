@@ -33,7 +33,7 @@ SCRIBE = ScribeSettings(
 
 
 class Noise:
-    """Messages that peers may send, drawn by chance."""
+    """Messages that peers may send, drawn at random."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -75,9 +75,9 @@ class Noise:
         topic = self.random.choice(TOPICS)
         payload = self.routed() if kind == chord.ROUTE else scribe.encode(scribe.JoinTree(topic))
         key = self.random.choice((key_of(topic), after(self.name())))
-        return chord.Hop(self.number(), kind, key, self.name(), self.number(), self.number(), self.chance(), payload)
+        return chord.Hop(self.number(), kind, key, self.name(), self.number(), self.number(), self.rng(), payload)
 
-    def chance(self) -> bool:
+    def rng(self) -> bool:
         return self.random.random() < 0.5
 
     def message(self) -> Any:
@@ -104,7 +104,7 @@ class Noise:
                 lambda: scribe.Fetched(topic, end, self.payloads(), end + 3),
                 lambda: scribe.NotRoot(topic),
                 lambda: scribe.Replicate(topic, epoch, end, self.epoch(), self.entries(epoch), end, min(end, 2)),
-                lambda: scribe.Replicated(topic, epoch, self.chance(), end),
+                lambda: scribe.Replicated(topic, epoch, self.rng(), end),
                 lambda: scribe.Inherit(topic, epoch),
                 lambda: scribe.Legacy(topic, epoch, self.epoch(), end),
                 lambda: scribe.Pull(topic, end),

@@ -111,7 +111,7 @@ def test_a_subscriber_takes_a_step_towards_the_root() -> None:
     assert steps(Node().ask(Subscribe(TOPIC))) == [key_of(TOPIC)]
 
 
-def test_whoever_is_stepped_on_is_the_parent_and_goes_on() -> None:
+def test_anyone_who_is_stepped_on_is_the_parent_and_goes_on() -> None:
     node = Node()
     effects = node.stepped("child")
     assert sent(effects) == [("child", Grafted(TOPIC, None, 0))]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidings.protocols.broker import operators
-from tidings.protocols.ring.arcs import LAST, WHOLE
+from tidings.protocols.ring.key_ranges import LAST, WHOLE
 from tidings.ring.survey import look
 
 HALF = bytes([128]) + bytes(31)
@@ -24,9 +24,9 @@ class Told:
         return {address: self.said.get(address) for address in addresses}
 
 
-def group(name: str, arcs: tuple[tuple[bytes, bytes], ...], *, left: bool = False, members: int = 1) -> Any:
+def group(name: str, ranges: tuple[tuple[bytes, bytes], ...], *, left: bool = False, members: int = 1) -> Any:
     nodes = tuple(f"{name}{number}" for number in range(1, members + 1))
-    return operators.RingGroup(name, nodes, nodes[0], arcs, left)
+    return operators.RingGroup(name, nodes, nodes[0], ranges, left)
 
 
 def said(node: str, own: str, *groups: operators.RingGroup, topics: int = 0) -> operators.Ring:

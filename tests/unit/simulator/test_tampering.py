@@ -1,4 +1,4 @@
-"""Things happen to files, and whoever opens them has to say so or to have everything."""
+"""Things happen to files, and anyone who opens them has to say so or to have everything."""
 
 from __future__ import annotations
 

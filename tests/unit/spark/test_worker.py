@@ -5,16 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SETTLES = """
+PREPARES = """
 import gc
-from tidings.spark.worker import settle_in
-settle_in()
+from tidings.spark.worker import prepare_worker
+prepare_worker()
 exempt = gc.get_freeze_count()
 assert exempt > 1000, exempt
 loop = []
 loop.append(loop)
 del loop
-settle_in()
+prepare_worker()
 assert gc.get_freeze_count() == exempt
 assert gc.collect() >= 1
 """
@@ -22,5 +22,5 @@ assert gc.collect() >= 1
 
 def test_what_is_loaded_is_exempt_from_collections_and_garbage_that_comes_later_is_not() -> None:
     """D1: in a process of its own, because there is no way back."""
-    done = subprocess.run([sys.executable, "-c", SETTLES], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PREPARES], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

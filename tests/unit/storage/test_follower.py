@@ -126,7 +126,7 @@ def test_after_a_crash_what_is_beyond_the_last_checkpoint_is_cut_and_written_aga
 
 
 @pytest.mark.parametrize("loss", ["shorter", "gone", "folder gone", "no positions", "damaged positions"])
-def test_what_was_lost_is_written_anew_at_the_start(data: Path, loss: str) -> None:
+def test_what_was_lost_is_written_again_at_the_start(data: Path, loss: str) -> None:
     """E5, test 6 of the document: the folder was removed before the start."""
     put(data, *numbers(0, 10), segment_records_max=3)
     put(data, "hello", topic="sport")
@@ -149,7 +149,7 @@ def test_what_was_lost_is_written_anew_at_the_start(data: Path, loss: str) -> No
 
 
 @pytest.mark.parametrize("loss", ["folder", "file", "a line too many"])
-def test_what_is_lost_while_it_runs_is_written_anew(data: Path, loss: str) -> None:
+def test_what_is_lost_while_it_runs_is_written_again(data: Path, loss: str) -> None:
     """E5."""
     put(data, *numbers(0, 10))
     put(data, "hello", topic="sport")
@@ -260,7 +260,7 @@ def flip(data: Path, text: str) -> None:
 
 @pytest.mark.parametrize("number", [3, 17, 39])
 def test_a_text_ends_in_front_of_what_is_damaged_and_the_others_go_on(data: Path, number: int) -> None:
-    """Z11: also of what had been taken in before, and is read again for a text that is written anew."""
+    """Z11: also of what had been taken in before, and is read again for a text that is written again."""
     texts = [f"message {each:02d} " * 40 for each in range(40)]
     put(data, *texts, segment_bytes_max=4_000)
     others = [f"another {each:02d} " * 40 for each in range(40)]

@@ -158,7 +158,7 @@ def test_bytes_for_anywhere_but_the_end_are_refused(position: int) -> None:
 
 
 def test_a_second_broker_fences_the_first() -> None:
-    """E5: and the first does not push it out again, neither by what it has in hand nor by opening anew."""
+    """E5: and the first does not push it out again, neither by what it has in flight nor by opening again."""
     desk = Desk()
     first = segment(desk)
     second = desk.session(b"two")

@@ -1,4 +1,4 @@
-"""A journal at a storage server in made-up worlds: whatever breaks, what was answered is there once and in order."""
+"""A journal at a storage server in simulations: whatever breaks, what was answered is there once and in order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def live(world: World, broker_may_die: bool = False, full: bool = False) -> None
     number = 0
     for _ in range(COMMITS):
         world.broker_may_die = broker_may_die
-        commands = [b"%d" % (number + each) for each in range(world.chance.randint(1, 4))]
+        commands = [b"%d" % (number + each) for each in range(world.rng.randint(1, 4))]
         number += len(commands)
         if full and world.happens(0.3):
-            world.disk.capacity_bytes = sum(map(world.disk.size, world.disk.names())) + world.chance.randrange(400)
+            world.disk.capacity_bytes = sum(map(world.disk.size, world.disk.names())) + world.rng.randrange(400)
         try:
             if broker.commit(commands):
                 finished += commands

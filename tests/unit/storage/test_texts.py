@@ -1,4 +1,4 @@
-"""The positions of texts: what cannot be trusted is not, and every text is written anew then."""
+"""The positions of texts: what cannot be trusted is not, and every text is written again then."""
 
 from __future__ import annotations
 

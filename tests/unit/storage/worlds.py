@@ -1,4 +1,4 @@
-"""A made-up world for the storage protocol: a broker's journal, a keeper, and lines between them that break.
+"""A simulation for the storage protocol: a broker's journal, a keeper, and lines between them that break.
 
 Everything is decided by one seed. A call may get lost, its answer may get lost, it may come a second time long
 after, and the server may die at any step of its disk, with the machine or alone; the disk may have no room; the
@@ -34,8 +34,8 @@ class World:
     """A storage server that is killed and comes back, and everything that is on its way to it."""
 
     def __init__(self, seed: int, keeper: type[Keeper] = Keeper) -> None:
-        self.chance = Random(seed)
-        self.disk = SimulatedDisk(self.chance)
+        self.rng = Random(seed)
+        self.disk = SimulatedDisk(self.rng)
         self.faults = True
         self.broker_may_die = False
         self.calls = self.deaths = self.losses = self.repeats = 0
@@ -54,7 +54,7 @@ class World:
         return self._sessions
 
     def happens(self, probability: float) -> bool:
-        return self.faults and self.chance.random() < probability
+        return self.faults and self.rng.random() < probability
 
     def _on_step(self, step: Step, name: str) -> None:
         if self._die_at is not None:
@@ -67,13 +67,13 @@ class World:
         self.calls += 1
         if self._late and self.happens(0.3):
             self.repeats += 1
-            self._do(self._late.pop(self.chance.randrange(len(self._late))))
+            self._do(self._late.pop(self.rng.randrange(len(self._late))))
         if self.happens(0.2):
             self._late.append([bytes(frame) for frame in frames])
         return self._do(frames)
 
     def _do(self, frames: list[Frame]) -> list[Frame] | None:
-        self._die_at = self.chance.randrange(6) if self.happens(0.1) else None
+        self._die_at = self.rng.randrange(6) if self.happens(0.1) else None
         try:
             answer, buffers = self.keeper.handle(decode_call(frames), frames[1:])
         except ProtocolError as error:
@@ -81,7 +81,7 @@ class World:
         except PowerCut:
             self.deaths += 1
             self._die_at = None
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 self.disk.crash()
             else:
                 self.disk.kill()
@@ -95,7 +95,7 @@ class World:
 class BreakingLine:
     """A broker's connection into the world."""
 
-    address = "a made-up storage server"
+    address = "a simulated storage server"
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -124,7 +124,7 @@ class BreakingLine:
     def receive(self, timeout_ms: int) -> list[Frame] | None:
         if self._answers:
             return self._answers.pop(0)
-        if self._world.chance.random() < 0.5:
+        if self._world.rng.random() < 0.5:
             raise ConnectionLost
         return None
 

@@ -24,7 +24,7 @@ REFUSALS = (
 
 
 class Door:
-    """A ROUTER with keys, and what happens to whoever knocks."""
+    """A ROUTER with keys, and what happens to anyone who knocks."""
 
     def __init__(self, folder: Path, enforced: bool = True) -> None:
         self.folder = folder

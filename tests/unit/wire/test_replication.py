@@ -14,7 +14,6 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     AnyMessage,
-    Canvass,
     Chosen,
     Fetch,
     FetchFile,
@@ -22,11 +21,12 @@ from tidings.protocols.multipaxos.messages import (
     Offer,
     Piece,
     Prepare,
+    PreVote,
+    PreVoteGranted,
     Promise,
     Recall,
     Refused,
     Remembered,
-    Support,
 )
 from tidings.protocols.multipaxos.values import CHOSEN, Add, Ballot, Command, Entry, Noop, Promote, Remove
 from tidings.wire import replication
@@ -39,8 +39,8 @@ LARGE = Command("bob", 2, b"y" * (INLINE_BYTES_MAX + 1))
 LARGER = Command("bob", 3, b"z" * (INLINE_BYTES_MAX + 2))
 SMALL = Command("bob", 4, b"s" * INLINE_BYTES_MAX)
 MESSAGES = [
-    Canvass(4, 7),
-    Support(4),
+    PreVote(4, 7),
+    PreVoteGranted(4),
     Prepare(BALLOT, 7),
     Promise(BALLOT, (Entry(7, CHOSEN, VALUES[1]),), 7),
     Accept(BALLOT, 7, VALUES, 6, 9),

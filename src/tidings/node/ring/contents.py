@@ -2,14 +2,14 @@
 
 The picture: a newspaper is printed once and sent by the bundle; what every subscriber's own letter says is only which
 pages are meant. The owner's half, the `Caster`, looks at the deliveries of one commit: bodies that go to clients at two
-or more nodes it *casts*, over the topic's multicast between seats and straight to the nodes of its own group. Each of
-these clients' deliveries is then `Shown`: its header, with references to the bodies. The front's half, the `Larder`,
-keeps what arrives for a while and puts header and bodies together.
+or more nodes it *casts*, over the topic's multicast between virtual nodes and straight to the nodes of its own group.
+Each of these clients' deliveries is then `Shown`: its header, with references to the bodies. The proxy's half, the
+`BodyCache`, keeps what arrives for a while and puts header and bodies together.
 
 A cast is fast and forgets, so a body may be missing. Then the delivery waits, and everything for that client behind it,
 since the order is what a client relies on. Soon the body is asked for at its owner, who has it in its journal; at last
 the connection is given up and the client comes again. An owner that is asked sends bodies to that node's clients with
-their deliveries for `MISSED_MS`: the way over the seats seems to be broken.
+their deliveries for `MISSED_MS`: the way over the virtual nodes seems to be broken.
 
 Nothing here is more than a faster way for bodies: what is delivered, to whom and in which order is decided before.
 """
@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.errors import ProtocolError, StorageDamaged, Unavailable
-from tidings.node.ring.larder import FETCH_MAX
+from tidings.node.ring.body_cache import FETCH_MAX
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Delivery
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Forward
 from tidings.protocols.ring.messages import Bodies, FetchBodies, Interest, Ref, Shown
 from tidings.wire.codec import Frame
-from tidings.wire.ring import Cast, Guest, decode_cast, encode_cast
+from tidings.wire.ring import Cast, RemoteClient, decode_cast, encode_cast
 
 if TYPE_CHECKING:
     from tidings.node.ring.engine import RingMember
@@ -42,7 +42,7 @@ MISSED_MAX = 10_000
 class Show(Effect, frozen=True):
     """A delivery of which some bodies, or all, are cast."""
 
-    guest: Guest
+    remote_client: RemoteClient
     message: Delivery
     refs: tuple[Ref | None, ...]
     places: tuple[Place, ...]
@@ -64,86 +64,89 @@ class Caster:
         self._hand = hand
         """Sends bodies to a node of our own group."""
         self._publish = publish
-        """Sends a payload to the seats that want a topic; False if that cannot be done."""
+        """Sends a payload to the virtual nodes that want a topic; False if that cannot be done."""
         self._missed: dict[str, int] = {}
         """Nodes that had to ask for a body, and when they last did."""
 
     def plan(
-        self, now_ms: int, machine: Machine, find_mates: Callable[[], Sequence[str]], effects: list[Effect]
+        self, now_ms: int, machine: Machine, find_replica_peers: Callable[[], Sequence[str]], effects: list[Effect]
     ) -> list[Effect]:
-        """Casts what several nodes need, and says what is left to be done. The mates are the nodes of our group."""
-        deliveries: list[tuple[int, Guest, Delivery, tuple[Place, ...]]] = []
+        """Casts what several nodes need, and says what is left to be done. The replica peers are the nodes of our
+        group."""
+        deliveries: list[tuple[int, RemoteClient, Delivery, tuple[Place, ...]]] = []
         for number, effect in enumerate(effects):
             match effect:
-                case Forward(Guest() as guest, Delivery() as delivery, places):
-                    deliveries.append((number, guest, delivery, places))
-        if len({guest.front for _, guest, _, _ in deliveries}) < 2:
+                case Forward(RemoteClient() as remote_client, Delivery() as delivery, places):
+                    deliveries.append((number, remote_client, delivery, places))
+        if len({remote_client.proxy for _, remote_client, _, _ in deliveries}) < 2:
             return effects
         named: dict[tuple[str, tuple[Place, ...]], tuple[Ref | None, ...]] = {}
         shared: dict[Ref, dict[str, None]] = {}
-        for _, guest, delivery, places in deliveries:
+        for _, remote_client, delivery, places in deliveries:
             if (delivery.topic, places) not in named:
                 named[delivery.topic, places] = _refs(machine, delivery, places)
             for ref in filter(None, named[delivery.topic, places]):
-                shared.setdefault(ref, {})[guest.front] = None
+                shared.setdefault(ref, {})[remote_client.proxy] = None
         try:
             reached = self._cast(
-                now_ms, find_mates(), {ref: fronts for ref, fronts in shared.items() if len(fronts) > 1}
+                now_ms, find_replica_peers(), {ref: proxies for ref, proxies in shared.items() if len(proxies) > 1}
             )
         except (Unavailable, StorageDamaged):
             # The storage server is away: these deliveries are lost, and asked for again. Or something is damaged: each
             # delivery is then seen to by itself.
             return effects
         planned = list(effects)
-        for number, guest, delivery, places in deliveries:
+        for number, remote_client, delivery, places in deliveries:
             refs = [
-                ref if ref is not None and guest.front in reached.get(ref, ()) else None
+                ref if ref is not None and remote_client.proxy in reached.get(ref, ()) else None
                 for ref in named[delivery.topic, places]
             ]
             if any(refs):
                 left = tuple([place for place, ref in zip(places, refs, strict=True) if ref is None])
-                planned[number] = Show(guest, delivery, tuple(refs), left)
+                planned[number] = Show(remote_client, delivery, tuple(refs), left)
         return planned
 
     def _cast(
-        self, now_ms: int, mates: Sequence[str], shared: dict[Ref, dict[str, None]]
+        self, now_ms: int, replica_peers: Sequence[str], shared: dict[Ref, dict[str, None]]
     ) -> dict[Ref, dict[str, None]]:
         """Sends bodies once to each node that needs them; which nodes will have which. This node needs none sent."""
         reached: dict[Ref, dict[str, None]] = {ref: {} for ref in shared}
         bodies = {ref: bytes(self._read(Place(ref.address, ref.size_bytes))) for ref in shared}
-        near: dict[str, list[Ref]] = {}
+        own: dict[str, list[Ref]] = {}
         far: dict[str, list[Ref]] = {}
-        for ref, fronts in shared.items():
-            for front in fronts:
-                if front in mates and front != self._address:
-                    near.setdefault(front, []).append(ref)
-            if any(self._is_reached(now_ms, mates, front) for front in fronts):
+        for ref, proxies in shared.items():
+            for proxy in proxies:
+                if proxy in replica_peers and proxy != self._address:
+                    own.setdefault(proxy, []).append(ref)
+            if any(self._is_reached(now_ms, replica_peers, proxy) for proxy in proxies):
                 far.setdefault(ref.topic, []).append(ref)
-        for front, refs in near.items():
+        for proxy, refs in own.items():
             for piece in _pieces(refs):
-                self._hand(now_ms, front, Bodies(self._address, piece), [bodies[ref] for ref in piece])
+                self._hand(now_ms, proxy, Bodies(self._address, piece), [bodies[ref] for ref in piece])
                 for ref in piece:
-                    reached[ref][front] = None
+                    reached[ref][proxy] = None
         for topic, refs in far.items():
             for piece in _pieces(refs):
                 cast = Cast(self._address, piece, tuple([bodies[ref] for ref in piece]))
                 if self._publish(now_ms, topic, encode_cast(cast)):
                     for ref in piece:
-                        fronts = shared[ref]
-                        reached[ref].update({each: None for each in fronts if self._is_reached(now_ms, mates, each)})
+                        proxies = shared[ref]
+                        reached[ref].update(
+                            {each: None for each in proxies if self._is_reached(now_ms, replica_peers, each)}
+                        )
         return reached
 
-    def _is_reached(self, now_ms: int, mates: Sequence[str], front: str) -> bool:
-        """Whether a node gets what its seat gets."""
-        return front not in mates and now_ms - self._missed.get(front, -MISSED_MS) >= MISSED_MS
+    def _is_reached(self, now_ms: int, replica_peers: Sequence[str], proxy: str) -> bool:
+        """Whether a node gets what its virtual node gets."""
+        return proxy not in replica_peers and now_ms - self._missed.get(proxy, -MISSED_MS) >= MISSED_MS
 
-    def fetch(self, now_ms: int, machine: Machine, front: str, refs: Sequence[Ref]) -> tuple[Bodies, list[Frame]]:
+    def fetch(self, now_ms: int, machine: Machine, proxy: str, refs: Sequence[Ref]) -> tuple[Bodies, list[Frame]]:
         """Bodies that did not come to a node, as far as they are stored batches; anything else is not read.
 
         A batch that was copied elsewhere in the meantime is not found. That happens to old ones only.
         """
-        self._missed.pop(front, None)
-        self._missed[front] = now_ms
+        self._missed.pop(proxy, None)
+        self._missed[proxy] = now_ms
         if len(self._missed) > MISSED_MAX:
             del self._missed[next(iter(self._missed))]
         found = tuple([ref for ref in refs[:FETCH_MAX] if _is_stored(machine, ref)])
@@ -155,7 +158,7 @@ class Caster:
 
 
 class Contents:
-    """What one node does about bodies: as an owner, as the seat of its group, and as a front."""
+    """What one node does about bodies: as an owner, as the virtual node of its group, and as a proxy."""
 
     def __init__(self, node: RingMember) -> None:
         self._node = node
@@ -178,9 +181,9 @@ class Contents:
         node = self._node
         match message:
             case Shown():
-                node.front.on_shown(now_ms, sender, message, frames)
+                node.proxy.on_shown(now_ms, sender, message, frames)
             case Bodies():
-                node.front.larder.on_bodies(now_ms, message, frames)
+                node.proxy.body_cache.on_bodies(now_ms, message, frames)
             case FetchBodies(refs):
                 node.send_node(sender, *self._caster.fetch(now_ms, node.engine.broker.machine, sender, refs))
             case Interest(topics):
@@ -190,19 +193,20 @@ class Contents:
         self._node.send_node(owner, FetchBodies(refs))
 
     def on_cast(self, now_ms: int, topic: str, payload: bytes) -> None:
-        """Bodies have come to our seat, for the nodes of our group that want them. Our own went there straight."""
+        """Bodies have come to our virtual node, for the nodes of our group that want them. Our own went there
+        straight."""
         node = self._node
         try:
             cast = decode_cast(payload)
         except ProtocolError:
             return
         if node.leading is not None and cast.owner != node.address:
-            for front in node.leading.interests.fronts(topic):
-                self._hand(now_ms, front, Bodies(cast.owner, cast.refs), cast.bodies)
+            for proxy in node.leading.interests.proxies(topic):
+                self._hand(now_ms, proxy, Bodies(cast.owner, cast.refs), cast.bodies)
 
     def _hand(self, now_ms: int, address: str, bodies: Bodies, frames: Sequence[Frame]) -> None:
         if address == self._node.address:
-            self._node.front.larder.on_bodies(now_ms, bodies, frames)
+            self._node.proxy.body_cache.on_bodies(now_ms, bodies, frames)
         else:
             self._node.send_node(address, bodies, frames)
 
@@ -221,11 +225,11 @@ class Contents:
         else:
             self._node.send_node(leader, Interest(topics))
 
-    def learn_interest(self, now_ms: int, front: str, topics: tuple[str, ...]) -> None:
-        """Clients of a node read these topics; that matters to whoever leads its group."""
+    def learn_interest(self, now_ms: int, proxy: str, topics: tuple[str, ...]) -> None:
+        """Clients of a node read these topics; that matters to the leader of its group."""
         node = self._node
-        if node.leading is not None and front in node.group.addresses():
-            node.leading.learn_interest(now_ms, front, topics)
+        if node.leading is not None and proxy in node.group.addresses():
+            node.leading.learn_interest(now_ms, proxy, topics)
             node.after_ring(now_ms)
 
 

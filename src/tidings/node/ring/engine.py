@@ -1,15 +1,15 @@
-"""What a member of a replica group does as a node of a ring: a door for every client, and a seat if it leads.
+"""What a member of a replica group does as a node of a ring: a door for every client, and a virtual node if it leads.
 
-What clients ask goes through the `front`, which finds the owner of each request; a leader takes the requests that
-fronts relay to it, its own among them, and answers through the front that they came by. What is agreed on, and how, is
+What clients ask goes through the `proxy`, which finds the owner of each request; a leader takes the requests that
+proxies relay to it, its own among them, and answers through the proxy that they came by. What is agreed on, and how, is
 the group's affair (`node.group`) and the same as without a ring.
 
 **Who may do what.** The client's home gives it an epoch. Any other owner takes the epoch that a request names, once it
 is in its own journal (`Adopt`); a request of an older epoch is fenced from then on. So a session that has been replaced
 is shut out by each owner as soon as its successor has spoken there.
 
-**When ownership moves** (an arc is given or taken) the leader begins anew, as after a restart: every client is told to
-come again, and streams are opened again where the topics are then.
+**When ownership moves** (a range is given or taken) the leader begins again, as after a restart: every client is told
+to come again, and streams are opened again where the topics are then.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidings.node.engine import Engine
 from tidings.node.group import Group
 from tidings.node.ring.contents import Contents, Show
 from tidings.node.ring.describing import groups_of, owner_of
-from tidings.node.ring.front import Front, is_word_of_door, tag_of
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.places import is_everywhere, points_of
+from tidings.node.ring.proxy import Proxy, is_word_of_door, tag_of
 from tidings.node.ring.seeking import Seeking
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.broker import Adopting
@@ -37,26 +37,26 @@ from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.effects import Effect, Persist, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
-from tidings.protocols.ring.arcs import common, point_of, spots, without
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.giving import CLASHES_MAX
-from tidings.protocols.ring.handover import ToGroup
-from tidings.protocols.ring.handover_messages import Given, HandoverMessage, Nothing
+from tidings.protocols.ring.handoff import ToGroup
+from tidings.protocols.ring.handoff_messages import HandedOff, HandoffMessage, Nothing
+from tidings.protocols.ring.handoff_source import CLASHES_MAX
+from tidings.protocols.ring.key_ranges import common, point_of, spots, without
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
     Between,
     Bodies,
-    Card,
-    Farewell,
     FetchBodies,
     Find,
-    Heard,
+    GroupDescriptor,
     Interest,
+    LeaveConfirmed,
+    LeaveNotice,
     NodeMessage,
+    NotOwner,
     Relay,
     Shown,
-    Turned,
     Word,
 )
 from tidings.protocols.ring.ownership import Ownership
@@ -65,9 +65,9 @@ from tidings.protocols.ring.transfer import topics_in
 from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
-from tidings.wire.replication import MARK as MATE_MARK
-from tidings.wire.replication import MATE_NAME
-from tidings.wire.ring import MARK, Guest, Node, decode_header, encode_message
+from tidings.wire.replication import MARK as REPLICA_MARK
+from tidings.wire.replication import REPLICA_PEER_NAME
+from tidings.wire.ring import MARK, Node, RemoteClient, decode_header, encode_message
 
 RING_TICK_MS = 50
 NEAREST_MAX = 3
@@ -92,13 +92,13 @@ class RingMember:
         self.settings = ring_settings
         self.directory = Directory()
         self.contents = Contents(self)
-        self.front = Front(
+        self.proxy = Proxy(
             self.directory,
             self._random.getrandbits(48) << 14,
             self._relay,
             engine.send,
             lambda now_ms, point: self._seeking.want(now_ms, point),
-            lambda group: self._seeking.doubt(group),
+            lambda group: self._seeking.suspect(group),
             self.contents.fetch,
             self.contents.tell_interest,
         )
@@ -110,7 +110,7 @@ class RingMember:
         self._ring_tick_at_ms = 0
         self._seen: tuple[object, ...] = ()
         self._told: tuple[object, ...] = ()
-        self._contacts_told: tuple[Card, ...] = ()
+        self._contacts_told: tuple[GroupDescriptor, ...] = ()
 
     @property
     def ownership(self) -> Ownership | None:
@@ -122,12 +122,12 @@ class RingMember:
     def hear(self, now_ms: int, peer: ClientPeer, frames: Sequence[Frame], user: str | None) -> bool:
         mark = frames[0] if frames else b""
         if mark == MARK:
-            if user in (None, MATE_NAME):  # With keys, only who has the key of the nodes speaks as one.
+            if user in (None, REPLICA_PEER_NAME):  # With keys, only who has the key of the nodes speaks as one.
                 self._receive_node(now_ms, frames)
-        elif mark == MATE_MARK or tag_of(mark) in OPERATORS:
+        elif mark == REPLICA_MARK or tag_of(mark) in OPERATORS:
             return False
         else:
-            self.front.receive(now_ms, peer, frames, user)
+            self.proxy.receive(now_ms, peer, frames, user)
         return True
 
     def _receive_node(self, now_ms: int, frames: Sequence[Frame]) -> None:
@@ -139,10 +139,10 @@ class RingMember:
             case Relay():
                 self._on_relay(now_ms, sender, message, frames[2:])
             case Back():
-                self.front.on_back(message, frames[2:])
-            case Turned():
+                self.proxy.on_back(message, frames[2:])
+            case NotOwner():
                 self._learn(now_ms, sender, message.word)
-                self.front.on_turned(message)
+                self.proxy.on_not_owner(message)
             case Word():
                 self._learn(now_ms, sender, message)
             case AskWord(group):
@@ -150,10 +150,10 @@ class RingMember:
                     self.send_node(sender, self.word())
             case Find(point):
                 self._seeking.on_find(now_ms, sender, point)
-            case Farewell(word, left):
+            case LeaveNotice(word, left):
                 self._learn_left(left)
-                self._on_farewell(now_ms, sender, word)
-            case Heard(group, left):
+                self._on_leave_notice(now_ms, sender, word)
+            case LeaveConfirmed(group, left):
                 self._learn_left(left)
                 if self.leading is not None:
                     self.leading.on_heard(group)
@@ -163,58 +163,58 @@ class RingMember:
                 self._receive_group(now_ms, sender, message, frames[2:])
 
     def _receive_group(
-        self, now_ms: int, sender: str, message: Between | HandoverMessage, bodies: Sequence[Frame]
+        self, now_ms: int, sender: str, message: Between | HandoffMessage, bodies: Sequence[Frame]
     ) -> None:
-        """What is said to our group goes to whoever leads it; others say who that is."""
+        """What is said to our group goes to its leader; others say who that is."""
         leading = self.leading
         if leading is None:
             self.send_node(sender, self.word())
         elif not isinstance(message, Between):
-            if isinstance(message, Nothing):  # Its giver has given it to others: without this it would be asked again.
+            if isinstance(message, Nothing):  # Its source has given it to others: without this it would be asked again.
                 self._learn(now_ms, sender, message.word)
-            elif isinstance(message, Given):  # It waits for us: that has to be known, should we leave.
-                self.directory.learn_card(message.giver)
-            self.engine.run(leading.handover.receive(now_ms, message, tuple(bodies)))
+            elif isinstance(message, HandedOff):  # It waits for us: that has to be known, should we leave.
+                self.directory.learn_descriptor(message.source)
+            self.engine.run(leading.handoff.receive(now_ms, message, tuple(bodies)))
         elif message.receiver == self.group.identity.group:
             leading.receive(now_ms, message)
             self.after_ring(now_ms)
 
-    def _on_farewell(self, now_ms: int, sender: str, word: Word) -> None:
-        """It is answered once it is in our journal, since whoever leads next has to know it too."""
+    def _on_leave_notice(self, now_ms: int, sender: str, word: Word) -> None:
+        """It is answered once it is in our journal, since the next leader has to know it too."""
         self._learn(now_ms, sender, word)
         ring = self.ownership
         if self.leading is None:
             self.send_node(sender, self.word())
-        elif ring is not None and ring.knows_left(word.card.group):
-            self.send_node(sender, Heard(self.group.identity.group, self._left()))
+        elif ring is not None and ring.knows_left(word.descriptor.group):
+            self.send_node(sender, LeaveConfirmed(self.group.identity.group, self._left()))
         else:
             self.leading.remember_soon()
 
-    def _left(self) -> tuple[Card, ...]:
+    def _left(self) -> tuple[GroupDescriptor, ...]:
         """The groups of which is known that they have left."""
-        return tuple(card for card in self.directory.cards() if card.left)[-LEFT_MAX:]
+        return tuple(descriptor for descriptor in self.directory.descriptors() if descriptor.left)[-LEFT_MAX:]
 
-    def _learn_left(self, cards: Iterable[Card]) -> None:
-        for card in cards:
-            if card.left and card.group != self.group.identity.group:
-                self.directory.learn_card(card)
+    def _learn_left(self, descriptors: Iterable[GroupDescriptor]) -> None:
+        for descriptor in descriptors:
+            if descriptor.left and descriptor.group != self.group.identity.group:
+                self.directory.learn_descriptor(descriptor)
 
     def _learn(self, now_ms: int, sender: str, word: Word) -> None:
-        if word.card.group == self.group.identity.group and self.leading is not None:
+        if word.descriptor.group == self.group.identity.group and self.leading is not None:
             return  # Nobody knows that better than we do.
         changed = self.directory.learn(word)
         self._seeking.on_word(now_ms, sender, word)
         if changed:
-            self.front.on_news(now_ms)
+            self.proxy.on_news(now_ms)
 
-    # Words and cards.
+    # Words and descriptors.
 
-    def card(self) -> Card:
+    def descriptor(self) -> GroupDescriptor:
         """Where our group is reached, as far as is known here."""
         replica, ring = self.group.replica.replica, self.ownership
         ballot = replica.leader_ballot
         leader = self.group.members.get(ballot.node) if ballot == replica.acceptor.promised else None
-        return Card(
+        return GroupDescriptor(
             self.group.identity.group,
             self.group.addresses(),
             leader.address if leader is not None else "",
@@ -227,35 +227,36 @@ class RingMember:
     def word(self) -> Word:
         """What our group owns, as far as is known here."""
         ring = self.ownership
-        return Word(self.card(), ()) if ring is None else Word(self.card(), ring.arcs, ring.gone, ring.settled)
+        own = self.descriptor()
+        return Word(own, ()) if ring is None else Word(own, ring.ranges, ring.gone, ring.confirmed)
 
     def _learn_ourselves(self, now_ms: int) -> None:
         """Keeps the directory right about our own group. Called very often, so what cannot have changed is not read."""
         replica, ring = self.group.replica.replica, self.ownership
-        self.front.strays = ring.strays if ring is not None else None
+        self.proxy.strays = ring.strays if ring is not None else None
         seen = (
             replica.leader_ballot,
             replica.acceptor.promised,
             self.group.replica.history.newest,
-            None if ring is None else (ring.arcs, ring.giving, ring.taking, ring.contacts),
+            None if ring is None else (ring.ranges, ring.handing_off, ring.taking_over, ring.contacts),
         )
         if seen == self._seen:
             return
         self._seen = seen
-        card = self.card()
-        arcs = ring.arcs if ring is not None else ()
-        told = (card.leader, card.term, card.leader_number, card.members, card.left, arcs)
+        own = self.descriptor()
+        ranges = ring.ranges if ring is not None else ()
+        told = (own.leader, own.term, own.leader_number, own.members, own.left, ranges)
         if told != self._told:
             self._told = told
-            self.front.nodes, self.front.group = card.members, card.group
+            self.proxy.nodes, self.proxy.group = own.members, own.group
             self.directory.learn(self.word())
-            self.front.on_news(now_ms)
+            self.proxy.on_news(now_ms)
         if ring is not None and ring.contacts is not self._contacts_told:
             self._contacts_told = ring.contacts
             for contact in ring.contacts:
-                self.directory.learn_card(contact)
+                self.directory.learn_descriptor(contact)
 
-    # The front's way to owners.
+    # The proxy's way to owners.
 
     def _relay(self, now_ms: int, address: str, relay: Relay, frames: Sequence[Frame]) -> None:
         if address == self.address:
@@ -263,48 +264,50 @@ class RingMember:
         else:
             self.engine.outgoing.append((Node(address), encode_message(self.address, relay, frames)))
 
-    def _answer_guest(self, guest: Guest, frames: list[Frame]) -> None:
-        back = Back(guest.visitor)
-        if guest.front == self.address:
-            self.front.on_back(back, frames)
+    def _answer_remote_client(self, remote_client: RemoteClient, frames: list[Frame]) -> None:
+        back = Back(remote_client.connection)
+        if remote_client.proxy == self.address:
+            self.proxy.on_back(back, frames)
         else:
-            self.engine.outgoing.append((Node(guest.front), encode_message(self.address, back, frames)))
+            self.engine.outgoing.append((Node(remote_client.proxy), encode_message(self.address, back, frames)))
 
-    def send_node(self, address: str, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
+    def send_node(self, address: str, message: NodeMessage | HandoffMessage, bodies: Sequence[Frame] = ()) -> None:
         if address and address != self.address:
             self.engine.outgoing.append((Node(address), encode_message(self.address, message, bodies)))
 
-    def _send_group(self, card: Card, message: NodeMessage | HandoverMessage, bodies: Sequence[Frame] = ()) -> None:
-        """To whoever leads a group by its card; to all its members if that names nobody."""
-        for address in (card.leader,) if card.leader else card.members:
+    def _send_group(
+        self, descriptor: GroupDescriptor, message: NodeMessage | HandoffMessage, bodies: Sequence[Frame] = ()
+    ) -> None:
+        """To the leader of a group by its descriptor; to all its members if that names nobody."""
+        for address in (descriptor.leader,) if descriptor.leader else descriptor.members:
             self.send_node(address, message, bodies)
 
     def seek(self, now_ms: int, point: Key) -> None:
         """The owner of a point is wanted."""
         self._seeking.want(now_ms, point)
 
-    def send_farewells(self, cards: Iterable[Card]) -> None:
+    def send_leave_notices(self, descriptors: Iterable[GroupDescriptor]) -> None:
         """Tells other groups that ours has left."""
-        farewell = Farewell(self.word(), self._left())
-        for card in cards:
-            self._send_group(card, farewell)
+        leave_notice = LeaveNotice(self.word(), self._left())
+        for descriptor in descriptors:
+            self._send_group(descriptor, leave_notice)
 
-    def doubt(self, group: bytes) -> None:
+    def suspect(self, group: bytes) -> None:
         """What is known of a group may be old: it is asked."""
-        self._seeking.doubt(group)
+        self._seeking.suspect(group)
 
     def _find(self, now_ms: int, point: Key) -> bool:
         return self.leading is not None and self.leading.find(now_ms, point)
 
     def _nearest(self) -> tuple[str, ...]:
         """Nodes that may know who owns what: our leader, and whom we know of other groups."""
-        leader = self.card().leader
+        leader = self.descriptor().leader
         if leader and leader != self.address:
             return (leader,)
         others = [
-            card.leader or card.members[0]
-            for card in reversed(self.directory.cards())
-            if card.members and card.group != self.group.identity.group and not card.left
+            descriptor.leader or descriptor.members[0]
+            for descriptor in reversed(self.directory.descriptors())
+            if descriptor.members and descriptor.group != self.group.identity.group and not descriptor.left
         ]
         doors = self.ownership.doors if self.ownership is not None else ()
         contacts = self.settings.contacts or doors  # Others each time: those named first may be gone for good.
@@ -315,34 +318,34 @@ class RingMember:
 
     def _on_relay(self, now_ms: int, sender: str, relay: Relay, frames: Sequence[Frame]) -> None:
         """A client's request, for our group as the owner of what it is about."""
-        guest = Guest(sender, relay.visitor)
+        remote_client = RemoteClient(sender, relay.connection)
         header = frames[0] if frames else b""
         ring = self.ownership
         if relay.group != self.group.identity.group or not self.group.serving or ring is None:
-            self._turn(guest, codec.guess_request(header))
+            self._refuse_relay(remote_client, codec.guess_request(header))
             return
         try:
             request = codec.decode_request(header)
             if is_everywhere(request):
-                here = not without(relay.arcs, ring.arcs)
+                here = not without(relay.ranges, ring.ranges)
             else:
                 here = is_word_of_door(request) or all(map(ring.serves, points_of(request)))
             bodies = tuple(frames[1:])
             batches = self.engine.read_bodies(bodies) if bodies else ()
         except TidingsError as error:
-            self.engine.refuse(guest, codec.guess_request(header), error)
+            self.engine.refuse(remote_client, codec.guess_request(header), error)
             return
         if here:
-            self._admit(ClientRequest(now_ms, guest, request, bodies, batches, relay.user))
+            self._admit(ClientRequest(now_ms, remote_client, request, bodies, batches, relay.user))
         else:
-            self._turn(guest, request.request)
+            self._refuse_relay(remote_client, request.request)
 
-    def _turn(self, guest: Guest, request: int) -> None:
-        turned = Turned(guest.visitor, request, self.word())
-        if guest.front == self.address:
-            self.front.on_turned(turned)
+    def _refuse_relay(self, remote_client: RemoteClient, request: int) -> None:
+        not_owner = NotOwner(remote_client.connection, request, self.word())
+        if remote_client.proxy == self.address:
+            self.proxy.on_not_owner(not_owner)
         else:
-            self.send_node(guest.front, turned)
+            self.send_node(remote_client.proxy, not_owner)
 
     def _admit(self, received: ClientRequest) -> None:
         """Takes a request, once the epoch that it names is known here."""
@@ -377,7 +380,7 @@ class RingMember:
         self.engine.run([Persist(Adopt(client, epoch), (), Adopting(received))])
 
     def _adopted(self, persist: Persist) -> None:
-        """One request less waits for its epoch: it has been taken, or turned away."""
+        """One request less waits for its epoch: it has been taken, or refused."""
         if isinstance(persist.origin, Adopting):
             client = persist.origin.message.client
             left = self._adopting.get(client, 0) - 1
@@ -389,7 +392,7 @@ class RingMember:
     def on_applied(self, persist: Persist) -> None:
         self._adopted(persist)
 
-    def on_turned_away(self, wanted: list[Persist]) -> None:
+    def on_rejected(self, wanted: list[Persist]) -> None:
         for persist in wanted:
             self._adopted(persist)
 
@@ -399,8 +402,8 @@ class RingMember:
     # What goes out.
 
     def answer(self, peer: ClientPeer, frames: list[Frame]) -> bool:
-        if isinstance(peer, Guest):
-            self._answer_guest(peer, frames)
+        if isinstance(peer, RemoteClient):
+            self._answer_remote_client(peer, frames)
             return True
         return False
 
@@ -409,11 +412,11 @@ class RingMember:
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case ToGroup(card, message, bodies):
-                self._send_group(self.directory.card(card.group) or card, message, bodies)
-            case Show(guest, message, refs, places):
+            case ToGroup(descriptor, message, bodies):
+                self._send_group(self.directory.descriptor(descriptor.group) or descriptor, message, bodies)
+            case Show(remote_client, message, refs, places):
                 frames = [codec.encode(message), *map(self.engine.batches.body, places)]
-                self.send_node(guest.front, Shown(guest.visitor, refs), frames)
+                self.send_node(remote_client.proxy, Shown(remote_client.connection, refs), frames)
             case _:
                 raise AssertionError(f"Nobody knows what to do for {effect}.")
 
@@ -430,7 +433,7 @@ class RingMember:
                     self._seeking.want(self.engine.now_ms, point_of(topic))
                 self.engine.reply(peer, owner)
             case operators.AskHeld(request, points) if self.leading is not None and self.ownership is not None:
-                held = topics_in(self.group.state.machine, common(self.ownership.arcs, spots(points)))
+                held = topics_in(self.group.state.machine, common(self.ownership.ranges, spots(points)))
                 self.engine.reply(peer, operators.Held(request, tuple(islice(held, CLASHES_MAX))))
             case operators.LeaveRing(request) if self.leading is not None:
                 try:
@@ -463,34 +466,34 @@ class RingMember:
         self._learn_ourselves(now_ms)
 
     def after_ring(self, now_ms: int) -> None:
-        """Sends what the seat wants sent, and goes after what it has found."""
+        """Sends what the virtual node wants sent, and goes after what it has found."""
         leading = self.leading
         if leading is None:
             return
-        seat = leading.seat
-        outgoing, seat.outgoing = seat.outgoing, []
-        for card, between in outgoing:
-            self._send_group(card, between)
-        arrived, seat.arrived = seat.arrived, []
+        virtual_node = leading.virtual_node
+        outgoing, virtual_node.outgoing = virtual_node.outgoing, []
+        for descriptor, between in outgoing:
+            self._send_group(descriptor, between)
+        arrived, virtual_node.arrived = virtual_node.arrived, []
         for topic, payload in arrived:
             self.contents.on_cast(now_ms, topic, payload)
-        found, seat.found = seat.found, []
+        found, virtual_node.found = virtual_node.found, []
         for _, group in found:
-            root = self.directory.card(group)
+            root = self.directory.descriptor(group)
             if root is not None and group != self.group.identity.group:
                 self._seeking.ask_group(root)
 
     def tick(self, now_ms: int) -> None:
-        self.front.larder.tick(now_ms)
+        self.proxy.body_cache.tick(now_ms)
         if now_ms < self._ring_tick_at_ms:
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
-        in_use = self.front.groups_in_use()
+        in_use = self.proxy.groups_in_use()
         if self.leading is not None:  # One that has left, and is switched off, never says so: it has to be asked.
             in_use.update(dict.fromkeys(self.leading.partners()))
         self._seeking.tick(now_ms, in_use, self.group.identity.group)
-        self.front.tick(now_ms)
-        self.front.reading.tick(now_ms, self.card().leader, self.front.topics_read)
+        self.proxy.tick(now_ms)
+        self.proxy.reading.tick(now_ms, self.descriptor().leader, self.proxy.topics_read)
         if self.leading is not None:
             self.engine.run(self.leading.tick(now_ms))
             self.after_ring(now_ms)

@@ -1,4 +1,4 @@
-"""Which topics are read at which nodes, so that what a group's seat subscribes to is what its nodes need.
+"""Which topics are read at which nodes, so that what a group's virtual node subscribes to is what its nodes need.
 
 Every node tells the leader of its group, as soon as a client of its own begins to read a topic, and all of it again
 every `TELL_EVERY_MS`. A topic that a node has not named for `SILENCE_MS_MAX` is not read there any more: nothing has to
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidings.errors import InvalidTopic
 from tidings.message import check_topic
-from tidings.protocols.ring.seat import Seat
+from tidings.protocols.ring.virtual_node import VirtualNode
 
 TELL_EVERY_MS = 1_000
 SILENCE_MS_MAX = 3_500
@@ -19,7 +19,7 @@ PIECE_MAX = 500
 """Topics in one message."""
 TOPICS_MAX = 10_000
 """Topics that one node names. Bodies of others are fetched one by one, which is slower."""
-FRONTS_MAX = 64
+PROXIES_MAX = 64
 """Nodes that read one topic; a group has far fewer."""
 SYNC_EVERY_MS = 1_000
 
@@ -28,7 +28,7 @@ Tell = Callable[[int, str, tuple[str, ...]], None]
 
 
 class Reading:
-    """One node's half: what its clients read, told to whoever leads its group."""
+    """One node's half: what its clients read, told to the leader of its group."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -66,45 +66,45 @@ class Interests:
         """topic -> node -> when it was last named."""
         self._sync_ms = 0
 
-    def learn(self, now_ms: int, front: str, topics: Iterable[str]) -> None:
+    def learn(self, now_ms: int, proxy: str, topics: Iterable[str]) -> None:
         """A node has named topics."""
         for topic in topics:
-            fronts = self._heard.get(topic)
-            if fronts is None:
+            proxies = self._heard.get(topic)
+            if proxies is None:
                 if not is_topic(topic):
                     continue
-                fronts = self._heard[topic] = {}
-                self._sync_ms = 0  # The seat has to subscribe, now.
-            if front in fronts or len(fronts) < FRONTS_MAX:
-                fronts[front] = now_ms
+                proxies = self._heard[topic] = {}
+                self._sync_ms = 0  # The virtual node has to subscribe, now.
+            if proxy in proxies or len(proxies) < PROXIES_MAX:
+                proxies[proxy] = now_ms
 
-    def fronts(self, topic: str) -> tuple[str, ...]:
+    def proxies(self, topic: str) -> tuple[str, ...]:
         return tuple(self._heard.get(topic, ()))
 
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(self._heard)
 
-    def sync(self, now_ms: int, seat: Seat, is_own: Callable[[str], bool]) -> None:
-        """Subscribes the seat to what is wanted, and to nothing else.
+    def sync(self, now_ms: int, virtual_node: VirtualNode, is_own: Callable[[str], bool]) -> None:
+        """Subscribes the virtual node to what is wanted, and to nothing else.
 
-        Topics that the group owns itself come from its own leader: their bodies never go by way of the seat.
+        Topics that the group owns itself come from its own leader: their bodies never go by way of the virtual node.
         """
         if now_ms < self._sync_ms:
             return
         self._sync_ms = now_ms + SYNC_EVERY_MS
         self._forget_silent(now_ms)
-        for topic in [topic for topic in seat.topics if topic not in self._heard or is_own(topic)]:
-            seat.unsubscribe(topic)
+        for topic in [topic for topic in virtual_node.topics if topic not in self._heard or is_own(topic)]:
+            virtual_node.unsubscribe(topic)
         for topic in self._heard:
-            if topic not in seat.topics and not is_own(topic) and not seat.subscribe(topic):
+            if topic not in virtual_node.topics and not is_own(topic) and not virtual_node.subscribe(topic):
                 break  # It has a part in too many trees.
 
     def _forget_silent(self, now_ms: int) -> None:
-        for topic, fronts in list(self._heard.items()):
-            for front in [front for front, heard_ms in fronts.items() if now_ms - heard_ms > SILENCE_MS_MAX]:
-                del fronts[front]
-            if not fronts:
+        for topic, proxies in list(self._heard.items()):
+            for proxy in [proxy for proxy, heard_ms in proxies.items() if now_ms - heard_ms > SILENCE_MS_MAX]:
+                del proxies[proxy]
+            if not proxies:
                 del self._heard[topic]
 
 

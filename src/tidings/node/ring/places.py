@@ -6,7 +6,7 @@ from tidings.errors import InvalidRequest
 from tidings.protocols.broker import bulk, messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import home_of, point_of
+from tidings.protocols.ring.key_ranges import home_of, point_of
 from tidings.protocols.ring.subjects import topics_of
 
 STAGING = (bulk.Stage, bulk.Publish, bulk.Discard)

@@ -1,11 +1,11 @@
 """Who owns a point, and does that group's leader still live? Questions that are asked again until they are answered.
 
-A point whose owner is not known is looked for by Chord where this node is its group's seat, and asked of that seat
-otherwise; what a group says that has given the point away leads on. That is not always enough: who leaves gives what
-it owns to the next group, and if another one has come in between meanwhile, Chord leads to that one, which knows
-nothing of it. So after a while all groups are asked, some at a time. Groups to which clients' requests go are asked
-every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon as one
-of them knows of another leader everybody who waits for the old one is sent there.
+A point whose owner is not known is looked for by Chord where this node is its group's virtual node, and asked of that
+virtual node otherwise; what a group says that has given the point away leads on. That is not always enough: who leaves
+gives what it owns to the next group, and if another one has come in between meanwhile, Chord leads to that one, which
+knows nothing of it. So after a while all groups are asked, some at a time. Groups to which clients' requests go are
+asked every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon
+as one of them knows of another leader everybody who waits for the old one is sent there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import AskWord, Card, Find, Word
+from tidings.protocols.ring.messages import AskWord, Find, GroupDescriptor, Word
 
 ASK_AGAIN_MS = 150
 WANTED_MS_MAX = 5_000
@@ -25,7 +25,7 @@ ASK_ALL_AFTER = 4
 ASK_ALL_COUNT = 3
 PULSE_MS = 150
 SILENCE_MS_MAX = 450
-"""A leader that has been silent for so long is doubted, and its fellow members are asked."""
+"""A leader that has been silent for so long is suspected, and its fellow members are asked."""
 LOST_MS = 1_500
 """A group that has been silent for so long may have left, and been switched off: others are asked for what it owned."""
 ASKED_ABOUT_MS = 3_000
@@ -63,12 +63,12 @@ class Seeking:
         self._directory = directory
         self._send = send
         self._find = find
-        """Has Chord look for the owner of a point; False if this node is no seat."""
+        """Has Chord look for the owner of a point; False if this node is no virtual node."""
         self._nearest = nearest
         """Nodes that may know more than we do."""
         self._wanted: dict[Key, _Wanted] = {}
         self._pulses: dict[bytes, _Pulse] = {}
-        self._doubted: dict[bytes, None] = {}
+        self._suspected: dict[bytes, None] = {}
         self._asked_about: dict[bytes, int] = {}
         """Groups of which others were told, and when: what is told has to be true."""
 
@@ -87,9 +87,9 @@ class Seeking:
         if now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
             self._ask(now_ms, point, wanted)
 
-    def doubt(self, group: bytes) -> None:
+    def suspect(self, group: bytes) -> None:
         """What is known of a group seems to be wrong: all its members are asked, at the next tick."""
-        self._doubted[group] = None
+        self._suspected[group] = None
 
     def _ask(self, now_ms: int, point: Key, wanted: _Wanted) -> None:
         wanted.asked_ms = now_ms
@@ -107,21 +107,21 @@ class Seeking:
 
     def _ask_some(self, point: Key, turn: int) -> None:
         """Asks some groups what they own, others at each turn; those that stand behind the point come first."""
-        cards = list(self._directory.following(point))
-        for place in range(turn * ASK_ALL_COUNT, (turn + 1) * ASK_ALL_COUNT) if cards else ():
-            self.ask_group(cards[place % len(cards)])
+        descriptors = list(self._directory.following(point))
+        for place in range(turn * ASK_ALL_COUNT, (turn + 1) * ASK_ALL_COUNT) if descriptors else ():
+            self.ask_group(descriptors[place % len(descriptors)])
 
-    def ask_group(self, card: Card, everybody: bool = False) -> None:
+    def ask_group(self, descriptor: GroupDescriptor, everybody: bool = False) -> None:
         """Asks a group what it owns and who leads it."""
-        for address in card.members if everybody or not card.leader else (card.leader,):
-            self._send(address, AskWord(card.group))
+        for address in descriptor.members if everybody or not descriptor.leader else (descriptor.leader,):
+            self._send(address, AskWord(descriptor.group))
 
     # What comes in.
 
     def on_word(self, now_ms: int, sender: str, word: Word) -> None:
         """A word has come, and has been learned."""
-        pulse = self._pulses.get(word.card.group)
-        if pulse is not None and sender == word.card.leader:
+        pulse = self._pulses.get(word.descriptor.group)
+        if pulse is not None and sender == word.descriptor.leader:
             pulse.heard_ms = now_ms
         for point, wanted in list(self._wanted.items()):
             owner = self._directory.find(point)
@@ -147,7 +147,7 @@ class Seeking:
                 del self._wanted[point]
             elif now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
                 self._ask(now_ms, point, wanted)
-        doubted, self._doubted = self._doubted, {}
+        suspected, self._suspected = self._suspected, {}
         before, self._pulses = self._pulses, {}
         self._asked_about = {
             group: at_ms for group, at_ms in self._asked_about.items() if now_ms - at_ms < ASKED_ABOUT_MS
@@ -158,13 +158,13 @@ class Seeking:
             pulse = self._pulses[group] = before.get(group) or _Pulse(now_ms)
             if now_ms - pulse.asked_ms >= PULSE_MS:
                 pulse.asked_ms = now_ms
-                card = self._directory.card(group)
-                if card is not None:
-                    self.ask_group(card, everybody=now_ms - pulse.heard_ms > SILENCE_MS_MAX)
+                descriptor = self._directory.descriptor(group)
+                if descriptor is not None:
+                    self.ask_group(descriptor, everybody=now_ms - pulse.heard_ms > SILENCE_MS_MAX)
             if now_ms - pulse.heard_ms > LOST_MS:
                 pulse.heard_ms = now_ms
                 self._directory.distrust(group)
-        for group in doubted:
-            card = self._directory.card(group)
-            if card is not None:
-                self.ask_group(card, everybody=True)
+        for group in suspected:
+            descriptor = self._directory.descriptor(group)
+            if descriptor is not None:
+                self.ask_group(descriptor, everybody=True)

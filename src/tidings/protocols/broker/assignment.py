@@ -3,7 +3,7 @@
 Messages come into a pool in the order of their offsets. They leave it while some member has room: a message
 whose lane is bound goes to that member, whether there is room for it or not; the first message of a free
 lane goes to the member with the least load among those that have room. When nothing of a lane is left the
-lane is forgotten, so idle lanes cost nothing and are free for whoever has the least to do when they wake up.
+lane is forgotten, so idle lanes cost nothing and are free for the member that has the least to do when they wake up.
 
 A lane passes from one member to another only through a hold: nobody is sent more of it, what is in flight or
 being written to the journal ends first (or is taken back), and then its waiting messages, in the order of their
@@ -21,13 +21,13 @@ from tidings.protocols.broker.members import (
     Flight,
     Hold,
     Lane,
-    LaneKey,
     LaneSettings,
     LanesMoved,
     Member,
     MemberSlow,
     Notice,
-    Parcel,
+    OrderingKey,
+    PickedBatch,
     no_offsets,
 )
 
@@ -38,19 +38,19 @@ class Assignment:
     """The lanes, the members, and the moves between them that keep every lane in order with one owner."""
 
     def __init__(self, settings: LaneSettings, first_number: int = 1) -> None:
-        """Parcels are numbered from `first_number`: let it be above any number of an earlier life."""
+        """Batches are numbered from `first_number`: let it be above any number of an earlier life."""
         self.settings = settings
         self._moved_lanes = 0
         self._evened_lanes = 0
-        self._unsettled = 0
+        self._unacked = 0
         self._next_number = first_number
         self._weight = settings.lane_weight
         self._members: dict[str, Member] = {}
-        self._lanes: dict[LaneKey, Lane] = {}
+        self._lanes: dict[OrderingKey, Lane] = {}
         self._spare: list[Lane] = []
         """Lanes that ended, to be used again: making objects is dear where every message begins a lane."""
         self._pool_offsets: list[int] = []
-        self._pool_keys: list[LaneKey | None] = []
+        self._pool_keys: list[OrderingKey | None] = []
         self._pool_head = 0
         self._line: deque[Lane] = deque()
         """Lanes with a hold that wait for any member with room, before the pool."""
@@ -59,9 +59,9 @@ class Assignment:
         self._delays = 0
         self._attempts: dict[int, int] = {}
         """How many attempts a message has behind it, if it was taken back since it was first sent."""
-        self._doubted: dict[int, None] = {}
+        self._suspected: dict[int, None] = {}
         """Messages of which one of these attempts is a guess: who had it then has died without a word."""
-        self._doubt_until = 0
+        self._suspected_until = 0
         self._taken: dict[int, None] = {}
         """Messages in flight, not at their first attempt, of which the member has said that it hands them out."""
         self._spent: dict[int, Lane] = {}
@@ -81,10 +81,10 @@ class Assignment:
                 if not lane.count or lane.key is None:
                     self._release(lane)
         while self._line:
-            taker = self._least_loaded()
-            if taker is None:
+            target = self._least_loaded()
+            if target is None:
                 return
-            self._bind(self._line.popleft(), taker)
+            self._bind(self._line.popleft(), target)
         while self._pool_offsets:
             if not self._distribute_pool():
                 return
@@ -178,7 +178,7 @@ class Assignment:
                     order.append(member)
         return order, swift, slow, total
 
-    def _take_from_pool(self, count: int) -> tuple[list[int], list[LaneKey | None]]:
+    def _take_from_pool(self, count: int) -> tuple[list[int], list[OrderingKey | None]]:
         """The first messages of the pool, at most so many."""
         head = self._pool_head
         until = min(head + count, len(self._pool_offsets))
@@ -232,12 +232,14 @@ class Assignment:
             member.lanes += [lane] * (len(queue) - first_new)
             member.waiting_mixed = True
 
-    def _send(self, member: Member, offsets: Sequence[int], lanes: list[Lane], attempt: int, now_ms: int) -> Parcel:
+    def _send(
+        self, member: Member, offsets: Sequence[int], lanes: list[Lane], attempt: int, now_ms: int
+    ) -> PickedBatch:
         number = self._next_number
         self._next_number = number + 1
         member.flights[number] = Flight(number, attempt, offsets, lanes, now_ms)
         member.in_flight += len(offsets)
-        return Parcel(number, member.name, offsets, attempt)
+        return PickedBatch(number, member.name, offsets, attempt)
 
     # Holding.
 
@@ -295,7 +297,7 @@ class Assignment:
                 lane.count -= 1
         member.repeats, member.offsets, member.lanes, member.head = kept_repeats, offsets, lanes, 0
 
-    def _settle_holds(self, lanes: dict[Lane, None]) -> None:
+    def _sort_holds(self, lanes: dict[Lane, None]) -> None:
         """After messages came back into these held lanes: order inside each, and on with those that may go."""
         for lane in lanes:
             assert lane.hold is not None
@@ -325,7 +327,7 @@ class Assignment:
     ) -> None:
         """Messages in flight (already out of it) return to their lanes; `failed` counts against their attempts.
 
-        Whoever calls this sweeps the member and settles the holds of the touched lanes. Without `final` none of them is
+        Anyone who calls this sweeps the member and acks the holds of the touched lanes. Without `final` none of them is
         spent by it: the member may yet say that it is at work on them.
         """
         made = attempt if failed else attempt - 1
@@ -337,7 +339,7 @@ class Assignment:
             else:
                 self._attempts.pop(offset, None)
             self._taken.pop(offset, None)
-            guessed = offset in self._doubted or offset < self._doubt_until
+            guessed = offset in self._suspected or offset < self._suspected_until
             spent = failed and limit is not None and made - guessed >= limit
             if lane.key is None:
                 if spent:
@@ -354,7 +356,7 @@ class Assignment:
             touched[lane] = None
 
     def _disown(self, member: Member, taken: Mapping[int, int] | None = None, *, final: bool = True) -> None:
-        """Takes everything from a member that is not being settled already.
+        """Takes everything from a member that is not being acked already.
 
         What it has handed out, at this attempt, was one, and the rest was none. If it cannot be asked, all that it had
         for the first time may have been handed out: that comes as another attempt, which does not count. Of anything
@@ -362,12 +364,12 @@ class Assignment:
         """
         touched: dict[Lane, None] = {}
         for flight in member.flights.values():
-            left, attempt = flight.unsettled, flight.attempt
+            left, attempt = flight.unacked, flight.attempt
             if taken is not None:
                 failed = {offset: lane for offset, lane in left.items() if taken.get(offset, 0) >= attempt}
             elif attempt == 1:
                 failed = left
-                self._doubted.update(dict.fromkeys(left))
+                self._suspected.update(dict.fromkeys(left))
             else:
                 failed = {offset: lane for offset, lane in left.items() if offset in self._taken}
             idle = {offset: lane for offset, lane in left.items() if offset not in failed}
@@ -375,13 +377,13 @@ class Assignment:
             self._take_back(member, flight.attempt, idle, touched, failed=False)
         member.flights = {}
         member.resend = {}
-        for settlement in member.settlements:  # Their lanes must not go on before the journal has answered.
-            for lane in settlement.lanes:
+        for ack in member.acks:  # Their lanes must not go on before the journal has answered.
+            for lane in ack.lanes:
                 if lane.key is not None:
                     self._hold(lane)
                     touched[lane] = None
         self._empty(member, touched)
-        self._settle_holds(touched)
+        self._sort_holds(touched)
         assert not member.in_flight and not member.waiting
 
     def _empty(self, member: Member, touched: dict[Lane, None]) -> None:
@@ -398,36 +400,36 @@ class Assignment:
 
     # Evening out.
 
-    def _even_out(self, taker: Member, *, waiting_only: bool) -> None:
+    def _even_out(self, target: Member, *, waiting_only: bool) -> None:
         """Gives a member lanes of the busiest others, as few as make the loads even.
 
         First the lanes of which nothing is in flight, then those that must drain. A lane moves only if its
-        giver stays at least as loaded as its taker will be.
+        source stays at least as loaded as its target will be.
         """
         weight = self._weight
-        givers: list[tuple[int, int, list[tuple[Lane, int, int]]]] = []
+        sources: list[tuple[int, int, list[tuple[Lane, int, int]]]] = []
         for number, member in enumerate(self._members.values()):
-            if member is not taker and member.active and member.load > taker.load + 2 * weight:
+            if member is not target and member.active and member.load > target.load + 2 * weight:
                 candidates = self._movable(member, waiting_only)
                 if candidates:
-                    givers.append((-member.load, number, candidates))
-        heapify(givers)
+                    sources.append((-member.load, number, candidates))
+        heapify(sources)
         members = list(self._members.values())
-        load = taker.load
-        free = taker.free
+        load = target.load
+        free = target.free
         at_once = drained_first = 0
         swept: dict[Member, None] = {}
         chosen: dict[Lane, None] = {}
-        while givers and free > 0:
-            negative, number, candidates = givers[0]
+        while sources and free > 0:
+            negative, number, candidates = sources[0]
             moved = 0
             while candidates and not moved:
                 lane, waiting, under_way = candidates.pop()
                 cost = weight + waiting + under_way
                 if -negative - cost >= load + cost:
                     hold = self._hold(lane)
-                    hold.target = taker
-                    taker.burden += weight
+                    hold.target = target
+                    target.burden += weight
                     chosen[lane] = None
                     swept[members[number]] = None
                     load += cost
@@ -438,14 +440,14 @@ class Assignment:
                     else:
                         at_once += 1
             if moved:
-                heapreplace(givers, (negative + moved, number, candidates))
+                heapreplace(sources, (negative + moved, number, candidates))
             else:
-                heappop(givers)
+                heappop(sources)
         for member in swept:
             self._sweep(member)
-        self._settle_holds(chosen)
+        self._sort_holds(chosen)
         if chosen:
-            self._notices.append(LanesMoved(taker.name, at_once, drained_first))
+            self._notices.append(LanesMoved(target.name, at_once, drained_first))
 
     def _movable(self, member: Member, waiting_only: bool) -> list[tuple[Lane, int, int]]:
         """A member's lanes as (lane, messages waiting, messages under way), those to move first at the end."""
@@ -462,7 +464,7 @@ class Assignment:
         if not waiting_only:
             seen: dict[Lane, None] = {}
             for flight in member.flights.values():
-                for lane in flight.unsettled.values() if flight.left is not None else flight.lanes:
+                for lane in flight.unacked.values() if flight.left is not None else flight.lanes:
                     if lane.key is not None and lane.hold is None and lane not in waiting:
                         seen[lane] = None
             flying = [(lane, 0, lane.count) for lane in seen]
@@ -478,5 +480,5 @@ class Assignment:
         """What waits with a member is free for any with room, at once or when its lane has drained."""
         touched: dict[Lane, None] = {}
         self._empty(member, touched)
-        self._settle_holds(touched)
+        self._sort_holds(touched)
         return len(touched)

@@ -14,6 +14,7 @@ import msgspec
 from tidings.errors import LimitReached, ProtocolError, TidingsError
 from tidings.message import check_name, check_topic
 from tidings.protocols.broker import bulk, commands, damage, messages, questions, ranges, staging
+from tidings.protocols.broker.coordinators import AckReply, DeadLettering
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.retention import Segment, collect_due, trim_due
@@ -21,7 +22,6 @@ from tidings.protocols.broker.rights import check_right
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
 from tidings.protocols.broker.withheld import Withheld
-from tidings.protocols.broker.workshops import Burying, Settling
 from tidings.protocols.broker.writing import check_part
 from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
 from tidings.protocols.events import Damaged, Event, Examined, Persisted, Received, Refused, Ticked
@@ -65,7 +65,7 @@ class Broker:
         self.dispatcher = Dispatcher(self.machine, self.withheld)
         self.sharing = Sharing(self.machine, self.withheld)
         self.damaged: tuple[str, ...] = ()
-        """Where the journal is known to be damaged, for whoever asks how the broker is."""
+        """Where the journal is known to be damaged, for anyone who asks how the broker is."""
         self.members: tuple[str, ...] = ()
         """The addresses of the replica group that this broker leads, if it is one of several."""
         self._heard_at_ms: dict[str, int] = {}
@@ -86,11 +86,11 @@ class Broker:
                 return damage.on_damaged(self, event)
             case Refused(_, _, Origin(peer, message), error):
                 return self._failed(peer, message, error)
-            case Refused(now_ms, _, Settling() as settling, error):
-                failed = self._failed(settling.peer, settling.message, error)
-                return failed + self.sharing.on_refused(now_ms, settling)
-            case Refused(now_ms, _, Burying() as burying, _):
-                return self.sharing.on_refused(now_ms, burying)
+            case Refused(now_ms, _, AckReply() as acking, error):
+                failed = self._failed(acking.peer, acking.message, error)
+                return failed + self.sharing.on_refused(now_ms, acking)
+            case Refused(now_ms, _, DeadLettering() as dead_lettering, _):
+                return self.sharing.on_refused(now_ms, dead_lettering)
             case Ticked(now_ms):
                 return self._on_tick(now_ms)
         return []
@@ -108,7 +108,7 @@ class Broker:
         return self.dispatcher.pump_topics(touched) + self.sharing.pump_topics(now_ms, touched)
 
     def mended(self) -> None:
-        """Something that was damaged has come from another member: whoever waits for it is served with the rest."""
+        """Something that was damaged has come from another member: anyone who waits for it is served with the rest."""
         self.withheld.forget()
         self._touched.update(dict.fromkeys(self.machine.topics))
 
@@ -128,7 +128,7 @@ class Broker:
                     return self._on_commit(event, client, epoch, parts, acknowledgements)
                 case messages.Flow():
                     return self._on_flow(event.now_ms, peer, message)
-                case messages.Work() | messages.Settle() | messages.Release() | messages.Extend() | messages.Rest():
+                case _ if isinstance(message, messages.GroupRequest):
                     return self._on_group_work(event.now_ms, peer, message)
                 case messages.Join() | messages.Leave():
                     return self._on_join(event.now_ms, peer, message)
@@ -292,14 +292,14 @@ class Broker:
         match message:
             case messages.Work():
                 return self.sharing.on_work(now_ms, peer, message)
-            case messages.Settle():
-                return self.sharing.on_settle(now_ms, peer, message)
-            case messages.Release():
-                return self.sharing.on_release(now_ms, peer, message)
+            case messages.GroupAck():
+                return self.sharing.on_group_ack(now_ms, peer, message)
+            case messages.GroupNack():
+                return self.sharing.on_group_nack(now_ms, peer, message)
             case messages.Extend():
                 return self.sharing.on_extend(now_ms, peer, message)
             case _:
-                return self.sharing.on_rest(now_ms, peer, message)
+                return self.sharing.on_group_pause(now_ms, peer, message)
 
     # Reading.
 
@@ -424,18 +424,18 @@ class Broker:
         try:
             result = self.apply(event.command, event.time_ms, event.body_address)
         except TidingsError as error:
-            asked = isinstance(origin, Origin | Settling | Adopting)
+            asked = isinstance(origin, Origin | AckReply | Adopting)
             failed = self._failed(origin.peer, origin.message, error) if asked else []
-            if isinstance(origin, Settling | Burying):
+            if isinstance(origin, AckReply | DeadLettering):
                 failed += self.sharing.on_refused(event.now_ms, origin)
             return failed
         match origin:
             case Origin():
                 return self._answer(event, origin.peer, origin.message, result)
-            case Settling():
-                return self.sharing.on_settled(event.now_ms, origin)
-            case Burying():
-                return self.sharing.on_buried(event.now_ms, origin)
+            case AckReply():
+                return self.sharing.on_acked(event.now_ms, origin)
+            case DeadLettering():
+                return self.sharing.on_dead_lettered(event.now_ms, origin)
             case Adopting(received):
                 return self._on_received(msgspec.structs.replace(received, now_ms=event.now_ms))
         return []

@@ -41,7 +41,7 @@ class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
     stored_ms: int
 
 
-class NearFile(msgspec.Struct, frozen=True, array_like=True):
+class LocalFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of the broker's journal, and its number on its device, by which a reader knows that it is the same."""
 
     path: str
@@ -49,19 +49,19 @@ class NearFile(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-NEAR_BLOCK_BYTES = 64 * 1024
+LOCAL_BLOCK_BYTES = 64 * 1024
 """A file is checked in blocks of this size, counted from its beginning; the last one may be shorter."""
-NEAR_BYTES_MAX = 64 * 1024 * 1024
+LOCAL_BYTES_MAX = 64 * 1024 * 1024
 """A larger body is sent."""
 
 
-class NearBody(msgspec.Struct, frozen=True, array_like=True):
+class LocalBody(msgspec.Struct, frozen=True, array_like=True):
     """Where a body lies: in which of the files, and at which of its bytes; what its blocks have to be checked by."""
 
     file: int
     position: int
     size_bytes: int
-    sums: Annotated[bytes, msgspec.Meta(max_length=4 * (NEAR_BYTES_MAX // NEAR_BLOCK_BYTES + 2))] = b""
+    sums: Annotated[bytes, msgspec.Meta(max_length=4 * (LOCAL_BYTES_MAX // LOCAL_BLOCK_BYTES + 2))] = b""
     """The CRC-32 of each block that has a byte of it, 4 bytes each, little-endian. Without, it has to be sent."""
 
 
@@ -74,8 +74,8 @@ class ReadDone(Answer, frozen=True, tag="range"):
     low_offset: int
     next_offset: int
     batches: tuple[StoredBatch, ...]
-    files: tuple[NearFile, ...] = ()
-    near: tuple[NearBody | None, ...] = ()
+    files: tuple[LocalFile, ...] = ()
+    local: tuple[LocalBody | None, ...] = ()
     """For a reader on the same machine, if it asked for that: where each batch lies. Only bodies without such a place
     come as frames.
     """

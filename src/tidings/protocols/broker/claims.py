@@ -1,4 +1,4 @@
-"""What members still have in hand when a broker comes back.
+"""What members still have in flight when a broker comes back.
 
 The lanes of a group are forgotten in a restart; its members are not, and they may be in the middle of work that
 the broker sent them in its earlier life. Each says what it has: as far as nobody else has got it meanwhile, and as
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tidings.errors import InvalidRequest
 from tidings.protocols.broker.assignment import Assignment
-from tidings.protocols.broker.members import Flight, Hold, Lane, LaneKey, LaneSettings, Member, Parcel, Stale
+from tidings.protocols.broker.members import Flight, Hold, Lane, LaneSettings, Member, OrderingKey, PickedBatch, Stale
 
 
 class Claims(Assignment):
@@ -31,18 +31,18 @@ class Claims(Assignment):
         return member
 
     def claim(
-        self, member: str, offsets: Sequence[int], keys: Sequence[LaneKey | None], attempt: int, now_ms: int
-    ) -> Parcel | None:
-        """What of these messages, none of them done, counts as in flight with this member, as a new parcel.
+        self, member: str, offsets: Sequence[int], keys: Sequence[OrderingKey | None], attempt: int, now_ms: int
+    ) -> PickedBatch | None:
+        """What of these messages, none of them done, counts as in flight with this member, as a new batch.
 
         A message in flight with somebody else is won by the higher attempt. A message is not given if another
-        one before it in its lane is neither settled nor in this member's hands. What is not in the parcel,
+        one before it in its lane is neither acked nor in this member's hands. What is not in the batch,
         the member must drop.
         """
         claimant = self._member(member)
         if not claimant.active or len(offsets) != len(keys):
             raise InvalidRequest(f"{member!r} must be active and give a key, or None, with each offset to claim it.")
-        wanted: dict[LaneKey | None, list[int]] = {}
+        wanted: dict[OrderingKey | None, list[int]] = {}
         for offset, key in sorted(zip(offsets, keys, strict=True), key=lambda pair: pair[0]):
             wanted.setdefault(key, []).append(offset)
         pooled = self._find_pooled(wanted)
@@ -60,16 +60,16 @@ class Claims(Assignment):
         taken = dict(sorted(taken.items()))
         return self._send(claimant, list(taken), list(taken.values()), attempt, now_ms)
 
-    def _find_pooled(self, wanted: dict[LaneKey | None, list[int]]) -> dict[LaneKey | None, dict[int, None]]:
+    def _find_pooled(self, wanted: dict[OrderingKey | None, list[int]]) -> dict[OrderingKey | None, dict[int, None]]:
         """The messages in the pool of each claimed lane."""
-        pooled: dict[LaneKey | None, dict[int, None]] = {key: {} for key in wanted}
+        pooled: dict[OrderingKey | None, dict[int, None]] = {key: {} for key in wanted}
         head = self._pool_head
         for offset, key in zip(self._pool_offsets[head:], self._pool_keys[head:], strict=True):
             if key in pooled:
                 pooled[key][offset] = None
         return pooled
 
-    def _drop_pooled(self, taken: dict[int, Lane], pooled: dict[LaneKey | None, dict[int, None]]) -> None:
+    def _drop_pooled(self, taken: dict[int, Lane], pooled: dict[OrderingKey | None, dict[int, None]]) -> None:
         """Takes claimed messages out of the pool."""
         if any(offset in taken for offsets in pooled.values() for offset in offsets):
             head = self._pool_head
@@ -84,13 +84,13 @@ class Claims(Assignment):
         if offset < self._next_offset or offset in self._claimed:
             return False
         self._claimed[offset] = None
-        self._unsettled += 1
+        self._unacked += 1
         return True
 
     def _find_flight(self, offset: int) -> tuple[Member, Flight] | None:
         for member in self._members.values():
             for flight in member.flights.values():
-                if offset in flight.unsettled:
+                if offset in flight.unacked:
                     return member, flight
         return None
 
@@ -102,20 +102,20 @@ class Claims(Assignment):
             member, flight = found
             if member is claimant or flight.attempt >= attempt:
                 return False
-            del flight.unsettled[offset]
+            del flight.unacked[offset]
             flight.refused.append(offset)
             member.in_flight -= 1
-            if not flight.unsettled:
+            if not flight.unacked:
                 del member.flights[flight.number]
             return True
         for lane in self._line:
             if lane.key is None and lane.hold is not None and lane.hold.queue == [offset]:
                 self._line.remove(lane)
                 return True
-        return False  # Settled, or another member is next to get it.
+        return False  # Acked, or another member is next to get it.
 
     def _claim_lane(
-        self, claimant: Member, key: LaneKey, claimed: list[int], attempt: int, pooled: dict[int, None]
+        self, claimant: Member, key: OrderingKey, claimed: list[int], attempt: int, pooled: dict[int, None]
     ) -> dict[int, Lane]:
         """The claimed messages of one lane that are at its front, or behind what the claimant has of it."""
         lane = self._lanes.get(key)
@@ -165,23 +165,23 @@ class Claims(Assignment):
         """
         flights: dict[int, Flight] = {}
         for flight in owner.flights.values():
-            for offset, each in flight.unsettled.items():
+            for offset, each in flight.unacked.items():
                 if each is lane:
                     flights[offset] = flight
         waiting = sum(1 for _, each in owner.repeats if each is lane)
         waiting += sum(1 for each in owner.lanes[owner.head :] if each is lane)
         if len(flights) + waiting < lane.count:
-            return  # Some of it is being settled.
+            return  # Some of it is being acked.
         if flights and (min(flights) not in claimed or any(each.attempt >= attempt for each in flights.values())):
             return
         touched: dict[Lane, None] = {}
         self._hold(lane)
         for offset, flight in flights.items():
-            del flight.unsettled[offset]
+            del flight.unacked[offset]
             flight.refused.append(offset)
-            # Its owner may be at work on it: that is no failure, but whoever gets it next has to know of it.
+            # Its owner may be at work on it: that is no failure, but anyone who gets it next has to know of it.
             self._take_back(owner, flight.attempt + 1, {offset: lane}, touched, failed=False)
-        for number in [number for number, flight in owner.flights.items() if not flight.unsettled]:
+        for number in [number for number, flight in owner.flights.items() if not flight.unacked]:
             del owner.flights[number]
         self._sweep(owner)
         assert lane.hold is not None

@@ -1,7 +1,7 @@
 """What the broker writes into the journal: one command a record.
 
 A command holds everything that `Machine.apply` needs, so that replaying the journal gives the same state
-again: there is no clock and no chance in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
+again: there is no clock and no randomness in it. The bodies of a `Write`, a `Stage` and a `Carry` follow the command in
 the same record, one after the other.
 """
 
@@ -95,8 +95,8 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     topic: str
 
 
-class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
-    """A member has dealt with these messages of a group. Whether they were its to settle was judged before.
+class GroupAck(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
+    """A member has dealt with these messages of a group. Whether they were its to ack was judged before.
 
     Members of a group get every few messages of a topic, so most offsets stand alone: those are in `offsets`, which
     rise. `ranges` are half-open.
@@ -110,12 +110,12 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     offsets: list[int] = []
 
     def spread(self) -> list[int]:
-        """Every offset that is settled."""
+        """Every offset that is acked."""
         return [*self.offsets, *(offset for start, end in self.ranges for offset in range(start, end))]
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True, tag="dead-letter"):
-    """A message that failed too often goes to another topic, and counts as settled, in one step."""
+    """A message that failed too often goes to another topic, and counts as acked, in one step."""
 
     group: str
     topic: str
@@ -217,7 +217,7 @@ OwnCommand = (
     | Close
     | Join
     | Leave
-    | Settle
+    | GroupAck
     | DeadLetter
     | Collect
     | Stage

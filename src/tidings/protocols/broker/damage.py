@@ -12,12 +12,12 @@ import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.broker.bulk import ReadDone
+from tidings.protocols.broker.coordinators import Claim, DeadLettering, Next
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Article, Delivery, Failed
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.withheld import Withheld, unreadable
-from tidings.protocols.broker.workshops import Burying, Claim, Next
 from tidings.protocols.effects import Effect, Examine, Forward, PersistCopy, Send, Share
 from tidings.protocols.events import Damaged
 
@@ -47,8 +47,8 @@ def on_damaged(broker: Broker, event: Damaged) -> list[Effect]:
         case Examine(places, origin):
             broker.withheld.note(places[event.readable].address, event.reason)
             return _examine_less(broker, event, places, origin)
-        case PersistCopy(_, _, Burying() as burying):
-            return broker.sharing.on_refused(event.now_ms, burying)
+        case PersistCopy(_, _, DeadLettering() as dead_lettering):
+            return broker.sharing.on_refused(event.now_ms, dead_lettering)
     return []
 
 

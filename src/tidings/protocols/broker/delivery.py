@@ -138,7 +138,7 @@ class Dispatcher:
             served.end_session(name, subscription.cursors[name])
 
     def open(self, number: int, peer: Peer, subscription: Subscription, positions: tuple[Position, ...]) -> Stream:
-        """Starts a subscription's stream anew; there is one for each subscription."""
+        """Starts a subscription's stream again; there is one for each subscription."""
         self.close(subscription.key)
         stream = Stream(number, peer, subscription, dict(subscription.cursors))
         for position in positions:

@@ -1,7 +1,7 @@
 """Consumer groups, as the journal knows them: their members, and what they have dealt with.
 
-Who works on which lane is not here: that is decided anew whenever it has to be (`lanes`), and after a restart
-from what the members say they have in hand. What has been settled is journaled and never given out again.
+Who works on which lane is not here: that is decided again whenever it has to be (`lanes`), and after a restart
+from what the members say they have in flight. What has been acked is journaled and never given out again.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from tidings.protocols.broker.messages import LaneKind
 from tidings.protocols.broker.progress import Progress, State
 
 Ranges = tuple[tuple[int, int], ...]
-Settled: TypeAlias = "tuple[Ranges, array[int]]"
-"""Half-open ranges of offsets, and offsets that stand alone: what one settlement was about."""
+Acked: TypeAlias = "tuple[Ranges, array[int]]"
+"""Half-open ranges of offsets, and offsets that stand alone: what one ack was about."""
 
 GroupKey = tuple[str, str]
 """The group's name and its topic."""
 
 
-RESTING = 0
-"""The epoch of a member whose session ended in good order: it has nothing in hand."""
+PAUSED = 0
+"""The epoch of a member whose session ended in good order: it has nothing in flight."""
 
 
 class Group:
     """One group on one topic."""
 
-    __slots__ = ("empty_since_ms", "lanes", "last_settled", "members", "name", "progress", "topic")
+    __slots__ = ("empty_since_ms", "lanes", "last_acked", "members", "name", "progress", "topic")
 
     def __init__(self, name: str, topic: str, lanes: LaneKind, progress: Progress, empty_since_ms: int) -> None:
         self.name = name
@@ -38,9 +38,9 @@ class Group:
         self.progress = progress
         self.members: dict[str, int] = {}
         """client -> the epoch in which it joined, or RESTING."""
-        self.last_settled: dict[str, Settled] = {}
-        """client -> what its last settlement was about. It sends the next one only when it knows what became of this
-        one; so a member whose answer was lost can be told whether it was its own settlement that counted."""
+        self.last_acked: dict[str, Acked] = {}
+        """client -> what its last ack was about. It sends the next one only when it knows what became of this
+        one; so a member whose answer was lost can be told whether it was its own ack that counted."""
         self.empty_since_ms = empty_since_ms
 
     @property
@@ -56,7 +56,7 @@ class Group:
             self.progress.encode(),
             self.members,
             self.empty_since_ms,
-            {client: (ranges, list(offsets)) for client, (ranges, offsets) in self.last_settled.items()},
+            {client: (ranges, list(offsets)) for client, (ranges, offsets) in self.last_acked.items()},
         )
 
 
@@ -67,12 +67,12 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     progress: State
     members: dict[str, int]
     empty_since_ms: int
-    last_settled: dict[str, tuple[Ranges, list[int]]] = {}
+    last_acked: dict[str, tuple[Ranges, list[int]]] = {}
 
     def restore(self) -> Group:
         group = Group(self.name, self.topic, self.lanes, Progress.decode(self.progress), self.empty_since_ms)
         group.members = dict(self.members)
-        group.last_settled = {
-            client: (ranges, array("Q", offsets)) for client, (ranges, offsets) in self.last_settled.items()
+        group.last_acked = {
+            client: (ranges, array("Q", offsets)) for client, (ranges, offsets) in self.last_acked.items()
         }
         return group

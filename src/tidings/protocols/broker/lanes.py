@@ -1,26 +1,26 @@
-"""Who of a group's members works on what: offers come in, parcels go out, settlements come back.
+"""Who of a group's members works on what: offers come in, batches go out, acks come back.
 
 A group shares the messages of one topic. Messages of one key, a lane, are worked on in order and by one member
 at a time; messages without a key go wherever there is least to do. The caller
 
-1. asks `hunger` and offers the next messages of the topic (`offer`), those left out that are already done;
+1. asks `credit` and offers the next messages of the topic (`offer`), those left out that are already done;
 2. sends what `pick` returns;
-3. on a member's answer calls `settle`, writes the accepted offsets to the journal, and then says `confirm`, or
-   `unsettle` if the journal refused them.
+3. on a member's answer calls `ack`, writes the accepted offsets to the journal, and then says `confirm`, or
+   `unack` if the journal refused them.
 
 Nothing here is journaled, and nothing here knows the time or draws lots. After a restart a new `Lanes` is
 offered everything that the group's `Progress` does not have; members may first `claim` what they still hold.
 
 What holds at all times, whatever members do:
-- a message is in at most one hand, and once its settlement is confirmed it is never sent again;
-- a message is sent only when every earlier one of its lane is settled, or is in flight with the same member;
-- a lane is settled for good before it changes hands: until the journal has answered it stays where it is;
+- a message is in flight with one member at most, and once its ack is confirmed it is never sent again;
+- a message is sent only when every earlier one of its lane is acked, or is in flight with the same member;
+- a lane is acked for good before it changes hands: until the journal has answered it stays where it is;
 - nothing is dropped: what a member loses goes back to the front of its lanes.
 
-What may have been worked on before, a member is told: the attempt of a parcel counts how often its messages were handed
+What may have been worked on before, a member is told: the attempt of a batch counts how often its messages were handed
 to an application, as far as members say so. What a member that says nothing any more had for the first time counts as
-handed out once, but never against its tries. What a member has lost in the meantime it cannot settle: that is `Stale`,
-or is named in `Settlement.refused`.
+handed out once, but never against its tries. What a member has lost in the meantime it cannot ack: that is `Stale`,
+or is named in `PendingAck.refused`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tidings.protocols.broker.members import (
     Flight,
     GroupState,
     Lane,
-    LaneKey,
     LaneSettings,
     Member,
     MemberInactive,
     MemberState,
     Notice,
-    Parcel,
-    Settlement,
+    OrderingKey,
+    PendingAck,
+    PickedBatch,
     Stale,
     no_offsets,
 )
@@ -60,10 +60,10 @@ class Lanes(Claims):
     >>> lanes.join("ada", 0)
     >>> lanes.grant("ada", 10)
     >>> lanes.offer(0, [b"red", b"blue", b"red"])
-    >>> [parcel] = lanes.pick(0)
-    >>> parcel.number, parcel.member, list(parcel.offsets), parcel.attempt
+    >>> [batch] = lanes.pick(0)
+    >>> batch.number, batch.member, list(batch.offsets), batch.attempt
     (1, 'ada', [0, 1, 2], 1)
-    >>> done = lanes.settle("ada", 1, None, 5)
+    >>> done = lanes.ack("ada", 1, None, 5)
     >>> list(done.offsets)
     [0, 1, 2]
     >>> lanes.confirm(done)
@@ -72,12 +72,12 @@ class Lanes(Claims):
     def __init__(self, settings: LaneSettings, first_number: int = 1) -> None:
         super().__init__(settings, first_number)
         self._finished: dict[int, tuple[str, list[int]]] = {}
-        """Parcels of which nothing is left: whose they were, and what of them was refused."""
+        """Batches of which nothing is left: whose they were, and what of them was refused."""
 
     # Members.
 
     def join(self, member: str, now_ms: int, taken: Mapping[int, int] | None = None, *, claims: bool = False) -> None:
-        """A new member, without room yet. One that is there already begins anew: it has nothing in hand.
+        """A new member, without room yet. One that is there already begins again: it has nothing in flight.
 
         `taken` is what it has handed out and at which attempt, if it is still the same process; None if it cannot say.
         One that `claims` is at work on messages which it had before.
@@ -85,10 +85,10 @@ class Lanes(Claims):
         if member in self._members:
             self._part(member, taken, final=not claims)
         self._members[member] = newcomer = Member(member)
-        newcomer.settled_ms = now_ms
+        newcomer.acked_ms = now_ms
 
     def leave(self, member: str, now_ms: int, taken: Sequence[int] | None = None) -> None:
-        """A member goes, in good order or not: what it has not settled goes back to the front of its lanes.
+        """A member goes, in good order or not: what it has not acked goes back to the front of its lanes.
 
         Only what it has handed out counts as an attempt; None if it cannot say what that is.
         """
@@ -104,7 +104,7 @@ class Lanes(Claims):
         """A member hands these out now. It need not say so of what it has for the first time."""
         for flight in self._member(member).flights.values():
             if flight.attempt > 1:
-                left = flight.unsettled
+                left = flight.unacked
                 self._taken.update(dict.fromkeys(offset for offset in offsets if offset in left))
 
     def members(self) -> list[str]:
@@ -132,17 +132,17 @@ class Lanes(Claims):
         if not room and found.waiting:
             self._give_away(found)
 
-    def doubt(self, until: int) -> None:
+    def expect_redelivery(self, until: int) -> None:
         """Messages below this offset may have been handed out in an earlier life: they go out as repeated."""
-        self._doubt_until = until
+        self._suspected_until = until
 
     def is_first(self, offset: int, attempt: int) -> bool:
         """Whether nobody can have worked on a message at this attempt, or a later one, that is not in flight."""
-        return offset >= self._doubt_until and self._attempts.get(offset, 0) < attempt
+        return offset >= self._suspected_until and self._attempts.get(offset, 0) < attempt
 
     # Messages in.
 
-    def hunger(self) -> int:
+    def credit(self) -> int:
         """How many more messages can be used now: 0 when no active member has room or the window is full."""
         free = 0
         for member in self._members.values():
@@ -155,22 +155,22 @@ class Lanes(Claims):
             for lane in self._line:
                 assert lane.hold is not None
                 free -= len(lane.hold.queue)
-        return max(0, min(free, self.settings.window_messages_max - self._unsettled))
+        return max(0, min(free, self.settings.window_messages_max - self._unacked))
 
-    def offer(self, first_offset: int, keys: Sequence[LaneKey | None]) -> None:
+    def offer(self, first_offset: int, keys: Sequence[OrderingKey | None]) -> None:
         """The next messages of the topic, none of which is done."""
         self.offer_some(range(first_offset, first_offset + len(keys)), keys)
 
-    def offer_some(self, offsets: Sequence[int], keys: Sequence[LaneKey | None]) -> None:
+    def offer_some(self, offsets: Sequence[int], keys: Sequence[OrderingKey | None]) -> None:
         """The next messages of the topic without those that are done; offsets rise."""
         if not offsets:
             return
         if offsets[0] < self._next_offset or len(offsets) != len(keys):
             raise InvalidRequest(f"Offset {offsets[0]} was offered already, or a key is missing: offer what is next.")
-        if self._unsettled + len(offsets) > self.settings.window_messages_max:
+        if self._unacked + len(offsets) > self.settings.window_messages_max:
             raise LimitReached(
-                f"{self._unsettled} messages are unsettled and {len(offsets)} more were offered, above "
-                f"window_messages_max ({self.settings.window_messages_max}): offer what `hunger` asks for."
+                f"{self._unacked} messages are unacked and {len(offsets)} more were offered, above "
+                f"window_messages_max ({self.settings.window_messages_max}): offer what `credit` asks for."
             )
         self._next_offset = offsets[-1] + 1
         if self._claimed:
@@ -179,37 +179,37 @@ class Lanes(Claims):
             self._claimed = {offset: None for offset in claimed if offset >= self._next_offset}
             offsets = [offset for offset, _ in pairs]
             keys = [key for _, key in pairs]
-        self._unsettled += len(offsets)
+        self._unacked += len(offsets)
         self._pool_offsets.extend(offsets)
         self._pool_keys.extend(keys)
 
-    # Parcels out.
+    # Batches out.
 
-    def pick(self, now_ms: int) -> list[Parcel]:
-        """What to send now. A parcel whose number went out before replaces that one."""
+    def pick(self, now_ms: int) -> list[PickedBatch]:
+        """What to send now. A batch whose number went out before replaces that one."""
         self._distribute(now_ms)
         for member in self._members.values():
             if member.newcomer and member.room:
                 member.newcomer = False
                 if member.active and member.free > 0:
                     self._even_out(member, waiting_only=False)
-        parcels: list[Parcel] = []
+        batches: list[PickedBatch] = []
         for member in self._members.values():
             if member.resend:
                 for number in member.resend:
                     flight = member.flights.get(number)
                     if flight is not None:
-                        parcels.append(Parcel(number, member.name, flight.unsettled_offsets, flight.attempt))
+                        batches.append(PickedBatch(number, member.name, flight.unacked_offsets, flight.attempt))
                 member.resend = {}
             if member.active:
                 room = member.room - member.in_flight
                 if room > 0 and member.repeats:
-                    room = self._pick_repeats(member, room, now_ms, parcels)
+                    room = self._pick_repeats(member, room, now_ms, batches)
                 if room > 0 and member.offsets:
-                    self._pick_new(member, room, now_ms, parcels)
-        return parcels
+                    self._pick_new(member, room, now_ms, batches)
+        return batches
 
-    def _pick_new(self, member: Member, room: int, now_ms: int, parcels: list[Parcel]) -> None:
+    def _pick_new(self, member: Member, room: int, now_ms: int, batches: list[PickedBatch]) -> None:
         """Messages that go out for the first time."""
         if member.waiting_mixed:
             waiting = dict(zip(member.offsets[member.head :], member.lanes[member.head :], strict=True))
@@ -217,20 +217,20 @@ class Lanes(Claims):
             member.lanes = [waiting[offset] for offset in member.offsets]
             member.head = 0
             member.waiting_mixed = False
-        largest = self.settings.parcel_messages_max
+        largest = self.settings.batch_messages_max
         end = len(member.offsets)
         while room > 0 and member.head < end:
             head = member.head
             size = min(room, largest, end - head)
             attempt = 1
-            if member.offsets[head] < self._doubt_until:
+            if member.offsets[head] < self._suspected_until:
                 attempt = 2
-                size = min(size, bisect_left(member.offsets, self._doubt_until, head) - head)
+                size = min(size, bisect_left(member.offsets, self._suspected_until, head) - head)
             if size == end:
                 offsets, lanes = member.offsets, member.lanes
             else:
                 offsets, lanes = member.offsets[head : head + size], member.lanes[head : head + size]
-            parcels.append(self._send(member, offsets, lanes, attempt, now_ms))
+            batches.append(self._send(member, offsets, lanes, attempt, now_ms))
             room -= size
             member.head += size
         if member.head == end:
@@ -239,13 +239,13 @@ class Lanes(Claims):
             del member.offsets[: member.head], member.lanes[: member.head]
             member.head = 0
 
-    def _pick_repeats(self, member: Member, room: int, now_ms: int, parcels: list[Parcel]) -> int:
+    def _pick_repeats(self, member: Member, room: int, now_ms: int, batches: list[PickedBatch]) -> int:
         """Messages that were sent before; how much room is left then."""
         repeats = member.repeats
         if member.repeats_mixed:
             repeats.sort(key=lambda pair: pair[0])
             member.repeats_mixed = False
-        largest = self.settings.parcel_messages_max
+        largest = self.settings.batch_messages_max
         attempts = self._attempts
         position = 0
         while room > 0 and position < len(repeats):
@@ -256,7 +256,7 @@ class Lanes(Claims):
                 end += 1
             batch = repeats[position:end]
             offsets = [offset for offset, _ in batch]
-            parcels.append(self._send(member, offsets, [lane for _, lane in batch], attempt + 1, now_ms))
+            batches.append(self._send(member, offsets, [lane for _, lane in batch], attempt + 1, now_ms))
             room -= end - position
             position = end
         member.repeats = repeats[position:]
@@ -264,45 +264,45 @@ class Lanes(Claims):
 
     # Answers.
 
-    def settle(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int) -> Settlement:
-        """A member has finished messages of a parcel, or all that are left of it.
+    def ack(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int) -> PendingAck:
+        """A member has finished messages of a batch, or all that are left of it.
 
         They leave its room at once, and nobody else gets them; their lanes stay with it until `confirm`. A
-        settlement repeated, because its answer was lost, comes back with nothing accepted and nothing refused.
+        ack repeated, because its answer was lost, comes back with nothing accepted and nothing refused.
         """
         found, flight = self._flight(member, number)
         if flight is None:
             lost = self._finished[number][1]
             if offsets is not None:
                 lost = [offset for offset in offsets if offset in lost]
-            return Settlement(found, number, 1, [], [], lost)
+            return PendingAck(found, number, 1, [], [], lost)
         if now_ms - found.last_sign_ms(flight) > self.settings.slow_ack_ms:
             self._on_slow(found, now_ms)
-        found.settled_number = number
-        found.settled_ms = now_ms
+        found.acked_number = number
+        found.acked_ms = now_ms
         flight.deliveries = 1
         if offsets is None and flight.left is None:
-            settled, lanes = flight.offsets, flight.lanes
+            acked, lanes = flight.offsets, flight.lanes
         else:
-            left = flight.unsettled
-            settled = list(left) if offsets is None else [offset for offset in dict.fromkeys(offsets) if offset in left]
-            lanes = [left.pop(offset) for offset in settled]
+            left = flight.unacked
+            acked = list(left) if offsets is None else [offset for offset in dict.fromkeys(offsets) if offset in left]
+            lanes = [left.pop(offset) for offset in acked]
         refused = flight.refused
         if refused and offsets is not None:
             refused = [offset for offset in offsets if offset in refused]
         if not flight.left:
             self._finish(found, flight)
-        found.in_flight -= len(settled)
-        settlement = Settlement(found, number, flight.attempt, settled, lanes, refused)
-        found.settlements[settlement] = None
-        return settlement
+        found.in_flight -= len(acked)
+        ack = PendingAck(found, number, flight.attempt, acked, lanes, refused)
+        found.acks[ack] = None
+        return ack
 
     def _flight(self, name: str, number: int) -> tuple[Member, Flight | None]:
-        """A member's parcel; None when nothing is left of it."""
+        """A member's batch; None when nothing is left of it."""
         member = self._members.get(name)
         flight = member.flights.get(number) if member is not None else None
         if member is None or (flight is None and self._finished.get(number, ("",))[0] != name):
-            raise Stale(f"Parcel {number} of {name!r} was given to another member: drop the result.")
+            raise Stale(f"Batch {number} of {name!r} was given to another member: drop the result.")
         return member, flight
 
     def _finish(self, member: Member, flight: Flight) -> None:
@@ -313,14 +313,14 @@ class Lanes(Claims):
         if len(finished) > self.settings.finished_max:
             del finished[next(iter(finished))]
 
-    def confirm(self, settlement: Settlement) -> None:
+    def confirm(self, ack: PendingAck) -> None:
         """The journal has it: these messages are history, and lanes without others are free."""
-        self._close(settlement)
+        self._close(ack)
         weight = self._weight
         lanes = self._lanes
         spare = self._spare
-        self._unsettled -= len(settlement.offsets)
-        for lane in settlement.lanes:
+        self._unacked -= len(ack.offsets)
+        for lane in ack.lanes:
             count = lane.count - 1
             lane.count = count
             if not count:
@@ -331,38 +331,38 @@ class Lanes(Claims):
                 else:
                     self._release(lane)
         del spare[_SPARE_MAX:]
-        for known in (self._attempts, self._doubted, self._taken):
+        for known in (self._attempts, self._suspected, self._taken):
             if known:
-                for offset in settlement.offsets:
+                for offset in ack.offsets:
                     known.pop(offset, None)
 
-    def _close(self, settlement: Settlement) -> None:
-        assert settlement.open, "a settlement ends once"
-        settlement.open = False
-        if settlement.holder is not None:
-            settlement.holder.settlements.pop(settlement, None)
+    def _close(self, ack: PendingAck) -> None:
+        assert ack.open, "an ack ends once"
+        ack.open = False
+        if ack.holder is not None:
+            ack.holder.acks.pop(ack, None)
 
-    def unsettle(self, settlement: Settlement) -> list[int]:
+    def unack(self, ack: PendingAck) -> list[int]:
         """The journal refused it. Returns which messages are in flight with their member again, if it is still there.
 
         All of them, but for those that stand behind others in their lane that were taken back meanwhile.
         """
-        self._close(settlement)
-        if not settlement.offsets:
+        self._close(ack)
+        if not ack.offsets:
             return []
-        messages = dict(sorted(zip(settlement.offsets, settlement.lanes, strict=True), key=lambda pair: pair[0]))
-        holder = settlement.holder
+        messages = dict(sorted(zip(ack.offsets, ack.lanes, strict=True), key=lambda pair: pair[0]))
+        holder = ack.holder
         if holder is None:
             self._spent.update(messages)
             return []
         holder.in_flight += len(messages)
         touched: dict[Lane, None] = {}
         if not holder.active or self._members.get(holder.name) is not holder:
-            if settlement.number in self._finished:  # It was taken for settled: it counts as taken back instead.
-                name, refused = self._finished[settlement.number]
-                self._finished[settlement.number] = (name, [*refused, *messages])
-            self._take_back(holder, settlement.attempt, messages, touched, failed=True)
-            self._settle_holds(touched)
+            if ack.number in self._finished:  # It was taken for acked: it counts as taken back instead.
+                name, refused = self._finished[ack.number]
+                self._finished[ack.number] = (name, [*refused, *messages])
+            self._take_back(holder, ack.attempt, messages, touched, failed=True)
+            self._sort_holds(touched)
             return []
         behind = {
             offset: lane
@@ -371,16 +371,16 @@ class Lanes(Claims):
         }
         if behind:
             messages = {offset: lane for offset, lane in messages.items() if offset not in behind}
-            self._take_back(holder, settlement.attempt, behind, touched, failed=False)
-            self._settle_holds(touched)
+            self._take_back(holder, ack.attempt, behind, touched, failed=False)
+            self._sort_holds(touched)
         if messages:
-            flight = holder.flights.get(settlement.number)
+            flight = holder.flights.get(ack.number)
             if flight is None:
-                self._finished.pop(settlement.number, None)
-                flight = Flight(settlement.number, settlement.attempt, [], [], holder.settled_ms)
-                flight.refused = settlement.refused
-                holder.flights[settlement.number] = flight
-            flight.left = dict(sorted((flight.unsettled | messages).items(), key=lambda pair: pair[0]))
+                self._finished.pop(ack.number, None)
+                flight = Flight(ack.number, ack.attempt, [], [], holder.acked_ms)
+                flight.refused = ack.refused
+                holder.flights[ack.number] = flight
+            flight.left = dict(sorted((flight.unacked | messages).items(), key=lambda pair: pair[0]))
         return list(messages)
 
     def nack(self, member: str, number: int, offsets: Sequence[int] | None, now_ms: int, delay_ms: int) -> list[int]:
@@ -392,10 +392,10 @@ class Lanes(Claims):
         found, flight = self._flight(member, number)
         if flight is None:
             return []
-        found.settled_number = number
-        found.settled_ms = now_ms
+        found.acked_number = number
+        found.acked_ms = now_ms
         flight.deliveries = 1
-        left = flight.unsettled
+        left = flight.unacked
         wanted = list(left) if offsets is None else [offset for offset in dict.fromkeys(offsets) if offset in left]
         messages = {offset: left.pop(offset) for offset in wanted}
         firsts: dict[Lane, int] = {}
@@ -417,7 +417,7 @@ class Lanes(Claims):
                     lane.hold.ready_ms = max(lane.hold.ready_ms, now_ms + delay_ms)
                     self._delays += 1
                     heappush(self._delayed, (lane.hold.ready_ms, self._delays, lane, lane.hold))
-        self._settle_holds(touched)
+        self._sort_holds(touched)
         return sorted(taken)
 
     def _take_followers(self, member: Member, firsts: dict[Lane, int], touched: dict[Lane, None]) -> list[int]:
@@ -425,20 +425,20 @@ class Lanes(Claims):
         taken: list[int] = []
         for flight in list(member.flights.values()):
             followers = {
-                offset: lane for offset, lane in flight.unsettled.items() if lane in firsts and offset > firsts[lane]
+                offset: lane for offset, lane in flight.unacked.items() if lane in firsts and offset > firsts[lane]
             }
             if followers:
                 for offset in followers:
-                    del flight.unsettled[offset]
+                    del flight.unacked[offset]
                 flight.refused += followers
                 self._take_back(member, flight.attempt, followers, touched, failed=False)
                 taken += followers
-                if not flight.unsettled:
+                if not flight.unacked:
                     self._finish(member, flight)
         return taken
 
     def extend(self, member: str, number: int, now_ms: int) -> None:
-        """A member is still at it: the parcel's time begins anew."""
+        """A member is still at it: the batch's time begins again."""
         _, flight = self._flight(member, number)
         if flight is not None:
             flight.since_ms = now_ms
@@ -447,15 +447,15 @@ class Lanes(Claims):
     # Messages that failed too often.
 
     def attempts(self, offset: int) -> int:
-        """The attempt of an unsettled message in flight; of any other, how many it has behind it."""
+        """The attempt of an unacked message in flight; of any other, how many it has behind it."""
         for member in self._members.values():
             for flight in member.flights.values():
-                if offset in flight.unsettled:
+                if offset in flight.unacked:
                     return flight.attempt
         return self._attempts.get(offset, 0)
 
-    def exhausted(self) -> Settlement | None:
-        """Messages that failed `attempts_max` times, to be moved elsewhere; then `confirm` or `unsettle`.
+    def exhausted(self) -> PendingAck | None:
+        """Messages that failed `attempts_max` times, to be moved elsewhere; then `confirm` or `unack`.
 
         Nobody gets them, and their lanes wait, until that is decided.
         """
@@ -463,7 +463,7 @@ class Lanes(Claims):
             return None
         spent = dict(sorted(self._spent.items()))
         self._spent = {}
-        return Settlement(None, 0, self.settings.attempts_max or 0, list(spent), list(spent.values()), [])
+        return PendingAck(None, 0, self.settings.attempts_max or 0, list(spent), list(spent.values()), [])
 
     # Time.
 
@@ -494,7 +494,7 @@ class Lanes(Claims):
     def _give_up(self, member: Member, flight: Flight) -> None:
         member.active = False
         self._notices.append(
-            MemberInactive(member.name, f"parcel {flight.number} was sent {flight.deliveries} times without an answer")
+            MemberInactive(member.name, f"batch {flight.number} was sent {flight.deliveries} times without an answer")
         )
         self._disown(member)
 
@@ -520,9 +520,9 @@ class Lanes(Claims):
     # To be looked at.
 
     @property
-    def unsettled(self) -> int:
-        """Messages offered or claimed and not settled for good."""
-        return self._unsettled
+    def unacked(self) -> int:
+        """Messages offered or claimed and not acked for good."""
+        return self._unacked
 
     def describe(self) -> GroupState:
         members = [
@@ -541,5 +541,5 @@ class Lanes(Claims):
         unbound += sum(len(lane.hold.queue) for lane in self._line if lane.hold is not None)
         moving = sum(1 for lane in self._lanes.values() if lane.hold is not None and not lane.hold.lined_up)
         return GroupState(
-            members, len(self._lanes), moving, unbound, self._unsettled, self._moved_lanes, self._evened_lanes
+            members, len(self._lanes), moving, unbound, self._unacked, self._moved_lanes, self._evened_lanes
         )

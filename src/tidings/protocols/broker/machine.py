@@ -1,6 +1,6 @@
 """The broker's state machine: `apply(command) -> result`, and nothing else changes the state.
 
-It has no clock, no chance and no I/O: time and addresses come in with the journal record. Whoever applies
+It has no clock, no randomness and no I/O: time and addresses come in with the journal record. Anyone who applies
 the same records in the same order, a restarted broker or another replica, arrives at the same state and
 at the same answers. A command that must be refused raises its error before it has changed anything, so the
 journal may hold commands that came to nothing (a repeated put, a fenced session's ack).
@@ -28,19 +28,19 @@ from tidings.protocols.broker.commands import (
     Command,
     DeadLetter,
     Discard,
+    GroupAck,
     Join,
     Leave,
     Open,
     OwnershipCommand,
     Publish,
-    Settle,
     Stage,
     Subscribe,
     Trim,
     Unsubscribe,
     Write,
 )
-from tidings.protocols.broker.groups import RESTING, Group, GroupKey
+from tidings.protocols.broker.groups import PAUSED, Group, GroupKey
 from tidings.protocols.broker.messages import Position, Start, Stored
 from tidings.protocols.broker.ownership import EVERYTHING, OwnershipPolicy
 from tidings.protocols.broker.progress import Progress
@@ -81,8 +81,8 @@ class Machine:
                 return self._on_attach(command)
             case Join():
                 return self._on_join(command, time_ms)
-            case Settle():
-                self._on_settle(command)
+            case GroupAck():
+                self._on_group_ack(command)
             case Stage():
                 return self._on_stage(command, time_ms, body_address)
             case Publish():
@@ -199,8 +199,8 @@ class Machine:
             return
         for group in groups:
             if group.members.get(client.name) == client.epoch:
-                group.members[client.name] = RESTING
-                group.last_settled.pop(client.name, None)
+                group.members[client.name] = PAUSED
+                group.last_acked.pop(client.name, None)
         for detached in command.detached:
             read = self.subscriptions.get((client.name, detached.topics))
             if read is not None and read.reader_epoch == client.epoch and self.owns(detached.topics[0]):
@@ -301,7 +301,7 @@ class Machine:
         for name in subscription.topics:
             del self.readers[name][key]
             topic = self.topics[name]
-            topic.settled_offset = max(topic.settled_offset, subscription.cursors[name])
+            topic.acked_offset = max(topic.acked_offset, subscription.cursors[name])
 
     def _on_unsubscribe(self, command: Unsubscribe) -> None:
         self.ownership.check_topics(command.topics)
@@ -369,16 +369,16 @@ class Machine:
         self._drop_member(self.find_group(command.group, command.topic, command.client), command.client, time_ms)
 
     def _drop_member(self, group: Group, client: str, time_ms: int) -> None:
-        group.last_settled.pop(client, None)
+        group.last_acked.pop(client, None)
         if group.members.pop(client, None) is not None and not group.members:
             group.empty_since_ms = time_ms
 
-    def _on_settle(self, command: Settle) -> None:
+    def _on_group_ack(self, command: GroupAck) -> None:
         self.ownership.check_topics((command.topic,))
         self.check_session(command.client, command.epoch)
         group = self.find_group(command.group, command.topic, command.client, command.epoch)
         limit = self.topics[command.topic].next_offset
-        group.last_settled[command.client] = (command.ranges, array("Q", command.offsets))
+        group.last_acked[command.client] = (command.ranges, array("Q", command.offsets))
         for start, end in command.ranges:
             group.progress.add(start, min(end, limit))
         offsets = command.offsets
@@ -402,7 +402,7 @@ class Machine:
         """
         if self.readers.get(topic.name) or self.groups_of.get(topic.name):
             return False
-        return not topic.offsets or (self.settings.drop_acknowledged and topic.settled_offset == topic.next_offset)
+        return not topic.offsets or (self.settings.drop_acknowledged and topic.acked_offset == topic.next_offset)
 
     def _on_collect(self, command: Collect, time_ms: int) -> None:
         for key in command.groups:
@@ -412,7 +412,7 @@ class Machine:
             if not group.members and group.progress.low == self.topics[group.topic].next_offset:
                 del self.groups[key]
                 del self.groups_of[group.topic][key]
-                self.topics[group.topic].settled_offset = group.progress.low
+                self.topics[group.topic].acked_offset = group.progress.low
         for name in command.topics:
             topic = self.topics.get(name)
             if topic is not None and self.owns(name) and self.is_idle(topic):

@@ -1,7 +1,7 @@
-"""The nouns of a group at work: members, lanes, parcels, and what may be said about them.
+"""The nouns of a group at work: members, lanes, batches, and what may be said about them.
 
-A *lane* is the messages of one key. A *parcel* is what a member is sent at once; while any of its messages is
-unsettled it is in *flight*. A *settlement* is messages whose end is being written to the journal. A *hold*
+A *lane* is the messages of one key. A *batch* is what a member is sent at once; while any of its messages is
+unacked it is in *flight*. A *ack* is messages whose end is being written to the journal. A *hold*
 is a lane's waiting room while nobody may be sent more of it.
 """
 
@@ -19,7 +19,7 @@ LANE_WEIGHT = 8
 """How many messages a lane weighs, beside those in it. A lane binds its member for as long as its messages keep
 coming, and cannot be shared; so a member with many lanes is busier than its messages of this moment show."""
 
-LaneKey = bytes | tuple[str, bytes]
+OrderingKey = bytes | tuple[str, bytes]
 """The key of a message, or its publisher and its key (`lanes="publisher"`)."""
 
 ENDLESS = 1 << 60
@@ -34,30 +34,30 @@ class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bounds of a group's work."""
 
     window_messages_max: int = 100_000
-    """Messages offered and not yet settled."""
-    parcel_messages_max: int = 1_000
+    """Messages offered and not yet acked."""
+    batch_messages_max: int = 1_000
     """Messages sent to a member at once."""
     lane_weight: int = LANE_WEIGHT
     deliveries_max: int = 3
-    """A member that was sent a parcel so often without settling any of it counts as inactive."""
+    """A member that was sent a batch so often without acking any of it counts as inactive."""
     redelivery_ms: int = 30_000
-    """A parcel on which nothing happens for this long is sent again."""
+    """A batch on which nothing happens for this long is sent again."""
     slow_ack_ms: int = 5_000
-    """A settlement is slow when it came later than this after its parcel, or after the one before it."""
+    """An ack is slow when it came later than this after its batch, or after the one before it."""
     slow_acks_max: int = 3
-    """So many slow settlements within the window make a member slow."""
+    """So many slow acks within the window make a member slow."""
     slow_window_ms: int = 60_000
     attempts_max: int | None = None
     """A message that failed so often is not sent again but handed out by `exhausted`; None tries for ever."""
     finished_max: int = 10_000
-    """Parcels remembered as settled, so that a repeated settlement is not called stale."""
+    """Batches remembered as acked, so that a repeated ack is not called stale."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
 
 
-class Parcel(msgspec.Struct, frozen=True):
-    """What to send to a member now. A parcel that is sent again keeps its number and its attempt."""
+class PickedBatch(msgspec.Struct, frozen=True):
+    """What to send to a member now. A batch that is sent again keeps its number and its attempt."""
 
     number: int
     member: str
@@ -67,7 +67,7 @@ class Parcel(msgspec.Struct, frozen=True):
     """1 for messages that nobody can have worked on."""
 
 
-class Settlement:
+class PendingAck:
     """Messages that a member has finished, until the journal has them or has refused them."""
 
     __slots__ = ("attempt", "holder", "lanes", "member", "number", "offsets", "open", "refused")
@@ -83,12 +83,12 @@ class Settlement:
     ) -> None:
         self.member = holder.name if holder is not None else ""
         self.number = number
-        """The parcel; 0 when these are messages that failed too often."""
+        """The batch; 0 when these are messages that failed too often."""
         self.attempt = attempt
         self.offsets = offsets
-        """Accepted: to be journaled as done. Empty when this repeats an earlier settlement."""
+        """Accepted: to be journaled as done. Empty when this repeats an earlier ack."""
         self.refused = refused
-        """Taken back from this parcel in the meantime: what the member made of them must be dropped."""
+        """Taken back from this batch in the meantime: what the member made of them must be dropped."""
         self.holder = holder
         self.lanes = lanes
         self.open = True
@@ -130,12 +130,12 @@ class MemberState(msgspec.Struct, frozen=True):
 class GroupState(msgspec.Struct, frozen=True):
     members: list[MemberState]
     lanes: int
-    """Lanes with something unsettled that has reached a member, or waits for a reason."""
+    """Lanes with something unacked that has reached a member, or waits for a reason."""
     moving: int
     """Lanes that nobody is sent more of at the moment: they drain, or wait out a delay."""
     unbound: int
     """Messages that wait for a member with room."""
-    unsettled: int
+    unacked: int
     moved_lanes: int
     """How often a lane went from one member to another with work in it."""
     evened_lanes: int
@@ -162,13 +162,13 @@ class Lane:
     """The messages of one key that are on their way.
 
     Without a hold, `member` has all of them: `count` messages, waiting for its room, in flight or being
-    settled, and it weighs on that member. With a hold, `count` are those that must end before anybody may
+    acked, and it weighs on that member. With a hold, `count` are those that must end before anybody may
     be sent more; the others are in the hold, and it weighs on the hold's target if there is one.
     """
 
     __slots__ = ("count", "hold", "key", "member")
 
-    def __init__(self, key: LaneKey | None, member: Member | None, count: int) -> None:
+    def __init__(self, key: OrderingKey | None, member: Member | None, count: int) -> None:
         self.key = key
         self.member = member
         self.count = count
@@ -176,7 +176,7 @@ class Lane:
 
 
 class Flight:
-    """A parcel on its way: what of it is unsettled."""
+    """A batch on its way: what of it is unacked."""
 
     __slots__ = ("attempt", "deliveries", "lanes", "left", "number", "offsets", "refused", "since_ms")
 
@@ -189,12 +189,12 @@ class Flight:
         self.lanes = lanes
         """The lane of each offset. Both lists are good until `left` is there."""
         self.left: dict[int, Lane] | None = None
-        """What is unsettled, once that is less than the whole parcel."""
+        """What is unacked, once that is less than the whole batch."""
         self.refused: list[int] = []
         self.since_ms = now_ms
 
     @property
-    def unsettled(self) -> dict[int, Lane]:
+    def unacked(self) -> dict[int, Lane]:
         """offset -> lane, to be changed in place."""
         if self.left is None:
             self.left = dict(zip(self.offsets, self.lanes, strict=True))
@@ -203,7 +203,7 @@ class Flight:
         return self.left
 
     @property
-    def unsettled_offsets(self) -> list[int]:
+    def unacked_offsets(self) -> list[int]:
         return list(self.offsets) if self.left is None else list(self.left)
 
 
@@ -216,6 +216,9 @@ class Member:
     """One who works for the group."""
 
     __slots__ = (
+        "acked_ms",
+        "acked_number",
+        "acks",
         "active",
         "burden",
         "fixed",
@@ -231,9 +234,6 @@ class Member:
         "repeats_mixed",
         "resend",
         "room",
-        "settled_ms",
-        "settled_number",
-        "settlements",
         "slow",
         "slow_acks",
         "space",
@@ -262,12 +262,12 @@ class Member:
         self.repeats_mixed = False
         self.flights: dict[int, Flight] = {}
         self.resend: dict[int, None] = {}
-        """Parcels to be sent again."""
+        """Batches to be sent again."""
         self.in_flight = 0
-        self.settlements: dict[Settlement, None] = {}
-        """Those of its settlements on which the journal has not answered."""
-        self.settled_number = 0
-        self.settled_ms = 0
+        self.acks: dict[PendingAck, None] = {}
+        """Those of its acks on which the journal has not answered."""
+        self.acked_number = 0
+        self.acked_ms = 0
         self.slow = False
         self.slow_acks: list[int] = []
         self.fixed = 0
@@ -288,9 +288,9 @@ class Member:
         return self.room - self.in_flight - self.waiting
 
     def last_sign_ms(self, flight: Flight) -> int:
-        """When something happened last that concerns this parcel.
+        """When something happened last that concerns this batch.
 
-        Members work their parcels off in turn: one that has just settled an earlier parcel could not yet have
-        settled this one. But if a later parcel was settled meanwhile, this one may have got lost.
+        Members work their batches off in turn: one that has just acked an earlier batch could not yet have
+        acked this one. But if a later batch was acked meanwhile, this one may have got lost.
         """
-        return max(flight.since_ms, self.settled_ms) if self.settled_number <= flight.number else flight.since_ms
+        return max(flight.since_ms, self.acked_ms) if self.acked_number <= flight.number else flight.since_ms

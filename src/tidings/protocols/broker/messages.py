@@ -126,7 +126,7 @@ class Ack(Request, frozen=True, tag="ack"):
 class Flow(Request, frozen=True, tag="flow"):
     """Grants a subscription's stream room for so many messages and bytes, counted from its start.
 
-    A `stream` number above the last one starts the stream anew: at `positions`, or at the cursor where
+    A `stream` number above the last one starts the stream again: at `positions`, or at the cursor where
     none is given. The same number again only raises the two limits; a lower one is late and ignored.
     """
 
@@ -159,7 +159,7 @@ class Join(Request, frozen=True, tag="join"):
 
 
 class Leave(Request, frozen=True, tag="leave"):
-    """The client is no longer a member; what it has not settled goes on with the others."""
+    """The client is no longer a member; what it has not acked goes on with the others."""
 
     client: str
     epoch: int
@@ -168,7 +168,7 @@ class Leave(Request, frozen=True, tag="leave"):
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """Messages that a member still has in hand from an earlier stream: a parcel's attempt, and its offsets."""
+    """Messages that a member still has in flight from an earlier stream: a batch's attempt, and its offsets."""
 
     attempt: int
     ranges: tuple[tuple[int, int], ...]
@@ -177,7 +177,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 class Work(Request, frozen=True, tag="work"):
     """A member has room for so many messages in flight, in all.
 
-    A `stream` number above the last one begins anew: what the broker sent before and is not in `held` was lost.
+    A `stream` number above the last one begins again: what the broker sent before and is not in `held` was lost.
     """
 
     client: str
@@ -190,18 +190,18 @@ class Work(Request, frozen=True, tag="work"):
     begins: bool = False
     """Whether this opens the stream; otherwise it speaks of one that the broker must know."""
     taken: tuple[tuple[int, int], ...] | None = None
-    """What of the messages in hand has been handed to the application. A stream begins with all of it; later the member
-    says so of what came as another attempt, before it hands it out. None: it does not say."""
+    """What of the messages in flight has been handed to the application. A stream begins with all of it; later the
+    member says so of what came as another attempt, before it hands it out. None: it does not say."""
 
 
-class Settlement(msgspec.Struct, frozen=True, array_like=True):
-    """Messages of a parcel, as ranges of offsets (end exclusive); no ranges means all that is left of it."""
+class BatchRanges(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a batch, as ranges of offsets (end exclusive); no ranges means all that is left of it."""
 
-    parcel: int
+    batch: int
     ranges: tuple[tuple[int, int], ...] = ()
 
 
-class Settle(Request, frozen=True, tag="settle"):
+class GroupAck(Request, frozen=True, tag="settle"):
     """These messages have been dealt with."""
 
     client: str
@@ -209,10 +209,10 @@ class Settle(Request, frozen=True, tag="settle"):
     group: str
     topic: str
     stream: int
-    settlements: tuple[Settlement, ...]
+    acks: tuple[BatchRanges, ...]
 
 
-class Release(Request, frozen=True, tag="release"):
+class GroupNack(Request, frozen=True, tag="release"):
     """These messages could not be dealt with: give them out again, not before `delay_ms`."""
 
     client: str
@@ -220,23 +220,23 @@ class Release(Request, frozen=True, tag="release"):
     group: str
     topic: str
     stream: int
-    settlement: Settlement
+    nack: BatchRanges
     delay_ms: int = 0
 
 
 class Extend(Request, frozen=True, tag="extend"):
-    """This parcel takes longer: do not send it again yet."""
+    """This batch takes longer: do not send it again yet."""
 
     client: str
     epoch: int
     group: str
     topic: str
     stream: int
-    parcel: int
+    batch: int
 
 
-class Rest(Request, frozen=True, tag="rest"):
-    """Ends a member's stream: everything in its hands goes back. It stays a member, and may open another stream."""
+class GroupPause(Request, frozen=True, tag="rest"):
+    """Ends a member's stream: everything in flight goes back. It stays a member, and may open another stream."""
 
     client: str
     epoch: int
@@ -297,6 +297,9 @@ class Shutdown(Request, frozen=True, tag="shutdown"):
     epoch: int
 
 
+GroupRequest = Work | GroupAck | GroupNack | Extend | GroupPause
+"""What a member says of its stream."""
+
 AnyRequest = (
     Hello
     | Put
@@ -309,11 +312,7 @@ AnyRequest = (
     | Beat
     | Join
     | Leave
-    | Work
-    | Settle
-    | Release
-    | Extend
-    | Rest
+    | GroupRequest
     | AskGroups
     | AskSequence
     | AskSubscriptions
@@ -417,48 +416,48 @@ class LeaveDone(Answer, frozen=True, tag="left"):
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):
-    """What of the messages in hand is still the member's, under a new parcel number."""
+    """What of the messages in flight is still the member's, under a new batch number."""
 
-    parcel: int
+    batch: int
     attempt: int
     ranges: tuple[tuple[int, int], ...]
 
 
 class Working(Answer, frozen=True, tag="working"):
-    """The stream stands; all parcels that there was work for were sent before this answer.
+    """The stream stands; all batches that there was work for were sent before this answer.
 
-    Of what the member said it had in hand, `kept` is still its own and `settled` it has settled itself, though the
+    Of what the member said it had in flight, `kept` is still its own and `acked` it has acked itself, though the
     answer may have been lost; the rest has gone to others, and what the member made of it must be dropped.
     """
 
     stream: int
     kept: tuple[Kept, ...] = ()
-    settled: tuple[tuple[int, int], ...] = ()
+    acked: tuple[tuple[int, int], ...] = ()
     turn: int = 0
     """The last turn that was sent before this answer."""
 
 
-class SettleDone(Answer, frozen=True, tag="settled"):
-    """Settled for good, except for these parcels: they had gone to another member, so drop their results."""
+class GroupAckDone(Answer, frozen=True, tag="settled"):
+    """Acked for good, except for these batches: they had gone to another member, so drop their results."""
 
     stale: tuple[int, ...] = ()
     turn: int = 0
-    """Its place among the parcels, as that of ReleaseDone."""
+    """Its place among the batches, as that of ReleaseDone."""
 
 
-class ReleaseDone(Answer, frozen=True, tag="released"):
+class GroupNackDone(Answer, frozen=True, tag="released"):
     """Everything that the member must drop: what it released, and what it had behind it of the same lanes."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     turn: int = 0
-    """Its place among the parcels: those before it may be meant, those after it are not."""
+    """Its place among the batches: those before it may be meant, those after it are not."""
 
 
 class ExtendDone(Answer, frozen=True, tag="extended"):
     pass
 
 
-class RestDone(Answer, frozen=True, tag="rested"):
+class GroupPauseDone(Answer, frozen=True, tag="rested"):
     pass
 
 
@@ -514,8 +513,8 @@ class Failed(Answer, frozen=True, tag="error"):
     text: str
 
 
-class Elsewhere(Answer, frozen=True, tag="elsewhere"):
-    """This node does not lead: ask there. The request was not taken; whoever leads may have it from before.
+class NotLeader(Answer, frozen=True, tag="elsewhere"):
+    """This node does not lead: ask there. The request was not taken; the leader may have it from before.
 
     With the request number 0 it comes unasked: everything that the client had here has ended, and goes on there.
     """
@@ -526,13 +525,13 @@ class Elsewhere(Answer, frozen=True, tag="elsewhere"):
     """The addresses of all members of the group, as far as is known here."""
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
+class GroupBatch(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     """Messages for one member of a group; each body frame holds some of them, in the order of `offsets`."""
 
     stream: int
     turn: int
-    """What a stream is sent is numbered from 1 and taken in this order: parcels, and answers to Settle and Release."""
-    parcel: int
+    """What a stream is sent is numbered from 1 and taken in this order: batches, and answers to Ack and Release."""
+    batch: int
     attempt: int
     offsets: tuple[int, ...]
 
@@ -567,12 +566,12 @@ AnyAnswer = (
     | JoinDone
     | LeaveDone
     | Working
-    | SettleDone
-    | ReleaseDone
+    | GroupAckDone
+    | GroupNackDone
     | ExtendDone
-    | RestDone
+    | GroupPauseDone
     | Groups
-    | Parcel
+    | GroupBatch
     | Sequence
     | Subscriptions
     | Subscribers
@@ -582,7 +581,7 @@ AnyAnswer = (
     | ByeDone
     | ShutdownDone
     | Failed
-    | Elsewhere
+    | NotLeader
     | Delivery
     | BulkAnswer
 )

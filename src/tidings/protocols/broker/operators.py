@@ -68,7 +68,7 @@ class RingGroup(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[str, ...]
     leader: str
     """"" if nobody is known to lead."""
-    arcs: tuple[tuple[bytes, bytes], ...]
+    ranges: tuple[tuple[bytes, bytes], ...]
     """What it owns: after one point, up to and with another."""
     left: bool
 

@@ -1,7 +1,7 @@
-"""Which offsets of a topic a group has dealt with: a low-water mark and the islands above it.
+"""Which offsets of a topic a group has dealt with: a low-water mark and the ranges above it.
 
 Members of a group finish in any order, so one cursor is not enough. Everything below `low` is done, and so
-is what lies in the islands above it. Close above the mark, where members are at work, islands are many and short
+is what lies in the ranges above it. Close above the mark, where members are at work, ranges are many and short
 lived, so there each offset has a byte that says whether it is done. Only what lies further away, because one
 message has been stuck for very long, is kept as intervals: half-open, disjoint, not touching, rising.
 
@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 State = tuple[int, tuple[tuple[int, int], ...]]
 """Progress as plain tuples, for a snapshot: the mark and the intervals above it."""
 
-NEAR_MAX = 262_144
+WINDOW_MAX = 262_144
 """So many offsets from the mark on have a byte each, at most."""
 
-_ISLAND = re.compile(b"\1+")
+_RUN = re.compile(b"\1+")
 _TRIM_MIN = 4_096
 
 
@@ -39,18 +39,18 @@ class Progress:
     Progress(7, [(8, 9), (10, 11)])
     """
 
-    __slots__ = ("_base", "_ends", "_near", "_near_max", "_starts", "low")
+    __slots__ = ("_base", "_ends", "_starts", "_window", "_window_max", "low")
 
-    def __init__(self, low: int = 0, near_max: int = NEAR_MAX) -> None:
+    def __init__(self, low: int = 0, window_max: int = WINDOW_MAX) -> None:
         self.low = low
         """Every offset below this one is done, and this one is not."""
         self._base = low
-        self._near = bytearray()
+        self._window = bytearray()
         """Of each offset from `_base` on, which is not above the mark: 1 if it is done. The last one always is."""
-        self._near_max = near_max
+        self._window_max = window_max
         self._starts: list[int] = []
         self._ends: list[int] = []
-        """Intervals from the end of `_near` on."""
+        """Intervals from the end of `_window` on."""
 
     def __repr__(self) -> str:
         return f"Progress({self.low}, {self.ranges})"
@@ -64,29 +64,29 @@ class Progress:
     def ranges(self) -> list[tuple[int, int]]:
         """What is done above the mark, as half-open intervals that rise."""
         ranges: list[tuple[int, int]] = []
-        for start, end in self._islands(self.low, self.high):
+        for start, end in self._acked_ranges(self.low, self.high):
             if ranges and ranges[-1][1] == start:  # One that lies on both sides of where the bytes end.
                 start = ranges.pop()[0]
             ranges.append((start, end))
         return ranges
 
-    def _islands(self, start: int, end: int) -> list[tuple[int, int]]:
+    def _acked_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """What is done between two offsets, from the mark on at the earliest; the last interval may end later."""
         base, starts, ends = self._base, self._starts, self._ends
-        near = _ISLAND.finditer(self._near, start - base, max(0, end - base))
-        found = [(base + island.start(), base + island.end()) for island in near]
+        window = _RUN.finditer(self._window, start - base, max(0, end - base))
+        found = [(base + run.start(), base + run.end()) for run in window]
         far = slice(bisect_right(ends, start), bisect_left(starts, end))
         return found + list(zip(starts[far], ends[far], strict=True))
 
     @property
     def count(self) -> int:
         """How many offsets are done in all, everything below the mark included."""
-        return self.low + self._near.count(1, self.low - self._base) + sum(self._ends) - sum(self._starts)
+        return self.low + self._window.count(1, self.low - self._base) + sum(self._ends) - sum(self._starts)
 
     @property
     def high(self) -> int:
         """No offset from here on is done."""
-        return self._ends[-1] if self._ends else self._base + len(self._near) if self._near else self.low
+        return self._ends[-1] if self._ends else self._base + len(self._window) if self._window else self.low
 
     def add(self, start: int, end: int) -> int:
         """Marks `start` up to but not including `end` as done and says how many of them were not yet."""
@@ -94,14 +94,14 @@ class Progress:
         if end <= start:
             return 0
         new = 0
-        limit = self.low + self._near_max
+        limit = self.low + self._window_max
         if start < limit:
-            near_end = min(end, limit)
-            self._reach(near_end)
-            base, near, size = self._base, self._near, near_end - start
-            new = size - near.count(1, start - base, near_end - base)
-            near[start - base : near_end - base] = b"\1" * size
-            start = near_end
+            window_end = min(end, limit)
+            self._reach(window_end)
+            base, window, size = self._base, self._window, window_end - start
+            new = size - window.count(1, start - base, window_end - base)
+            window[start - base : window_end - base] = b"\1" * size
+            start = window_end
         if start < end:
             new += self._add_far(start, end)
         self._rise()
@@ -113,7 +113,7 @@ class Progress:
             offsets = offsets[bisect_left(offsets, self.low) :]
         if not offsets:
             return
-        limit = self.low + self._near_max
+        limit = self.low + self._window_max
         if offsets[-1] >= limit:
             cut = bisect_left(offsets, limit)
             for offset in offsets[cut:]:
@@ -122,21 +122,21 @@ class Progress:
             if not offsets:
                 return
         self._reach(offsets[-1] + 1)
-        near, base = self._near, self._base
+        window, base = self._window, self._base
         for offset in offsets:
-            near[offset - base] = 1
+            window[offset - base] = 1
         self._rise()
 
     def _reach(self, end: int) -> None:
         """Gives every offset below `end` its byte, and intervals that begin there with it."""
-        base, near = self._base, self._near
-        if end <= base + len(near):
+        base, window = self._base, self._window
+        if end <= base + len(window):
             return
-        near.extend(bytes(end - base - len(near)))
+        window.extend(bytes(end - base - len(window)))
         starts, ends = self._starts, self._ends
         while starts and starts[0] < end:
             inside = min(ends[0], end)
-            near[starts[0] - base : inside - base] = b"\1" * (inside - starts[0])
+            window[starts[0] - base : inside - base] = b"\1" * (inside - starts[0])
             if inside == ends[0]:
                 del starts[0], ends[0]
             else:
@@ -144,18 +144,18 @@ class Progress:
 
     def _rise(self) -> None:
         """Lifts the mark over what is done, and lets go of the bytes below it."""
-        base, near = self._base, self._near
+        base, window = self._base, self._window
         at = self.low - base
-        if at < len(near) and near[at]:
-            at = near.find(0, at)
-            self.low = base + (at if at >= 0 else len(near))
-        if self.low == base + len(near):
+        if at < len(window) and window[at]:
+            at = window.find(0, at)
+            self.low = base + (at if at >= 0 else len(window))
+        if self.low == base + len(window):
             if self._starts and self._starts[0] == self.low:
                 self.low = self._ends[0]
                 del self._starts[0], self._ends[0]
-            self._near, self._base = bytearray(), self.low
-        elif self.low - base > max(_TRIM_MIN, len(near) // 2):
-            del near[: self.low - base]
+            self._window, self._base = bytearray(), self.low
+        elif self.low - base > max(_TRIM_MIN, len(window) // 2):
+            del window[: self.low - base]
             self._base = self.low
 
     def _add_far(self, start: int, end: int) -> int:
@@ -175,8 +175,8 @@ class Progress:
         """Whether the group has dealt with this offset."""
         if offset < self.low:
             return True
-        if offset < self._base + len(self._near):
-            return self._near[offset - self._base] == 1
+        if offset < self._base + len(self._window):
+            return self._window[offset - self._base] == 1
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]
 
@@ -190,9 +190,9 @@ class Progress:
         (1, 5, 4)
         """
         position = max(start, self.low)
-        if position < end and position < self._base + len(self._near):
-            found = self._near.find(0, position - self._base)
-            position = self._base + (found if found >= 0 else len(self._near))
+        if position < end and position < self._base + len(self._window):
+            found = self._window.find(0, position - self._base)
+            position = self._base + (found if found >= 0 else len(self._window))
         index = bisect_right(self._starts, position) - 1
         if index >= 0:
             position = max(position, self._ends[index])
@@ -201,10 +201,10 @@ class Progress:
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The intervals between `start` and `end` that are not done, rising."""
         position = max(start, self.low)
-        for island_start, island_end in self._islands(position, end):
-            if island_start > position:
-                yield position, island_start
-            position = max(position, island_end)
+        for run_start, run_end in self._acked_ranges(position, end):
+            if run_start > position:
+                yield position, run_start
+            position = max(position, run_end)
         if position < end:
             yield position, end
 

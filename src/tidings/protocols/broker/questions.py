@@ -44,7 +44,7 @@ def answer(
             return messages.Status(request, counts, damaged[: messages.DAMAGED_MAX])
         case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
             raise InvalidRequest(
-                "This broker stands alone, and has no members: `tidings group add` makes a group of it."
+                "This broker stands alone, and has no members: `tidings cluster add` makes a group of it."
             )
         case operators.AskRing() | operators.AskOwner() | operators.AskHeld() | operators.LeaveRing():
             raise InvalidRequest("This broker is not in a ring: only one that began with --ring or --join is.")

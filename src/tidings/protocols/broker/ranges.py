@@ -1,6 +1,6 @@
 """Reading any range of a topic's offsets, without a subscription and without changing anything.
 
-Stored batches go out as they are. Whoever asks keeps count of where it stands and asks for the next range, so the
+Stored batches go out as they are. Anyone who asks keeps count of where it stands and asks for the next range, so the
 broker remembers nothing about its readers.
 """
 

@@ -1,7 +1,7 @@
 """Who may ask for what: one table for every kind of request.
 
-With keys, the name of the key decides. Without them whoever reaches the address is trusted: there is only the name that
-a client gives itself, and the requests of operators do not even have that.
+With keys, the name of the key decides. Without them anyone who reaches the address is trusted: there is only the name
+that a client gives itself, and the requests of operators do not even have that.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RIGHTS: dict[type, Right] = {
     messages.Join: Right.CLIENT,
     messages.Leave: Right.CLIENT,
     messages.Work: Right.CLIENT,
-    messages.Settle: Right.CLIENT,
-    messages.Release: Right.CLIENT,
+    messages.GroupAck: Right.CLIENT,
+    messages.GroupNack: Right.CLIENT,
     messages.Extend: Right.CLIENT,
-    messages.Rest: Right.CLIENT,
+    messages.GroupPause: Right.CLIENT,
     messages.Bye: Right.CLIENT,
     messages.AskSequence: Right.CLIENT,
     messages.AskSubscriptions: Right.CLIENT,

@@ -1,7 +1,7 @@
 """Groups at work: members come and go, and what they have done comes back.
 
-What a member settles is journaled before it is confirmed; until then nobody else gets it. How work goes out is in
-`workshops`.
+What a member acks is journaled before it is confirmed; until then nobody else gets it. How work goes out is in
+`coordinators`.
 
 After a restart the lanes are empty and the members are not. Each opens its stream again and says what it still has in
 hand; until all have done so, or a lease has passed, nothing new is given out, so that no lane gets two workers.
@@ -15,20 +15,29 @@ from itertools import chain, pairwise
 from tidings.errors import Fenced, InvalidRequest, TidingsError
 from tidings.message import Columns, GroupInfo, MemberInfo
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.groups import RESTING, Group
+from tidings.protocols.broker.coordinators import (
+    AckReply,
+    Claim,
+    Consumer,
+    Coordinators,
+    DeadLettering,
+    GroupCoordinator,
+    Next,
+    ordering_keys,
+)
+from tidings.protocols.broker.groups import PAUSED, Group
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.members import LaneKey, Settlement, Stale
+from tidings.protocols.broker.members import OrderingKey, PendingAck, Stale
 from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.broker.withheld import Withheld
-from tidings.protocols.broker.workshops import Burying, Claim, Next, Settling, Station, Workshop, Workshops, lane_keys
 from tidings.protocols.effects import Effect, Examine, Peer, Persist, PersistCopy, Send
 
 SPREAD_MAX = 100_000
 """Messages that one request of a member may speak of."""
 
 
-class Sharing(Workshops):
+class Sharing(Coordinators):
     """All groups at work: members come and go, work comes back, time passes."""
 
     def __init__(self, machine: Machine, withheld: Withheld) -> None:
@@ -36,18 +45,18 @@ class Sharing(Workshops):
         self._grace_until_ms: int | None = None
 
     def recovered(self) -> None:
-        """After a restart: every member that the journal knows may have something in hand.
+        """After a restart: every member that the journal knows may have something in flight.
 
         What none of them claims may have been with somebody before: how often it was sent is not journaled.
         """
         for group in self._machine.groups.values():
-            workshop = self._workshop(group)
-            workshop.awaited = {client: None for client, epoch in group.members.items() if epoch != RESTING}
-            workshop.lanes.doubt(self._given_until(group))
+            coordinator = self._coordinator(group)
+            coordinator.awaited = {client: None for client, epoch in group.members.items() if epoch != PAUSED}
+            coordinator.lanes.expect_redelivery(self._given_until(group))
         self._grace_until_ms = None
 
     def _given_until(self, group: Group) -> int:
-        """No offset from here on can have been given out: that happens in order, and so many are unsettled at most."""
+        """No offset from here on can have been given out: that happens in order, and so many are unacked at most."""
         until, left = self._machine.topics[group.topic].next_offset, self._settings.window_messages_max
         for start, end in group.progress.gaps(group.progress.low, until):
             if end - start >= left:
@@ -60,55 +69,57 @@ class Sharing(Workshops):
     def on_work(self, now_ms: int, peer: Peer, message: messages.Work) -> list[Effect]:
         """A member opens its stream, or has more or less room than before."""
         group = self._machine.find_group(message.group, message.topic, message.client, message.epoch)
-        workshop = self._workshop(group)
-        station = workshop.stations.get(message.client)
+        coordinator = self._coordinator(group)
+        consumer = coordinator.consumers.get(message.client)
         name = (message.epoch, message.stream)
-        if station is None or (station.epoch, station.stream) != name:
-            if name <= workshop.begun.get(message.client, (0, 0)) and (station is not None or message.begins):
+        if consumer is None or (consumer.epoch, consumer.stream) != name:
+            if name <= coordinator.begun.get(message.client, (0, 0)) and (consumer is not None or message.begins):
                 return []  # A late one, of a stream that has been replaced or has ended.
             if not message.begins:
                 raise Fenced(f"The stream {message.stream} of {message.client!r} is not open: open it again.")
-            return self._on_beginning(now_ms, workshop, peer, message)
-        if station.peer != peer:  # What was under way on the old connection is lost, and the member does not know it.
+            return self._on_beginning(now_ms, coordinator, peer, message)
+        if consumer.peer != peer:  # What was under way on the old connection is lost, and the member does not know it.
             raise Fenced(f"The stream {message.stream} of {message.client!r} was on another connection: open it again.")
-        workshop.lanes.activate(message.client)
+        coordinator.lanes.activate(message.client)
         if message.taken:
-            workshop.lanes.take(message.client, spread(message.taken))
-        if message.request >= station.granted:
-            station.granted = message.request
-            workshop.lanes.grant(message.client, self._room(message))
-        effects = self.pump(now_ms, workshop)
-        error = self._damage_before(workshop)
+            coordinator.lanes.take(message.client, spread(message.taken))
+        if message.request >= consumer.granted:
+            consumer.granted = message.request
+            coordinator.lanes.grant(message.client, self._room(message))
+        effects = self.pump(now_ms, coordinator)
+        error = self._damage_before(coordinator)
         if error is not None:
             raise error
         if message.request:
-            effects.append(Send(peer, messages.Working(message.request, message.stream, turn=station.turn)))
+            effects.append(Send(peer, messages.Working(message.request, message.stream, turn=consumer.turn)))
         return effects
 
     def _room(self, message: messages.Work) -> int:
         return max(0, min(message.room, self._machine.settings.room_messages_max))
 
-    def _on_beginning(self, now_ms: int, workshop: Workshop, peer: Peer, message: messages.Work) -> list[Effect]:
-        """A stream begins as soon as it is known what the member has in hand, and which lanes that is of."""
-        waiting = workshop.postponed.get(message.client)
+    def _on_beginning(
+        self, now_ms: int, coordinator: GroupCoordinator, peer: Peer, message: messages.Work
+    ) -> list[Effect]:
+        """A stream begins as soon as it is known what the member has in flight, and which lanes that is of."""
+        waiting = coordinator.postponed.get(message.client)
         if waiting is not None and (waiting[1].epoch, waiting[1].stream) > (message.epoch, message.stream):
             return []
-        error = self._damage_before(workshop)
+        error = self._damage_before(coordinator)
         if error is not None and not message.held:
             raise error
-        if workshop.settling.get(message.client):  # What became of it has to be known before the answer.
-            workshop.postponed[message.client] = (peer, message)
+        if coordinator.acking.get(message.client):  # What became of it has to be known before the answer.
+            coordinator.postponed[message.client] = (peer, message)
             return []
-        topic = self._machine.topics[workshop.group.topic]
+        topic = self._machine.topics[coordinator.group.topic]
         ranges = [each for held in message.held for each in held.ranges]
         spread(ranges)  # Refuses what is too much to be weighed.
         entries = self._entries(topic, ranges)
         if not entries:
-            return self._begin(now_ms, workshop, peer, message, {})
-        workshop.claiming[message.client] = None
+            return self._begin(now_ms, coordinator, peer, message, {})
+        coordinator.claiming[message.client] = None
         places = tuple(topic.place(entry) for entry in entries)
         firsts = tuple(topic.offsets[entry] for entry in entries)
-        return [Examine(places, Claim(workshop.group.key, peer, message, firsts))]
+        return [Examine(places, Claim(coordinator.group.key, peer, message, firsts))]
 
     def _entries(self, topic: Topic, ranges: list[tuple[int, int]]) -> list[int]:
         """The batches that hold these offsets, as far as they exist."""
@@ -125,39 +136,39 @@ class Sharing(Workshops):
         group = self._machine.groups.get(claim.key)
         if group is None:
             return []
-        workshop = self._workshop(group)
-        workshop.claiming.pop(claim.message.client, None)
+        coordinator = self._coordinator(group)
+        coordinator.claiming.pop(claim.message.client, None)
         topic = self._machine.topics[group.topic]
-        keys: dict[int, LaneKey | None] = {}
+        keys: dict[int, OrderingKey | None] = {}
         for first, columns in zip(claim.entries, batches, strict=True):
             kept = topic.thinned.get(first)
             rows = kept if kept is not None else range(len(columns.values))
-            found = lane_keys(group, columns, rows)
+            found = ordering_keys(group, columns, rows)
             keys.update(zip(range(first, first + len(found)), found, strict=True))
-        return self._begin(now_ms, workshop, claim.peer, claim.message, keys)
+        return self._begin(now_ms, coordinator, claim.peer, claim.message, keys)
 
     def _begin(
         self,
         now_ms: int,
-        workshop: Workshop,
+        coordinator: GroupCoordinator,
         peer: Peer,
         message: messages.Work,
-        keys: dict[int, LaneKey | None],
+        keys: dict[int, OrderingKey | None],
     ) -> list[Effect]:
-        """Begins a stream: whatever the member had is taken back and given to it again as far as it has it in hand.
+        """Begins a stream: whatever the member had is taken back and given to it again as far as it has it in flight.
 
         All in one step, so that nobody, the member itself included, is given any of it in between. `keys` has the
-        lane of every message in hand.
+        lane of every message in flight.
         """
-        client, progress, before = message.client, workshop.group.progress, workshop.stations.get(message.client)
+        client, progress, before = message.client, coordinator.group.progress, coordinator.consumers.get(message.client)
         handed = dict.fromkeys(spread(message.taken or ()))
         taken: dict[int, int] | None = None
         is_same = before is not None and (before.epoch == message.epoch or bool(message.held))
         if message.taken is not None and is_same:
             taken = {each: held.attempt for held in message.held for each in spread(held.ranges) if each in handed}
-        workshop.lanes.join(client, now_ms, taken, claims=bool(message.held))
-        workshop.stations[client] = Station(peer, message)
-        workshop.begun[client] = (message.epoch, message.stream)
+        coordinator.lanes.join(client, now_ms, taken, claims=bool(message.held))
+        coordinator.consumers[client] = Consumer(peer, message)
+        coordinator.begun[client] = (message.epoch, message.stream)
         kept: list[messages.Kept] = []
         for held in message.held:
             claimed = [
@@ -166,44 +177,44 @@ class Sharing(Workshops):
                 if offset in keys
                 and not progress.done(offset)
                 # What it has not handed out is good only if nobody else can have worked on it meanwhile.
-                and (message.taken is None or offset in handed or workshop.lanes.is_first(offset, held.attempt))
+                and (message.taken is None or offset in handed or coordinator.lanes.is_first(offset, held.attempt))
             ]
-            parcel = workshop.lanes.claim(client, claimed, [keys[offset] for offset in claimed], held.attempt, now_ms)
-            if parcel is not None:
-                kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
-        workshop.lanes.take(client, list(handed))
-        workshop.lanes.grant(client, self._room(message))
-        workshop.awaited.pop(client, None)
-        settled = self._settled_before(workshop.group, message)
+            batch = coordinator.lanes.claim(client, claimed, [keys[offset] for offset in claimed], held.attempt, now_ms)
+            if batch is not None:
+                kept.append(messages.Kept(batch.number, batch.attempt, tuple(compress(batch.offsets))))
+        coordinator.lanes.take(client, list(handed))
+        coordinator.lanes.grant(client, self._room(message))
+        coordinator.awaited.pop(client, None)
+        acked = self._acked_before(coordinator.group, message)
         return [
-            Send(peer, messages.Working(message.request, message.stream, tuple(kept), settled)),
-            *self.pump(now_ms, workshop),
+            Send(peer, messages.Working(message.request, message.stream, tuple(kept), acked)),
+            *self.pump(now_ms, coordinator),
         ]
 
-    def _settled_before(self, group: Group, message: messages.Work) -> tuple[tuple[int, int], ...]:
-        """What of the messages in hand this very member has settled, without hearing of it."""
-        ranges, offsets = group.last_settled.get(message.client, ((), []))
+    def _acked_before(self, group: Group, message: messages.Work) -> tuple[tuple[int, int], ...]:
+        """What of the messages in flight this very member has acked, without hearing of it."""
+        ranges, offsets = group.last_acked.get(message.client, ((), []))
         last = dict.fromkeys([*spread(ranges), *offsets])
         return tuple(compress([offset for held in message.held for offset in spread(held.ranges) if offset in last]))
 
     def on_left(self, now_ms: int, group: Group, client: str) -> list[Effect]:
         """A member is no longer one: the others go on with its work."""
-        workshop = self._workshop(group)
-        self._end(now_ms, workshop, client)
-        return self.pump(now_ms, workshop)
+        coordinator = self._coordinator(group)
+        self._end(now_ms, coordinator, client)
+        return self.pump(now_ms, coordinator)
 
-    def _end(self, now_ms: int, workshop: Workshop, client: str, taken: Sequence[int] | None = None) -> None:
-        """A member has gone in good order: it has nothing in hand any more."""
-        workshop.awaited.pop(client, None)
-        if workshop.stations.pop(client, None) is not None:
-            workshop.lanes.leave(client, now_ms, taken)
+    def _end(self, now_ms: int, coordinator: GroupCoordinator, client: str, taken: Sequence[int] | None = None) -> None:
+        """A member has gone in good order: it has nothing in flight any more."""
+        coordinator.awaited.pop(client, None)
+        if coordinator.consumers.pop(client, None) is not None:
+            coordinator.lanes.leave(client, now_ms, taken)
 
     def on_bye(self, now_ms: int, client: str) -> list[Effect]:
         """A client ends its session in good order: nobody has to wait for its lease to run out."""
         effects: list[Effect] = []
-        for workshop in list(self._workshops.values()):
-            self._end(now_ms, workshop, client)
-            effects += self.pump(now_ms, workshop)
+        for coordinator in list(self._coordinators.values()):
+            self._end(now_ms, coordinator, client)
+            effects += self.pump(now_ms, coordinator)
         return effects
 
     def on_examined(self, now_ms: int, batches: tuple[Columns, ...], origin: Next | Claim) -> list[Effect]:
@@ -214,140 +225,150 @@ class Sharing(Workshops):
 
     # Work comes back.
 
-    def on_settle(self, now_ms: int, peer: Peer, message: messages.Settle) -> list[Effect]:
-        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
-        workshop.lanes.activate(message.client)
-        settlements: list[Settlement] = []
+    def on_group_ack(self, now_ms: int, peer: Peer, message: messages.GroupAck) -> list[Effect]:
+        coordinator, _ = self._open_coordinator(
+            message.group, message.topic, message.client, message.epoch, message.stream
+        )
+        coordinator.lanes.activate(message.client)
+        acks: list[PendingAck] = []
         stale: list[int] = []
-        for each in message.settlements:
+        for each in message.acks:
             offsets = spread(each.ranges) if each.ranges else None
             try:
-                settlement = workshop.lanes.settle(message.client, each.parcel, offsets, now_ms)
+                ack = coordinator.lanes.ack(message.client, each.batch, offsets, now_ms)
             except Stale:
-                stale.append(each.parcel)
+                stale.append(each.batch)
                 continue
-            if settlement.refused:
-                stale.append(each.parcel)
-            settlements.append(settlement)
-        offsets = in_order([settlement.offsets for settlement in settlements])
-        origin = Settling(workshop.group.key, peer, message, tuple(settlements), tuple(dict.fromkeys(stale)))
+            if ack.refused:
+                stale.append(each.batch)
+            acks.append(ack)
+        offsets = in_order([ack.offsets for ack in acks])
+        origin = AckReply(coordinator.group.key, peer, message, tuple(acks), tuple(dict.fromkeys(stale)))
         if not offsets:
-            return self.on_settled(now_ms, origin)
+            return self.on_acked(now_ms, origin)
         ranges: tuple[tuple[int, int], ...] = ()
         if offsets[-1] - offsets[0] == len(offsets) - 1:
             ranges, offsets = ((offsets[0], offsets[-1] + 1),), []
-        command = commands.Settle(message.client, message.epoch, message.group, message.topic, ranges, offsets)
-        workshop.settling[message.client] = workshop.settling.get(message.client, 0) + 1
+        command = commands.GroupAck(message.client, message.epoch, message.group, message.topic, ranges, offsets)
+        coordinator.acking[message.client] = coordinator.acking.get(message.client, 0) + 1
         return [Persist(command, origin=origin)]
 
-    def _open_workshop(self, group: str, topic: str, client: str, epoch: int, stream: int) -> tuple[Workshop, Station]:
-        found = self._workshop(self._machine.find_group(group, topic, client, epoch))
-        station = found.stations.get(client)
-        if station is None or station.stream != stream or station.epoch != epoch:
-            raise Fenced(f"The stream {stream} of {client!r} is not open: open it again and say what you have in hand.")
-        return found, station
+    def _open_coordinator(
+        self, group: str, topic: str, client: str, epoch: int, stream: int
+    ) -> tuple[GroupCoordinator, Consumer]:
+        found = self._coordinator(self._machine.find_group(group, topic, client, epoch))
+        consumer = found.consumers.get(client)
+        if consumer is None or consumer.stream != stream or consumer.epoch != epoch:
+            raise Fenced(
+                f"The stream {stream} of {client!r} is not open: open it again and say what you have in flight."
+            )
+        return found, consumer
 
-    def on_settled(self, now_ms: int, origin: Settling) -> list[Effect]:
+    def on_acked(self, now_ms: int, origin: AckReply) -> list[Effect]:
         """The journal has it."""
-        workshop = self._workshops.get(origin.key)
-        if workshop is None:
-            return [self._settle_done(None, origin)]
-        answer = self._settle_done(workshop.stations.get(origin.message.client), origin)
-        for settlement in origin.settlements:
-            if settlement.open:
-                workshop.lanes.confirm(settlement)
-        return [answer, *self._on_decided(now_ms, workshop, origin), *self.pump(now_ms, workshop)]
+        coordinator = self._coordinators.get(origin.key)
+        if coordinator is None:
+            return [self._ack_done(None, origin)]
+        answer = self._ack_done(coordinator.consumers.get(origin.message.client), origin)
+        for ack in origin.acks:
+            if ack.open:
+                coordinator.lanes.confirm(ack)
+        return [answer, *self._on_decided(now_ms, coordinator, origin), *self.pump(now_ms, coordinator)]
 
-    def _settle_done(self, station: Station | None, origin: Settling) -> Send:
+    def _ack_done(self, consumer: Consumer | None, origin: AckReply) -> Send:
         message = origin.message
-        if station is None or (station.epoch, station.stream) != (message.epoch, message.stream):
-            # The next stream will be told that it was this member who has settled it.
+        if consumer is None or (consumer.epoch, consumer.stream) != (message.epoch, message.stream):
+            # The next stream will be told that it was this member who has acked it.
             gone = Fenced(f"The stream {message.stream} of {message.client!r} has ended meanwhile: open it again.")
             return Send(origin.peer, messages.Failed(message.request, gone.number, str(gone)))
-        station.turn += 1
-        return Send(origin.peer, messages.SettleDone(message.request, origin.stale, station.turn))
+        consumer.turn += 1
+        return Send(origin.peer, messages.GroupAckDone(message.request, origin.stale, consumer.turn))
 
-    def _on_decided(self, now_ms: int, workshop: Workshop, origin: Settling) -> list[Effect]:
-        """A settlement has been written or refused: a stream that waited for that begins."""
+    def _on_decided(self, now_ms: int, coordinator: GroupCoordinator, origin: AckReply) -> list[Effect]:
+        """An ack has been written or refused: a stream that waited for that begins."""
         client = origin.message.client
-        if any(settlement.offsets for settlement in origin.settlements):
-            workshop.settling[client] -= 1
-        if workshop.settling.get(client) or client not in workshop.postponed:
+        if any(ack.offsets for ack in origin.acks):
+            coordinator.acking[client] -= 1
+        if coordinator.acking.get(client) or client not in coordinator.postponed:
             return []
-        peer, message = workshop.postponed.pop(client)
+        peer, message = coordinator.postponed.pop(client)
         try:
             self._machine.check_session(message.client, message.epoch)
             return self.on_work(now_ms, peer, message)
         except TidingsError as error:
             return [Send(peer, messages.Failed(message.request, error.number, str(error)))]
 
-    def on_refused(self, now_ms: int, origin: Settling | Burying) -> list[Effect]:
+    def on_refused(self, now_ms: int, origin: AckReply | DeadLettering) -> list[Effect]:
         """The journal did not take it."""
-        workshop = self._workshops.get(origin.key)
-        if workshop is None:
+        coordinator = self._coordinators.get(origin.key)
+        if coordinator is None:
             return []
-        settlements = origin.settlements if isinstance(origin, Settling) else (origin.settlement,)
-        for settlement in settlements:
-            if settlement.open:
-                workshop.lanes.unsettle(settlement)
-        if isinstance(origin, Settling):
-            return self._on_decided(now_ms, workshop, origin)
+        acks = origin.acks if isinstance(origin, AckReply) else (origin.ack,)
+        for ack in acks:
+            if ack.open:
+                coordinator.lanes.unack(ack)
+        if isinstance(origin, AckReply):
+            return self._on_decided(now_ms, coordinator, origin)
         return []
 
-    def on_release(self, now_ms: int, peer: Peer, message: messages.Release) -> list[Effect]:
-        workshop, station = self._open_workshop(
+    def on_group_nack(self, now_ms: int, peer: Peer, message: messages.GroupNack) -> list[Effect]:
+        coordinator, consumer = self._open_coordinator(
             message.group, message.topic, message.client, message.epoch, message.stream
         )
         if message.delay_ms < 0:
             raise InvalidRequest(f"A delay is 0 or more, and this is {message.delay_ms} ms.")
-        ranges = message.settlement.ranges
+        ranges = message.nack.ranges
         offsets = spread(ranges) if ranges else None
-        taken = workshop.lanes.nack(message.client, message.settlement.parcel, offsets, now_ms, message.delay_ms)
-        station.turn += 1
-        answer = Send(peer, messages.ReleaseDone(message.request, tuple(compress(taken)), station.turn))
-        return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
+        taken = coordinator.lanes.nack(message.client, message.nack.batch, offsets, now_ms, message.delay_ms)
+        consumer.turn += 1
+        answer = Send(peer, messages.GroupNackDone(message.request, tuple(compress(taken)), consumer.turn))
+        return [answer, *self._dead_letter(coordinator), *self.pump(now_ms, coordinator)]
 
     def on_extend(self, now_ms: int, peer: Peer, message: messages.Extend) -> list[Effect]:
-        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
-        workshop.lanes.extend(message.client, message.parcel, now_ms)
+        coordinator, _ = self._open_coordinator(
+            message.group, message.topic, message.client, message.epoch, message.stream
+        )
+        coordinator.lanes.extend(message.client, message.batch, now_ms)
         return [Send(peer, messages.ExtendDone(message.request))]
 
-    def on_rest(self, now_ms: int, peer: Peer, message: messages.Rest) -> list[Effect]:
+    def on_group_pause(self, now_ms: int, peer: Peer, message: messages.GroupPause) -> list[Effect]:
         """A member ends its stream in good order."""
-        workshop, _ = self._open_workshop(message.group, message.topic, message.client, message.epoch, message.stream)
-        self._end(now_ms, workshop, message.client, None if message.taken is None else spread(message.taken))
-        answer = Send(peer, messages.RestDone(message.request))
-        return [answer, *self._bury(workshop), *self.pump(now_ms, workshop)]
+        coordinator, _ = self._open_coordinator(
+            message.group, message.topic, message.client, message.epoch, message.stream
+        )
+        self._end(now_ms, coordinator, message.client, None if message.taken is None else spread(message.taken))
+        answer = Send(peer, messages.GroupPauseDone(message.request))
+        return [answer, *self._dead_letter(coordinator), *self.pump(now_ms, coordinator)]
 
-    def _bury(self, workshop: Workshop) -> list[Effect]:
-        """Messages that failed too often go to the dead-letter topic, each with its settlement in one record."""
+    def _dead_letter(self, coordinator: GroupCoordinator) -> list[Effect]:
+        """Messages that failed too often go to the dead-letter topic, each with its ack in one record."""
         to_topic = self._machine.settings.dead_letter
-        settlement = workshop.lanes.exhausted() if to_topic is not None else None
-        if settlement is None or to_topic is None:
+        ack = coordinator.lanes.exhausted() if to_topic is not None else None
+        if ack is None or to_topic is None:
             return []
-        group = workshop.group
+        group = coordinator.group
         to_topic = self._machine.ownership.beside(group.topic, to_topic)  # Both change in one step.
         topic = self._machine.topics[group.topic]
         effects: list[Effect] = []
-        for index, offset in enumerate(settlement.offsets):
+        for index, offset in enumerate(ack.offsets):
             entry = topic.find(offset)
             place = topic.place(entry)
             row = offset - topic.offsets[entry]
             single = Place(place.address, place.size_bytes, (place.kept[row] if place.kept else row,))
-            alone = Settlement(None, 0, settlement.attempt, [offset], [settlement.lanes[index]], [])
+            alone = PendingAck(None, 0, ack.attempt, [offset], [ack.lanes[index]], [])
 
             def make(size_bytes: int, offset: int = offset, name: str = to_topic) -> commands.DeadLetter:
                 return commands.DeadLetter(group.name, group.topic, offset, name, size_bytes)
 
-            effects.append(PersistCopy(single, make, Burying(group.key, alone)))
+            effects.append(PersistCopy(single, make, DeadLettering(group.key, alone)))
         return effects
 
-    def on_buried(self, now_ms: int, origin: Burying) -> list[Effect]:
-        workshop = self._workshops.get(origin.key)
-        if workshop is None:
+    def on_dead_lettered(self, now_ms: int, origin: DeadLettering) -> list[Effect]:
+        coordinator = self._coordinators.get(origin.key)
+        if coordinator is None:
             return []
-        workshop.lanes.confirm(origin.settlement)
-        return self.pump(now_ms, workshop)
+        coordinator.lanes.confirm(origin.ack)
+        return self.pump(now_ms, coordinator)
 
     # Time.
 
@@ -356,29 +377,29 @@ class Sharing(Workshops):
         if self._grace_until_ms is None:
             self._grace_until_ms = now_ms + self._machine.settings.lease_ms
         effects: list[Effect] = []
-        for key, workshop in list(self._workshops.items()):
+        for key, coordinator in list(self._coordinators.items()):
             if key not in self._machine.groups:
-                del self._workshops[key]
+                del self._coordinators[key]
                 continue
             if now_ms >= self._grace_until_ms:
-                workshop.awaited.clear()
-            if len(workshop.begun) > len(workshop.group.members):
-                self._forget_begun(workshop)
-            for client in list(workshop.stations):
+                coordinator.awaited.clear()
+            if len(coordinator.begun) > len(coordinator.group.members):
+                self._forget_begun(coordinator)
+            for client in list(coordinator.consumers):
                 if now_ms - heard_at_ms.setdefault(client, now_ms) > self._machine.settings.lease_ms:
-                    del workshop.stations[client]
-                    workshop.lanes.leave(client, now_ms)
-            workshop.lanes.tick(now_ms)
-            effects += self._bury(workshop)
-            effects += self.pump(now_ms, workshop)
+                    del coordinator.consumers[client]
+                    coordinator.lanes.leave(client, now_ms)
+            coordinator.lanes.tick(now_ms)
+            effects += self._dead_letter(coordinator)
+            effects += self.pump(now_ms, coordinator)
         return effects
 
-    def _forget_begun(self, workshop: Workshop) -> None:
+    def _forget_begun(self, coordinator: GroupCoordinator) -> None:
         """A stream of a session that is over cannot begin again, whatever arrives late."""
         clients = self._machine.clients
-        workshop.begun = {
+        coordinator.begun = {
             name: (epoch, stream)
-            for name, (epoch, stream) in workshop.begun.items()
+            for name, (epoch, stream) in coordinator.begun.items()
             if (client := clients.get(name)) is not None and client.epoch == epoch
         }
 
@@ -387,11 +408,11 @@ class Sharing(Workshops):
     def streams_of(self, client: str, peer: Peer) -> list[int]:
         """The numbers of the streams that this client has open here."""
         return [
-            station.stream
-            for workshop in self._workshops.values()
-            if (station := workshop.stations.get(client)) is not None
-            and station.peer == peer
-            and self._damage_before(workshop) is None  # Told that it is missing, it opens again, and hears why.
+            consumer.stream
+            for coordinator in self._coordinators.values()
+            if (consumer := coordinator.consumers.get(client)) is not None
+            and consumer.peer == peer
+            and self._damage_before(coordinator) is None  # Told that it is missing, it opens again, and hears why.
         ]
 
     def describe(self, topic: str | None) -> tuple[GroupInfo, ...]:
@@ -400,8 +421,8 @@ class Sharing(Workshops):
         for group in self._machine.groups.values():
             if (topic is not None and group.topic != topic) or not self._machine.owns(group.topic):
                 continue
-            workshop = self._workshop(group)
-            state = workshop.lanes.describe()
+            coordinator = self._coordinator(group)
+            state = coordinator.lanes.describe()
             working = {each.member: each for each in state.members}
             members = tuple(
                 MemberInfo(name, each.lanes, each.in_flight, each.waiting, each.active, each.slow)

@@ -26,7 +26,7 @@ class TopicState(msgspec.Struct, frozen=True, array_like=True):
     first_offset: int
     next_offset: int
     ids: list[tuple[int, str, int]]
-    settled_offset: int = 0
+    acked_offset: int = 0
     used_at_ms: int = 0
 
 
@@ -78,7 +78,7 @@ def seal(machine: State, stages: StagesState, ownership: bytes) -> tuple[bytes, 
                 topic.first_offset,
                 topic.next_offset,
                 [(at_ms, name, topic.ids[name]) for at_ms, name in topic.id_times],
-                topic.settled_offset,
+                topic.acked_offset,
                 machine.used_at_ms.get(topic.name, 0),
             )
             for topic in machine.topics.values()
@@ -135,7 +135,7 @@ def _restore_tables(machine: State, state: Snapshot) -> None:
     """Everything but the indexes."""
     for topic in state.topics:
         kept = machine.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
-        kept.settled_offset = topic.settled_offset
+        kept.acked_offset = topic.acked_offset
         machine.used_at_ms[topic.name] = topic.used_at_ms
         for at_ms, name, offset in topic.ids:
             kept.remember_ids([(name, offset)], at_ms)

@@ -52,6 +52,7 @@ class Topic:
     """One totally ordered log: its index, the ids it has taken, and the edges of what it holds."""
 
     __slots__ = (
+        "acked_offset",
         "addresses",
         "carried",
         "first_offset",
@@ -62,7 +63,6 @@ class Topic:
         "offsets",
         "scattered",
         "sealed_count",
-        "settled_offset",
         "shared",
         "size_bytes",
         "sizes",
@@ -91,7 +91,7 @@ class Topic:
         self.ids: dict[str, int] = {}
         self.id_times: deque[tuple[int, str]] = deque()
         self.sealed_count = 0
-        self.settled_offset = 0
+        self.acked_offset = 0
         """Everything below had been acknowledged by a reader that has since gone."""
 
     def append(

@@ -1,8 +1,8 @@
 """Stored batches that cannot be read, because the disk has not kept them as they were written.
 
-Nobody is sent such a batch, and nobody is led past it unseen: streams and groups stop in front of it, and whoever asks
-them for more is told why, and what can be done. Everything else goes on. One that is being fetched from another member
-of the group is only waited for.
+Nobody is sent such a batch, and nobody is led past it unseen: streams and groups stop in front of it, and anyone who
+asks them for more is told why, and what can be done. Everything else goes on. One that is being fetched from another
+member of the group is only waited for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tidings.errors import StorageDamaged
 from tidings.protocols.broker.topics import Topic
 
 WITHHELD_MAX = 10_000
-"""Those noted first are forgotten beyond this many; whoever comes to one of them finds it again."""
+"""Those noted first are forgotten beyond this many; anyone who comes to one of them finds it again."""
 
 
 class Withheld:
@@ -42,7 +42,7 @@ class Withheld:
         return bool(self.reasons) and topic.addresses[topic.find(max(offset, topic.first_offset))] in self.reasons
 
     def error(self, topic: Topic, offset: int) -> StorageDamaged | None:
-        """What to tell whoever stands at such a batch; None if it is only waited for."""
+        """What to tell the one who stands at such a batch; None if it is only waited for."""
         entry = topic.find(max(offset, topic.first_offset))
         reason = self.reasons[topic.addresses[entry]]
         return None if reason is None else unreadable(topic.offsets[entry], topic.end_of(entry), reason)
@@ -52,5 +52,5 @@ def unreadable(first: int, end: int, reason: str) -> StorageDamaged:
     """The sentence about a batch that cannot be read."""
     return StorageDamaged(
         f"The messages from offset {first} to {end - 1} cannot be read ({reason}): restore the folder from a copy, "
-        f"or go on without them: read, subscribe anew or join another group from offset {end} on."
+        f"or go on without them: read, subscribe again or join another group from offset {end} on."
     )

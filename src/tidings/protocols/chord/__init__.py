@@ -23,8 +23,8 @@ from tidings.protocols.chord.messages import (
     Route,
     RouteStep,
     Seek,
-    Settle,
     Stepped,
+    TakePlace,
 )
 from tidings.protocols.chord.ring import Links, stable_links
 from tidings.settings import ChordSettings
@@ -43,8 +43,8 @@ __all__ = [
     "Route",
     "RouteStep",
     "Seek",
-    "Settle",
     "Stepped",
+    "TakePlace",
     "identifier",
     "key_of",
     "stable_links",

@@ -33,9 +33,9 @@ from tidings.protocols.chord.messages import (
     Route,
     RouteStep,
     Seek,
-    Settle,
     StabiliseDue,
     Stepped,
+    TakePlace,
     TellLinks,
 )
 from tidings.protocols.chord.ring import Links, Ring
@@ -58,12 +58,12 @@ from tidings.settings import ChordSettings
 
 class Chord:
     """One node of the ring. It begins as a founding member with `links`, or joins by one of its `contacts`; without
-    either it waits to be told its neighbours (`Settle`).
+    either it waits to be told its neighbours (`TakePlace`).
     """
 
     handles = (
         *(AskLinks, TellLinks, Precede, Place, Hop, HopTaken, Found),
-        *(Route, RouteStep, FindRoot, Settle, Seek, Consider),
+        *(Route, RouteStep, FindRoot, TakePlace, Seek, Consider),
         *(StabiliseDue, FixFingersDue, JoinDue, QueryDue, HopDue, LookupDue),
     )
     listens = (PeerDown,)
@@ -72,7 +72,7 @@ class Chord:
         self,
         node: NodeId,
         settings: ChordSettings,
-        chance: random.Random,
+        rng: random.Random,
         links: Links | None = None,
         contacts: tuple[NodeId, ...] = (),
         ring: type[Ring] = Ring,
@@ -83,7 +83,7 @@ class Chord:
         self.routing = Routing(self.ring, self.fingers, settings, self._on_arrival)
         self._lookups = Lookups(settings, self.routing.begin, self._on_finger)
         self._settings = settings
-        self._random = chance
+        self._random = rng
         self._links = links
         self._contacts = contacts or (links.successors if links is not None else ())
         self._next_contact = 0
@@ -97,7 +97,7 @@ class Chord:
         ]
         if self._links is None:
             return [*effects, *self._join()]
-        self.ring.settle(self._links)
+        self.ring.take_place(self._links)
         self.fingers.load(self._links.fingers)
         return [*effects, *self._news()]
 
@@ -120,8 +120,8 @@ class Chord:
                 return self._on_route(STEP, key, payload)
             case Requested(_, FindRoot(key)):
                 return self._lookups.find(key) if self.ring.is_member else [Notify(RootUnknown(key))]
-            case Requested(_, Settle(predecessor, successors)):
-                return self._on_settle(Links(predecessor, successors))
+            case Requested(_, TakePlace(predecessor, successors)):
+                return self._on_take_place(Links(predecessor, successors))
             case Requested(_, Seek(contacts)):
                 return [] if self.ring.is_member else [Send(contacts, self._wanted())]
             case Requested(_, Consider(peer)):
@@ -177,10 +177,10 @@ class Chord:
     def _wanted(self) -> Hop:
         return Hop(0, JOIN, to_key(self.ring.own), self.node, 0, 0, False, b"")
 
-    def _on_settle(self, links: Links) -> list[Effect]:
+    def _on_take_place(self, links: Links) -> list[Effect]:
         """The ring is being founded, and this node is one of the founding members."""
         if not self.ring.is_member:
-            self.ring.settle(links)
+            self.ring.take_place(links)
             self._contacts = self._contacts or links.successors
         return []
 

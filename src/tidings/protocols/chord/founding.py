@@ -5,7 +5,7 @@ the host, has no contact. All others tell their contact that they are there (`At
 passes it on to its own contact, so it comes to the host. Once enough of them are there the host names the founding
 members (`Begin`), and each of them knows its neighbours from the names alone.
 
-Whoever misses the beginning joins like everybody who comes later, by a route to its place: that is Chord's own work,
+Anyone who misses the beginning joins like everybody who comes later, by a route to its place: that is Chord's own work,
 and goes on all the time. So nothing here has to be repeated or confirmed.
 
 Not guaranteed: a host that is started again without a contact does not know that its ring exists, and waits to found
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidings.protocols.chord.identifiers import identifier
-from tidings.protocols.chord.messages import NeighboursChanged, Settle
+from tidings.protocols.chord.messages import NeighboursChanged, TakePlace
 from tidings.protocols.stack import (
     Ask,
     CancelTimer,
@@ -68,16 +68,16 @@ class AttendDue(Timer, frozen=True):
     pass
 
 
-def founding_links(node: NodeId, members: Iterable[NodeId], successors_max: int) -> Settle:
+def founding_links(node: NodeId, members: Iterable[NodeId], successors_max: int) -> TakePlace:
     """The neighbours of one of the founding members.
 
     >>> founding_links("a", ["a", "b", "c"], 8)
-    Settle(predecessor='b', successors=('c', 'b'))
+    TakePlace(predecessor='b', successors=('c', 'b'))
     """
     ring = sorted(members, key=identifier)
     index, count = ring.index(node), len(ring)
     length = min(successors_max, count - 1)
-    return Settle(ring[index - 1], tuple(ring[(index + step) % count] for step in range(1, length + 1)))
+    return TakePlace(ring[index - 1], tuple(ring[(index + step) % count] for step in range(1, length + 1)))
 
 
 class Founding:
@@ -136,8 +136,8 @@ class Founding:
         members = tuple(dict.fromkeys(members))
         if self.in_ring or self._node not in members or not 2 <= len(members) <= FOUNDERS_MAX:
             return []
-        settle = founding_links(self._node, members, self._successors_max)
-        return [Ask(settle), Notify(Founded(members))]
+        take_place = founding_links(self._node, members, self._successors_max)
+        return [Ask(take_place), Notify(Founded(members))]
 
     def _on_neighbours(self, successors: tuple[NodeId, ...]) -> list[Effect]:
         """In the ring for the first time: from now on Chord alone takes care of the place."""

@@ -102,7 +102,7 @@ class Seek(Request, frozen=True):
     contacts: tuple[NodeId, ...]
 
 
-class Settle(Request, frozen=True):
+class TakePlace(Request, frozen=True, tag="Settle"):
     """Begin as a member that knows its neighbours; ignored by a node that is one already."""
 
     predecessor: NodeId

@@ -8,7 +8,7 @@ from Stoica et al. (2001), and why:
 - A better successor is asked for its own list before it is adopted. In 2001 it was adopted unasked, and if it was dead
   it pushed a live one out of the list.
 - A predecessor is given up only for a closer one, or when it does not answer. In 2001 it was forgotten first and then
-  replaced by whoever came.
+  replaced by the one that came.
 - A ring begins with r + 1 members that know each other, not with one.
 
 These hold as long as no failure leaves a member without a live successor, and failures are told from slowness. A
@@ -16,8 +16,8 @@ ring that is cut in two for longer than `query_tries` questions becomes two ring
 somebody above who still knows the other half names it (`consider`).
 
 Differs from the paper: a list from which a dead node was taken is shorter for a while, where the paper fills it up with
-a made-up identifier; and a list is cut where it would run past this node or backwards, because answers are old
-by the time they arrive. And whoever has a short list and gives it to a joiner puts itself at its end.
+a simulated identifier; and a list is cut where it would run past this node or backwards, because answers are old
+by the time they arrive. And anyone who has a short list and gives it to a joiner puts itself at its end.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Ring:
 
     # Joining.
 
-    def settle(self, links: Links) -> None:
+    def take_place(self, links: Links) -> None:
         """Begins as a member that knows its neighbours."""
         self.predecessor, self.predecessor_is_dead = links.predecessor, False
         self.successors = self._ordered(links.successors)
@@ -126,7 +126,7 @@ class Ring:
         successors = self._ordered(place.successors)
         if self.is_member or not successors or not between(identifier(peer), self.own, identifier(successors[0])):
             return []
-        self.settle(Links(peer, successors))
+        self.take_place(Links(peer, successors))
         return self.stabilise()
 
     def place_for(self, joiner: NodeId) -> list[Effect]:
@@ -225,7 +225,7 @@ class Ring:
     # Questions, answers and silence.
 
     def on_ask(self, peer: NodeId, query: int) -> list[Effect]:
-        """A node that is not in the ring does not answer: whoever asks has to look further."""
+        """A node that is not in the ring does not answer: anyone who asks has to look further."""
         if not self.is_member:
             return []
         predecessor = None if self.predecessor_is_dead else self.predecessor

@@ -2,7 +2,7 @@
 
 Routing is recursive: each node hands the message on and is told that it was taken. Repair is iterative: a node that
 does not confirm is left out, and the next best one is tried, until none is left. A message may therefore arrive more
-than once, if only the confirmation was lost; whoever is above has to recognise it.
+than once, if only the confirmation was lost; anyone who is above has to recognise it.
 
 The last hop needs care. The node before a key hands it to its successor as `is_last`. If that one knows a closer
 owner (its predecessor has just joined), it hands the message back to it; if its predecessor is dead, it is the owner

@@ -1,8 +1,9 @@
 """Multi-Paxos: a few nodes agree on one log, slot by slot, whatever crashes and whatever the network does (P6).
 
 Picture a minute book of which several clerks keep copies. A line counts once more than half of them have written it
-into their copies. Whoever dictates (the leader) may be shown the door at any moment by somebody with a higher ballot,
-who first asks more than half of the clerks what they have written so far, and dictates that again before anything new.
+into their copies. The one who dictates (the leader) may be shown the door at any moment by somebody with a higher
+ballot, who first asks more than half of the clerks what they have written so far, and dictates that again before
+anything new.
 
     replica.py      one door: events in, effects out            acceptor.py   promises, accepts
     leader.py       one ballot: phase 1, phase 2, the window    log.py        entries, and what is decided
@@ -40,7 +41,7 @@ A *ballot* (number, node) belongs to one node and one attempt. Of everything bel
 10. *Progress.* While a majority of voters and the network between them work for long enough, some node leads, and what
     is proposed is decided. Timers see to that, and nothing else depends on them.
 11. *Old voters may go* once a majority of the new ones has on disk that their membership is in force, which the leader
-    tells (`MembershipSettled`). Until then what the old ones have decided may be forgotten by everybody else.
+    tells (`MembershipConfirmed`). Until then what the old ones have decided may be forgotten by everybody else.
 
 Where the document's pseudo-code is unsafe
 ------------------------------------------
@@ -57,7 +58,7 @@ bugs of the same kinds, and what each does to a group.
   that one answer too many misses it. Here: sets of nodes.
 - Sequence numbers begin at a hash of the node and grow by no stated rule: two may be the same. Here: invariant 2.
 - A node that is started alone leads at once, without phase 1. Here: founders write down the same membership, and
-  whoever leads was elected.
+  the leader was elected.
 - Replicas are added and removed when the operation reaches each of them, between any two instances: an old and a new
   majority need not meet. Here: invariant 5.
 - One instance is open at a time, and an accept of any other is ignored: a replica that missed one stays behind for

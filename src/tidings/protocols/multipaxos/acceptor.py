@@ -4,7 +4,7 @@
 2. Accepting raises the promise too.
 3. Every answer waits until all that it speaks of is on disk, what was written for earlier answers included.
 
-It neither knows nor cares who may vote: whoever proposes counts only the voters of the slot.
+It neither knows nor cares who may vote: anyone who proposes counts only the voters of the slot.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Acceptor:
         return Persist(tuple(records), (answer,))
 
     def _check_decided(self, slot: int, proposed: Entry) -> None:
-        """A chosen value is for ever: whoever proposes in its slot has to propose it again.
+        """A chosen value is for ever: anyone who proposes in its slot has to propose it again.
 
         Unless it leads by an older ballot than the one that chose, of which we, who only heard of that, know nothing.
         """

@@ -1,7 +1,7 @@
 """How a replica that is behind comes to ask for what it missed.
 
-Whoever is behind asks, and asks again when no answer comes; whoever is asked keeps nothing in mind. What is decided
-lies on disk, so the runtime answers: with the values, or, when these are gone, with the files of its state.
+Anyone who is behind asks, and asks again when no answer comes; anyone who is asked keeps nothing in mind. What is
+decided lies on disk, so the runtime answers: with the values, or, when these are gone, with the files of its state.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Election:
         self.heard_at_ms: int | None = None
         """When a leader was last heard."""
         self.attempt = 0
-        self.supporters: dict[int, None] = {}
+        self.granted: dict[int, None] = {}
         """Who hears no leader either."""
 
     def patience_ms(self) -> int:
@@ -39,13 +39,13 @@ class Election:
         """Whether a leader was heard within the time that everybody waits at least. A clock set back: no."""
         return self.heard_at_ms is not None and 0 <= now_ms - self.heard_at_ms < self._settings.election_ms
 
-    def begin_canvass(self, node: int) -> None:
+    def begin_pre_vote(self, node: int) -> None:
         self.attempt += 1
-        self.supporters = {node: None}
+        self.granted = {node: None}
 
-    def take_support(self, node: int, attempt: int) -> None:
+    def take_pre_vote(self, node: int, attempt: int) -> None:
         if attempt == self.attempt:
-            self.supporters[node] = None
+            self.granted[node] = None
 
     def note(self, ballot: Ballot) -> None:
         """Somebody has promised this ballot: a lower one need not be tried."""

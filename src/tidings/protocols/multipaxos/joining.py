@@ -1,6 +1,6 @@
 """How nodes come to a group: what is said before a node has a number.
 
-A node that is started for the first time gives its folder a mark, drawn by chance (`disk`), and tells all addresses
+A node that is started for the first time gives its folder a mark, drawn at random (`disk`), and tells all addresses
 that it was given that it is there (`Meet`), again and again, until somebody tells it who it is (`Found`).
 
 - *Founding.* The first of the addresses waits until it has met every other founder and has seen that all of them are

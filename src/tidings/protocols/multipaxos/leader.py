@@ -53,7 +53,7 @@ class Leader:
         self.queue: deque[Value] = deque()
         self.decided_by: dict[int, int] = {}
         """How far each node had learned when it was last heard."""
-        self._settled_slot = 0
+        self._confirmed_slot = 0
         self._batch_ends: deque[int] = deque()
 
     # Phase 1.
@@ -138,12 +138,12 @@ class Leader:
             if proposal is not None:
                 proposal.accepted[node] = None
 
-    def newly_settled(self) -> Term | None:
+    def newly_agreed(self) -> Term | None:
         """The newest membership, once, when a majority of its voters is known to have on disk that it is in force."""
         newest = self._log.history.newest
-        if newest.first_slot <= self._settled_slot or not newest.membership.has_quorum(self._who_knows(newest)):
+        if newest.first_slot <= self._confirmed_slot or not newest.membership.has_quorum(self._who_knows(newest)):
             return None
-        self._settled_slot = newest.first_slot
+        self._confirmed_slot = newest.first_slot
         return newest
 
     def _who_knows(self, term: Term) -> list[int]:

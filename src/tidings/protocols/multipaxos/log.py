@@ -111,7 +111,7 @@ class Log:
                     if snapshot is None or newer.next_slot > snapshot.next_slot:
                         snapshot = newer
                 case Named() | Witnessed():
-                    pass  # Whoever opened the disk has looked at it.
+                    pass  # Anyone who opened the disk has looked at it.
         if snapshot is not None:
             self._stand_at(snapshot)
         self.entries = {slot: entry for slot, entry in sorted(entries.items()) if slot >= self.start}

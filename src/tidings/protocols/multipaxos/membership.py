@@ -1,7 +1,7 @@
 """Who votes on which slot.
 
 A change is itself a value of the log. One that is chosen in slot `c` is in force from slot `c + window` on, and nobody
-proposes anything in a slot before everything up to `window` slots before it is known to be chosen. So whoever
+proposes anything in a slot before everything up to `window` slots before it is known to be chosen. So anyone who
 proposes in a slot knows its voters for certain, and everybody who ever proposes in it means the same ones: each slot is
 decided by majorities of one set, old and new majorities never have to meet, and the leader that a change removes may
 see it through.

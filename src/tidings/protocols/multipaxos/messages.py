@@ -23,14 +23,14 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
-class Canvass(Message, frozen=True):
+class PreVote(Message, frozen=True, tag="Canvass"):
     """I hear no leader: do you? Asked before a ballot is made, so that a node that is only deaf deposes nobody."""
 
     attempt: int
     decided: int
 
 
-class Support(Message, frozen=True):
+class PreVoteGranted(Message, frozen=True, tag="Support"):
     """Nor do I."""
 
     attempt: int
@@ -153,8 +153,8 @@ class Remembered(Message, frozen=True):
 
 
 AnyMessage = (
-    Canvass
-    | Support
+    PreVote
+    | PreVoteGranted
     | Prepare
     | Promise
     | Accept
@@ -176,13 +176,14 @@ AnyMessage = (
 
 
 class Propose(Request, frozen=True):
-    """Have a command chosen. It is answered by `Decided` here, or by `TurnedAway`, or in doubt not at all."""
+    """Have a command chosen. It is answered by `Decided` here, or by `ProposalRejected`, or with an unknown outcome not
+    at all."""
 
     command: Command
 
 
 class ChangeMembership(Request, frozen=True):
-    """Have a change of the membership chosen; `TurnedAway` says that it was not even tried."""
+    """Have a change of the membership chosen; `ProposalRejected` says that it was not even tried."""
 
     change: Change
 
@@ -203,7 +204,7 @@ class Decided(Notification, frozen=True):
     value: Value
 
 
-class TurnedAway(Notification, frozen=True):
+class ProposalRejected(Notification, frozen=True, tag="TurnedAway"):
     """A command or a change was not tried, or its leader lost its place: ask the leader, with the same sequence."""
 
     value: Value
@@ -237,8 +238,8 @@ class MembershipChanged(Notification, frozen=True):
     membership: Membership
 
 
-class MembershipSettled(Notification, frozen=True):
-    """A majority of these voters has on its disk that they decide: whoever is not among them may be switched off."""
+class MembershipConfirmed(Notification, frozen=True, tag="MembershipSettled"):
+    """A majority of these voters has on its disk that they decide: anyone who is not among them may be switched off."""
 
     first_slot: int
     membership: Membership

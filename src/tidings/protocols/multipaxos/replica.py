@@ -19,17 +19,19 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     BeatDue,
-    Canvass,
     ChangeMembership,
     Chosen,
     Decided,
     ElectionDue,
     LeaderChanged,
     MembershipChanged,
-    MembershipSettled,
+    MembershipConfirmed,
     Persist,
     Prepare,
+    PreVote,
+    PreVoteGranted,
     Promise,
+    ProposalRejected,
     Propose,
     Read,
     ReadReady,
@@ -37,8 +39,6 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     Refused,
     Send,
-    Support,
-    TurnedAway,
 )
 from tidings.protocols.multipaxos.reads import Rounds
 from tidings.protocols.multipaxos.records import Known, Lost, Promised, Record, Snapshot, Whole
@@ -48,7 +48,7 @@ from tidings.settings import ReplicaSettings
 
 
 class Replica:
-    """One node of a group. Its number stands for its disk: whoever lost the disk has lost the number."""
+    """One node of a group. Its number stands for its disk: anyone who lost the disk has lost the number."""
 
     def __init__(self, node: int, settings: ReplicaSettings, random: Random) -> None:
         self.node = node
@@ -142,10 +142,10 @@ class Replica:
 
     def _on_message(self, now_ms: int, node: int, message: object) -> None:
         match message:
-            case Canvass():
-                self._on_canvass(now_ms, node, message)
-            case Support():
-                self._on_support(node, message)
+            case PreVote():
+                self._on_pre_vote(now_ms, node, message)
+            case PreVoteGranted():
+                self._on_pre_vote_granted(node, message)
             case Prepare():
                 self._on_prepare(now_ms, node, message)
             case Promise():
@@ -173,26 +173,26 @@ class Replica:
             return
         self._step_down()
         self._follow(None)
-        self._election.begin_canvass(self.node)
+        self._election.begin_pre_vote(self.node)
         others = tuple(node for node in self._voters() if node != self.node)
         if others:
-            self._effects.append(Send(others, Canvass(self._election.attempt, self.log.decided)))
-        self._campaign_if_supported()
+            self._effects.append(Send(others, PreVote(self._election.attempt, self.log.decided)))
+        self._campaign_if_granted()
 
-    def _on_canvass(self, now_ms: int, node: int, message: Canvass) -> None:
+    def _on_pre_vote(self, now_ms: int, node: int, message: PreVote) -> None:
         if not self._votes(node):
             self._enlighten(now_ms, node, message.decided)
         elif not self.leads and not self._election.hears_leader(now_ms):
-            self._effects.append(Send((node,), Support(message.attempt)))
+            self._effects.append(Send((node,), PreVoteGranted(message.attempt)))
 
-    def _on_support(self, node: int, message: Support) -> None:
-        self._election.take_support(node, message.attempt)
-        self._campaign_if_supported()
+    def _on_pre_vote_granted(self, node: int, message: PreVoteGranted) -> None:
+        self._election.take_pre_vote(node, message.attempt)
+        self._campaign_if_granted()
 
-    def _campaign_if_supported(self) -> None:
-        supporters = self._election.supporters
-        if self._ballot is None and all(each.has_quorum(supporters) for each in self.log.open_memberships()):
-            self._election.supporters = {}
+    def _campaign_if_granted(self) -> None:
+        granted = self._election.granted
+        if self._ballot is None and all(each.has_quorum(granted) for each in self.log.open_memberships()):
+            self._election.granted = {}
             self._campaign()
 
     def _voters(self) -> tuple[int, ...]:
@@ -225,7 +225,7 @@ class Replica:
         self._effects.append(self.acceptor.prepare(node, message))
 
     def _enlighten(self, now_ms: int, node: int, decided: int) -> None:
-        """Removed, and it does not know; or added, and we do not know. Whoever is behind gets to hear of it."""
+        """Removed, and it does not know; or added, and we do not know. Anyone who is behind gets to hear of it."""
         self._effects.append(self.acceptor.refusal(node))
         self._effects += self._catchup.ask(now_ms, node, decided)
 
@@ -247,7 +247,7 @@ class Replica:
             self._effects += self._catchup.ask(now_ms, node, message.decided)
 
     def _step_down(self) -> None:
-        """Gives up our ballot, if there is one. What it proposed may be chosen or not: whoever leads next finds out."""
+        """Gives up our ballot, if there is one. What it proposed may be chosen or not: the next leader finds out."""
         ballot, self._ballot = self._ballot, None
         if ballot is None:
             return
@@ -286,7 +286,7 @@ class Replica:
 
     def _turn_away(self, value: Value) -> None:
         if not isinstance(value, Noop):  # Nobody waits for a no-op.
-            self._effects.append(Notify(TurnedAway(value, self._another_leader())))
+            self._effects.append(Notify(ProposalRejected(value, self._another_leader())))
 
     def _another_leader(self) -> int | None:
         return self.leader if self.leader != self.node else None
@@ -375,9 +375,9 @@ class Replica:
             for token in tokens:
                 self._effects.append(Notify(ReadReady(token, index)))
         self._go_on()
-        settled = ballot.newly_settled()
-        if settled is not None:
-            self._effects.append(Notify(MembershipSettled(settled.first_slot, settled.membership)))
+        agreed = ballot.newly_agreed()
+        if agreed is not None:
+            self._effects.append(Notify(MembershipConfirmed(agreed.first_slot, agreed.membership)))
 
     # Reads.
 
@@ -417,8 +417,8 @@ class Replica:
     def _make_room(self, message: Accept) -> None:
         """Decides what an accept says is decided, before its values are weighed.
 
-        The leader proposes as much as there is room for once that is decided. Whoever found it to be too much would be
-        told again only with the next beat, and as often as the room is full.
+        The leader proposes as much as there is room for once that is decided. Anyone who found it to be too much would
+        be told again only with the next beat, and as often as the room is full.
         """
         self._take_decided(self.log.decide_through(message.decided, message.ballot))
 

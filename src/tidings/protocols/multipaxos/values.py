@@ -22,7 +22,7 @@ class Ballot(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
 ZERO = Ballot(0, 0)
 """Below every ballot of a node."""
 CHOSEN = Ballot(2**64 - 1, 0)
-"""Above every ballot of a node: the mark of a value that is known to be chosen, whoever proposed it."""
+"""Above every ballot of a node: the mark of a value that is known to be chosen, no matter who proposed it."""
 
 
 class Noop(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):

@@ -6,13 +6,13 @@ have once said more than that.
 
 A member's *extent* is what it has on its disk: the ballot that it has promised, and the first slot above everything
 that it has accepted or knows to be decided. Both only rise, as long as the disk keeps what it was given. A *life* of
-a member is one of its processes, named by chance. With every message goes a `Claim`: the life, the extent with which
+a member is one of its processes, named at random. With every message goes a `Claim`: the life, the extent with which
 it began, the extent now, and the life of the receiver that it speaks to.
 
-- *Whoever hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,
+- *Anyone who hears a claim keeps it*, the largest for each member. A later life has to begin with no less. If it does,
   nothing that it says counts, as if it had got lost, and it is answered by `Remembered`. A life is judged by how it
   began: one that has lost something soon promises and accepts again, and looks as if it had come further.
-- *Whoever is told that it once said more than it began with* ends with `StorageDamaged`. There is no false alarm by
+- *Anyone who is told that it once said more than it began with* ends with `StorageDamaged`. There is no false alarm by
   late or repeated messages: the answer names the life that it is for, and a member that has lost nothing begins with
   all that it ever said.
 - *What is said to an earlier life is not for this one*, which asks to be known (`Recall`). An answer that waited while
@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from tidings.errors import StorageDamaged
 from tidings.protocols.multipaxos.claims import NOTHING, Claim, Extent, Memory
 from tidings.protocols.multipaxos.log import Log
-from tidings.protocols.multipaxos.messages import Accept, Canvass, Persist, Prepare, Recall, Received, Remembered, Send
+from tidings.protocols.multipaxos.messages import Accept, Persist, Prepare, PreVote, Recall, Received, Remembered, Send
 from tidings.protocols.multipaxos.records import Installed, Known, Lost, Promised, Record, Stored, Witnessed
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot
 from tidings.protocols.stack import Effect
@@ -113,7 +113,7 @@ class Witness:
             return False, [Send((node,), Remembered(claim.life, self._remembered(node, claim)))]
         if claim.to not in (0, self._life):
             return False, [Send((node,), Recall())]
-        return not (self._unanswered and isinstance(message, Canvass | Prepare | Accept)), []
+        return not (self._unanswered and isinstance(message, PreVote | Prepare | Accept)), []
 
     def _is_member(self, node: int) -> bool:
         return any(node in term.membership.nodes for term in self._log.history.terms)

@@ -34,7 +34,7 @@ class Arrived(Notification, frozen=True):
     topic: str
     publisher: NodeId
     life: int
-    """Since when the publisher runs: a new life numbers its messages anew."""
+    """Since when the publisher runs: a new life numbers its messages again."""
     number: int
     body: bytes
 

@@ -9,15 +9,15 @@ import msgspec
 
 from tidings.protocols.broker.commands import Adopt, Command, OwnCommand, OwnershipCommand
 from tidings.protocols.broker.messages import Position
-from tidings.protocols.ring.arcs import Arcs
 from tidings.protocols.ring.facts import Fact, Mark
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.key_ranges import KeyRanges
+from tidings.protocols.ring.messages import GroupDescriptor
 
 
 class Claim(OwnershipCommand, frozen=True, array_like=True, tag="claim"):
     """This group is part of a ring from here on: the one that founds it owns the circle, any other nothing yet."""
 
-    arcs: Arcs
+    ranges: KeyRanges
     brings: bool = False
     """All that it has is to become the ring's."""
     doors: tuple[str, ...] = ()
@@ -27,14 +27,14 @@ class Claim(OwnershipCommand, frozen=True, array_like=True, tag="claim"):
 class Know(OwnershipCommand, frozen=True, array_like=True, tag="know"):
     """Other groups of the ring, in the place of those that were known before."""
 
-    cards: tuple[Card, ...]
+    descriptors: tuple[GroupDescriptor, ...]
 
 
 class Seek(OwnershipCommand, frozen=True, array_like=True, tag="seek"):
-    """We take these arcs from that group; with a number, they are ours to take. Without arcs: we do so no more."""
+    """We take these ranges from that group; with a number, they are ours to take. Without ranges: we do so no more."""
 
-    giver: bytes
-    arcs: Arcs
+    source: bytes
+    ranges: KeyRanges
     number: int = 0
 
 
@@ -49,7 +49,7 @@ class LoadedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LoadedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """Some batches of a topic, in their order. `first_offset` is what the giver has left of the topic."""
+    """Some batches of a topic, in their order. `first_offset` is what the source has left of the topic."""
 
     topic: str
     first_offset: int
@@ -63,38 +63,38 @@ class Load(OwnershipCommand, frozen=True, array_like=True, tag="load"):
 
 
 class Facts(OwnershipCommand, frozen=True, array_like=True, tag="facts"):
-    """The facts of a gift from one place in their list up to another. They count if they follow what is here."""
+    """The facts of a transfer from one place in their list up to another. They count if they follow what is here."""
 
-    giver: bytes
+    source: bytes
     number: int
     start: Mark
     end: Mark
     facts: tuple[Fact, ...]
 
 
-class Take(OwnershipCommand, frozen=True, array_like=True, tag="take"):
-    """Everything of a gift is here, and from now on it is owned here."""
+class TakeOver(OwnershipCommand, frozen=True, array_like=True, tag="take"):
+    """Everything of a transfer is here, and from now on it is owned here."""
 
-    giver: bytes
+    source: bytes
     number: int
 
 
-class Give(OwnershipCommand, frozen=True, array_like=True, tag="give"):
-    """These arcs are another group's: nothing is accepted for them from here on."""
+class HandOff(OwnershipCommand, frozen=True, array_like=True, tag="give"):
+    """These ranges are another group's: nothing is accepted for them from here on."""
 
-    arcs: Arcs
-    taker: Card
-    vacant: Arcs = ()
+    ranges: KeyRanges
+    target: GroupDescriptor
+    vacant: KeyRanges = ()
     """It is refused if there is, or was, a topic here."""
 
 
 class Drop(OwnershipCommand, frozen=True, array_like=True, tag="drop"):
-    """The taker owns the gift of that number: it is forgotten here."""
+    """The target owns the transfer of that number: it is forgotten here."""
 
     number: int
 
 
-TransferCommand = Know | Adopt | Seek | Load | Facts | Take | Give | Drop
+TransferCommand = Know | Adopt | Seek | Load | Facts | TakeOver | HandOff | Drop
 RingCommand = Claim | TransferCommand
 
 _decoder = msgspec.msgpack.Decoder(OwnCommand | RingCommand)

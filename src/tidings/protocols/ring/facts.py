@@ -1,12 +1,12 @@
-"""Everything that arcs hold beside stored batches, as a list of small records in a fixed order.
+"""Everything that ranges hold beside stored batches, as a list of small records in a fixed order.
 
-A gift is frozen, so its list of facts is always the same, and a place in the list says how much of it somebody has:
+A transfer is frozen, so its list of facts is always the same, and a place in the list says how much of it somebody has:
 first the topics by name, then clients by name; of each topic its edges first, then ids, publishers' tracks,
 subscriptions and groups. A long list of ids or of a track's runs is cut into several records.
 
-Of clients there are those whose home is in the arcs, and all others that have had more than one session: an older one
-of them must not be let in by the taker because its successor left nothing in the topics that are given. What the giver
-learns of these while it gives is about other topics, so it does not matter if it comes too late for the list.
+Of clients there are those whose home is in the ranges, and all others that have had more than one session: an older one
+of them must not be let in by the target because its successor left nothing in the topics that are given. What the
+source learns of these while it gives is about other topics, so it does not matter if it comes too late for the list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Edges(msgspec.Struct, frozen=True, array_like=True, tag="edges"):
     topic: str
     first_offset: int
     next_offset: int
-    settled_offset: int
+    acked_offset: int
     used_at_ms: int
 
 
@@ -90,7 +90,7 @@ class Sharers(msgspec.Struct, frozen=True, array_like=True, tag="sharers"):
 
 
 class Home(msgspec.Struct, frozen=True, array_like=True, tag="home"):
-    """A client whose epochs are given by the owner of the arcs."""
+    """A client whose epochs are given by the owner of the ranges."""
 
     client: Known
     token: bytes

@@ -1,7 +1,7 @@
 """What the nodes of a ring say to each other, beside what replicas of one group do.
 
-A *card* says where a group is reached, a *word* what it owns. Every word can be repeated, reordered and late: a higher
-`slot` is newer of what a group owns, a higher ballot (`term`, then `leader_number`) is newer of who leads it.
+A *descriptor* says where a group is reached, a *word* what it owns. Every word can be repeated, reordered and late: a
+higher `slot` is newer of what a group owns, a higher ballot (`term`, then `leader_number`) is newer of who leads it.
 """
 
 from __future__ import annotations
@@ -9,63 +9,63 @@ from __future__ import annotations
 import msgspec
 
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.ring.arcs import Arc, Arcs
+from tidings.protocols.ring.key_ranges import KeyRange, KeyRanges
 from tidings.protocols.stack import Message
 
-SEAT = "seat:"
+VIRTUAL_NODE = "seat:"
 """What the name of a group's place in the ring begins with."""
 
 
-def seat_of(group: bytes) -> str:
+def virtual_node_of(group: bytes) -> str:
     """The name under which a group takes part in the overlay, whichever of its nodes leads.
 
-    >>> seat_of(bytes(2))
+    >>> virtual_node_of(bytes(2))
     'seat:0000'
     """
-    return SEAT + group.hex()
+    return VIRTUAL_NODE + group.hex()
 
 
-class Card(msgspec.Struct, frozen=True, array_like=True):
+class GroupDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """Where a group is reached."""
 
     group: bytes
     members: tuple[str, ...]
     leader: str = ""
-    """The address of the one that leads, "" if whoever wrote this card knows of none."""
+    """The address of the one that leads, "" if its writer knows of none."""
     term: int = 0
     """The number of the leader's ballot."""
     slot: int = 0
-    """How much of the group's log whoever wrote this card has applied."""
+    """How much of the group's log the writer of this descriptor has applied."""
     left: bool = False
     """The group has left the ring, and owns nothing."""
     leader_number: int = 0
     """Which member leads: two members may make ballots of the same number, and that of the higher one is above."""
 
     @property
-    def seat(self) -> str:
-        return seat_of(self.group)
+    def virtual_node(self) -> str:
+        return virtual_node_of(self.group)
 
     @property
     def point(self) -> Key:
         """Where the group stands on the ring."""
-        return key_of(self.seat)
+        return key_of(self.virtual_node)
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
-    """An arc that a group has given away, and to whom."""
+    """A range that a group has given away, and to whom."""
 
-    arc: Arc
-    card: Card
+    key_range: KeyRange
+    descriptor: GroupDescriptor
 
 
 class Word(Message, frozen=True):
     """What a group owns, as one of its members knows it, and to whom it gave what it does not own any more."""
 
-    card: Card
-    arcs: Arcs
+    descriptor: GroupDescriptor
+    ranges: KeyRanges
     gone: tuple[Gone, ...] = ()
-    settled: int = 0
-    """Its gifts up to this number have been taken, and it knows that; 0 where the word comes from somebody else."""
+    confirmed: int = 0
+    """Its transfers up to this number have been taken, and it knows that; 0 where the word comes from somebody else."""
 
 
 # Requests of clients on their way between the node at whose door they came and the leader that owns their topics. The
@@ -75,25 +75,25 @@ class Word(Message, frozen=True):
 class Relay(Message, frozen=True):
     """A client's request, for the leader of a group."""
 
-    visitor: int
+    connection: int
     """The client's connection, as the node at whose door it is numbers it; a number is never used again."""
     group: bytes
     user: str | None
     """Whose key the client has, where there are keys."""
-    arcs: Arcs = ()
+    ranges: KeyRanges = ()
     """With a question to every group: what this one has to own if the answers are to leave nothing out."""
 
 
 class Back(Message, frozen=True):
     """An answer, or a delivery, for a client at your door."""
 
-    visitor: int
+    connection: int
 
 
-class Turned(Message, frozen=True):
+class NotOwner(Message, frozen=True, tag="Turned"):
     """A relayed request was not taken: we do not lead, or do not own what it is about."""
 
-    visitor: int
+    connection: int
     request: int
     word: Word
 
@@ -116,30 +116,31 @@ class Find(Message, frozen=True):
 # Leaving.
 
 
-class Farewell(Message, frozen=True):
+class LeaveNotice(Message, frozen=True, tag="Farewell"):
     """We have left the ring, and will be switched off once somebody knows; and these have left before."""
 
     word: Word
-    left: tuple[Card, ...]
+    left: tuple[GroupDescriptor, ...]
 
 
-class Heard(Message, frozen=True):
+class LeaveConfirmed(Message, frozen=True, tag="Heard"):
     """A group knows for good that yours has left; and these, which you may be waiting for, have left before."""
 
     group: bytes
-    left: tuple[Card, ...]
+    left: tuple[GroupDescriptor, ...]
 
 
 # Between groups.
 
 
 class Between(Message, frozen=True):
-    """A message of the overlay from the seat of one group to another's, with the cards of other seats in it."""
+    """A message of the overlay from the virtual node of one group to another's, with the descriptors of other virtual
+    nodes in it."""
 
-    sender: Card
+    sender: GroupDescriptor
     receiver: bytes
     """The group that it is for."""
-    cards: tuple[Card, ...]
+    descriptors: tuple[GroupDescriptor, ...]
     message: bytes
 
 
@@ -160,7 +161,7 @@ class Ref(msgspec.Struct, frozen=True, array_like=True):
 class Shown(Message, frozen=True):
     """A delivery for a client at your door, whose bodies come another way; those without a reference are behind it."""
 
-    visitor: int
+    connection: int
     refs: tuple[Ref | None, ...]
     """One for each body, in their order."""
 
@@ -186,5 +187,17 @@ class Interest(Message, frozen=True):
 
 
 NodeMessage = (
-    Word | Relay | Back | Turned | AskWord | Find | Farewell | Heard | Between | Shown | Bodies | FetchBodies | Interest
+    Word
+    | Relay
+    | Back
+    | NotOwner
+    | AskWord
+    | Find
+    | LeaveNotice
+    | LeaveConfirmed
+    | Between
+    | Shown
+    | Bodies
+    | FetchBodies
+    | Interest
 )

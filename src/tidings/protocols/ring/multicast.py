@@ -1,12 +1,13 @@
-"""Multicast between seats: one tree for each topic, rooted where Chord finds the topic's point. It is fast and forgets.
+"""Multicast between virtual nodes: one tree for each topic, rooted where Chord finds the topic's point. It is fast and
+forgets.
 
-Picture paper boys who keep no copies. A seat that wants a topic takes a step towards its root and becomes the child of
-whom it meets, as in Scribe; what is published goes to the root, if the publisher is not the root itself, and down from
-child to child. Nothing is stored, ordered, confirmed or asked for again: whoever publishes has the message in a
-journal, and whoever misses one asks there. A message that finds no tree costs nothing.
+Picture paper boys who keep no copies. A virtual node that wants a topic takes a step towards its root and becomes the
+child of whom it meets, as in Scribe; what is published goes to the root, if the publisher is not the root itself, and
+down from child to child. Nothing is stored, ordered, confirmed or asked for again: anyone who publishes has the message
+in a journal, and anyone who misses one asks there. A message that finds no tree costs nothing.
 
-It guarantees that a subscribed seat gets no message twice: messages are numbered by their publisher, and what is too
-old to tell whether it came before is dropped. It does not guarantee that a message arrives, nor in which order.
+It guarantees that a subscribed virtual node gets no message twice: messages are numbered by their publisher, and what
+is too old to tell whether it came before is dropped. It does not guarantee that a message arrives, nor in which order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tidings.errors import LimitReached, ProtocolError
 from tidings.protocols.chord import Delivered, NeighboursChanged, Route, Stepped, identifier
 from tidings.protocols.chord.identifiers import to_point, within
 from tidings.protocols.pubsub.messages import Letter, Publish, Subscribe, Unsubscribe, arrived, decode, encode
-from tidings.protocols.ring.arcs import point_of
+from tidings.protocols.ring.key_ranges import point_of
 from tidings.protocols.scribe.messages import (
     Grafted,
     JoinTree,
@@ -79,7 +80,7 @@ class Numbers(msgspec.Struct):
 
 
 class Multicast:
-    """One seat's part in every tree. It is asked and tells the same as the other roads of publish-subscribe."""
+    """One virtual node's part in every tree. It is asked and tells the same as the other roads of publish-subscribe."""
 
     handles = (
         *(Subscribe, Unsubscribe, Publish),
@@ -92,14 +93,14 @@ class Multicast:
         self.node = node
         self._settings = settings
         self._life = life
-        """Different for each life of the seat, since a new leader numbers its messages anew."""
+        """Different for each life of the virtual node, since a new leader numbers its messages again."""
         self._number = 0
         self._now_ms = 0
         self._predecessor: NodeId | None = None
         self._is_alone = True
         self.trees = Trees(node, settings, point_of)
         self._numbers: dict[str, dict[tuple[NodeId, int], Numbers]] = {}
-        """For each topic that this seat subscribed to."""
+        """For each topic that this virtual node subscribed to."""
         self.malformed = 0
         """Payloads that could not be read."""
 
@@ -152,7 +153,7 @@ class Multicast:
     def _on_subscribe(self, topic: str) -> list[Effect]:
         tree = self.trees.need(topic)
         if tree is None:
-            raise LimitReached(f"This seat has a part in {self._settings.topics_max} trees: raise topics_max.")
+            raise LimitReached(f"This virtual node has a part in {self._settings.topics_max} trees: raise topics_max.")
         self._numbers.setdefault(topic, {})
         tree.is_wanted = True
         return self.trees.climb(self._now_ms, tree)
@@ -172,7 +173,7 @@ class Multicast:
     # Down the tree.
 
     def _spread(self, letter: Letter, payload: bytes) -> list[Effect]:
-        """Begins at the root, which is this seat."""
+        """Begins at the root, which is this virtual node."""
         tree = self.trees.get(letter.topic)
         if tree is None:
             return []  # Nobody wants it.
@@ -191,7 +192,7 @@ class Multicast:
         return effects
 
     def _on_delivered(self, payload: bytes) -> list[Effect]:
-        """A publisher that is not the root itself has found it: this seat."""
+        """A publisher that is not the root itself has found it: this virtual node."""
         letter = self._letter(payload)
         return [] if letter is None else self._spread(letter, payload)
 
@@ -217,7 +218,7 @@ class Multicast:
     # The tree.
 
     def _owns(self, topic: str) -> bool:
-        """Whether this seat is the root, as far as it knows; one that is alone is the root of everything."""
+        """Whether this virtual node is the root, as far as it knows; one that is alone is the root of everything."""
         if self._is_alone:
             return True
         if self._predecessor is None:

@@ -1,13 +1,13 @@
 """What a group owns of the circle, as its own journal knows it.
 
 A broker that is part of no ring has no `Ownership`, and nothing is asked. In a ring every group has one, and it changes
-only by journaled commands: whoever applies the same records owns the same.
+only by journaled commands: anyone who applies the same records owns the same.
 
-Arcs leave for good when they are *given*: from that record on nothing is accepted for them, and what they hold is
-frozen until the taker has all of it (`Giving`). The group that *takes* collects what it gets in its own journal
-(`Taking`), out of sight, and owns it with one record at the end. So no point is ever owned by two groups. Every gift
-has a number of its giver's; the taker remembers which it has taken, so that one that is offered again is not taken
-twice, even if it has been given on since.
+Ranges leave for good when they are *given*: from that record on nothing is accepted for them, and what they hold is
+frozen until the target has all of it (`HandingOff`). The group that *takes* collects what it gets in its own journal
+(`TakingOver`), out of sight, and owns it with one record at the end. So no point is ever owned by two groups. Every
+transfer has a number of its source's; the target remembers which it has taken, so that one that is offered again is not
+taken twice, even if it has been given on since.
 
 A group that was there before it joined its ring *brings* topics of its own. The points where these lie, and the homes
 of its clients, are its `strays`: no part of what it owns in the ring, and served to the clients at its own doors all
@@ -23,9 +23,10 @@ import msgspec
 
 from tidings.errors import InvalidRequest, Moved
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import (
-    Arc,
-    Arcs,
+from tidings.protocols.ring.facts import START, Mark
+from tidings.protocols.ring.key_ranges import (
+    KeyRange,
+    KeyRanges,
     common,
     finder,
     home_of,
@@ -35,10 +36,9 @@ from tidings.protocols.ring.arcs import (
     spots,
     without,
 )
-from tidings.protocols.ring.facts import START, Mark
-from tidings.protocols.ring.messages import Card, Gone
+from tidings.protocols.ring.messages import Gone, GroupDescriptor
 
-GIVEN_MAX = 64
+HANDED_OFF_MAX = 64
 CONTACTS_MAX = 64
 """Groups that are remembered, and as many that have left."""
 TAKEN_MAX = 4_096
@@ -47,72 +47,74 @@ JUDGED_MAX = 65_536
 """Names of which it is remembered whether they are owned, so that a put does not have to hash its topic."""
 
 
-def newest(cards: Iterable[Card]) -> tuple[Card, ...]:
-    """Of cards in the order in which they were heard of as many as are remembered, those of groups that left behind.
+def newest(descriptors: Iterable[GroupDescriptor]) -> tuple[GroupDescriptor, ...]:
+    """Of descriptors in the order in which they were heard of as many as are remembered, those of groups that left
+    behind.
 
-    >>> [card.group for card in newest([Card(b"a", ()), Card(b"b", (), left=True), Card(b"c", ())])]
-    [b'a', b'c', b'b']
+    >>> [descriptor.group for descriptor in newest([GroupDescriptor(b"a", ()), GroupDescriptor(b"b", (), left=True),
+    GroupDescriptor(b"c", ())])] [b'a', b'c', b'b']
     """
-    known = list(cards)
-    here = [card for card in known if not card.left]
-    left = [card for card in known if card.left]
+    known = list(descriptors)
+    here = [descriptor for descriptor in known if not descriptor.left]
+    left = [descriptor for descriptor in known if descriptor.left]
     return (*here[-CONTACTS_MAX:], *left[-CONTACTS_MAX:])
 
 
-class Giving(msgspec.Struct, frozen=True, array_like=True):
-    """Arcs that were given and are not yet forgotten."""
+class HandingOff(msgspec.Struct, frozen=True, array_like=True):
+    """Ranges that were given and are not yet forgotten."""
 
-    arcs: Arcs
-    taker: Card
+    ranges: KeyRanges
+    target: GroupDescriptor
     number: int
-    """Which gift of this group it is."""
+    """Which transfer of this group it is."""
 
 
-class Taking(msgspec.Struct, frozen=True, array_like=True):
-    """Arcs that are being taken from another group."""
+class TakingOver(msgspec.Struct, frozen=True, array_like=True):
+    """Ranges that are being taken from another group."""
 
-    giver: bytes
-    arcs: Arcs
+    source: bytes
+    ranges: KeyRanges
     number: int = 0
-    """The number of the gift; 0 as long as the giver has not given anything, and either side may still turn back."""
+    """The number of the transfer; 0 as long as the source has not given anything, and either side may still turn
+    back."""
     mark: Mark = START
-    """Everything before this place in the list of the gift's facts is here."""
+    """Everything before this place in the list of the transfer's facts is here."""
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):
     """An `Ownership` as a snapshot holds it."""
 
-    arcs: Arcs
-    giving: Giving | None
-    taking: Taking | None
-    given: tuple[Gone, ...]
-    contacts: tuple[Card, ...]
-    gifts: int
-    taken: dict[bytes, int]
+    ranges: KeyRanges
+    handing_off: HandingOff | None
+    taking_over: TakingOver | None
+    handed_off: tuple[Gone, ...]
+    contacts: tuple[GroupDescriptor, ...]
+    transfers: int
+    taken_over: dict[bytes, int]
     strays: tuple[Key, ...] = ()
-    brought: Arcs = ()
+    brought: KeyRanges = ()
     doors: tuple[str, ...] = ()
 
 
 class Ownership:
-    """The arcs of a group, those on their way, and whom it knows."""
+    """The ranges of a group, those on their way, and whom it knows."""
 
-    def __init__(self, arcs: Iterable[Arc] = ()) -> None:
-        self.arcs: Arcs = joined(arcs)
+    def __init__(self, ranges: Iterable[KeyRange] = ()) -> None:
+        self.ranges: KeyRanges = joined(ranges)
         """What is owned: served to clients, and nowhere else."""
-        self.giving: Giving | None = None
-        self.taking: Taking | None = None
-        self.given: tuple[Gone, ...] = ()
-        """Arcs that were given away, the newest last: hints where to ask."""
-        self.contacts: tuple[Card, ...] = ()
+        self.handing_off: HandingOff | None = None
+        self.taking_over: TakingOver | None = None
+        self.handed_off: tuple[Gone, ...] = ()
+        """Ranges that were given away, the newest last: hints where to ask."""
+        self.contacts: tuple[GroupDescriptor, ...] = ()
         """Groups of the ring, so that one that starts again finds it, and those that left, so it waits for none."""
-        self.gifts = 0
+        self.transfers = 0
         """How many times something was given."""
-        self.taken: dict[bytes, int] = {}
-        """group -> the number of its gift that was taken last."""
+        self.taken_over: dict[bytes, int] = {}
+        """group -> the number of its transfer that was taken last."""
         self.strays: dict[Key, None] = {}
         """Points of what this group had before it joined, and which it has not taken from their owners yet."""
-        self.brought: Arcs = ()
+        self.brought: KeyRanges = ()
         """Strays that were taken, to be handed on to the owners of what lies around them."""
         self.doors: tuple[str, ...] = ()
         """Nodes of the ring that a group joins which brings something."""
@@ -121,20 +123,20 @@ class Ownership:
     @property
     def gone(self) -> tuple[Gone, ...]:
         """Where to ask for what is not owned any more, the newest last."""
-        if self.giving is None:
-            return self.given
-        return (*self.given, *(Gone(arc, self.giving.taker) for arc in self.giving.arcs))
+        if self.handing_off is None:
+            return self.handed_off
+        return (*self.handed_off, *(Gone(key_range, self.handing_off.target) for key_range in self.handing_off.ranges))
 
     @property
     def has_left(self) -> bool:
         """Whether everything that was ever owned here is another group's, and nothing is on its way."""
-        moves = self.giving is not None or self.taking is not None
-        return bool(self.gifts) and not self.arcs and not moves and not self.strays
+        moves = self.handing_off is not None or self.taking_over is not None
+        return bool(self.transfers) and not self.ranges and not moves and not self.strays
 
     @property
-    def settled(self) -> int:
-        """Up to which of our gifts all have been taken, as far as is known here."""
-        return self.gifts if self.giving is None else self.gifts - 1
+    def confirmed(self) -> int:
+        """Up to which of our transfers all have been taken, as far as is known here."""
+        return self.transfers if self.handing_off is None else self.transfers - 1
 
     def owns_topic(self, name: str) -> bool:
         """Whether a topic is served here."""
@@ -147,7 +149,7 @@ class Ownership:
 
     def serves(self, point: Key) -> bool:
         """Whether a point is served here: it is owned, or a stray."""
-        return point in self.strays or owns(self.arcs, point)
+        return point in self.strays or owns(self.ranges, point)
 
     def owns_home(self, client: str) -> bool:
         """Whether the epochs of a client are given here."""
@@ -182,52 +184,54 @@ class Ownership:
         self.strays, self.doors = dict.fromkeys(points), doors
         self._judged.clear()
 
-    def strays_in(self, arcs: Arcs) -> Arcs:
-        """The strays in some arcs: nobody else may have a topic there."""
-        is_in = finder(arcs)
+    def strays_in(self, ranges: KeyRanges) -> KeyRanges:
+        """The strays in some ranges: nobody else may have a topic there."""
+        is_in = finder(ranges)
         return spots(point for point in self.strays if is_in(point))
 
-    def give(self, arcs: Arcs, taker: Card) -> None:
-        """These arcs are owned no more."""
-        self.gifts += 1
-        self.giving = Giving(arcs, taker, self.gifts)
-        self.brought = without(self.brought, arcs)
-        self._become(without(self.arcs, arcs))
+    def hand_off(self, ranges: KeyRanges, target: GroupDescriptor) -> None:
+        """These ranges are owned no more."""
+        self.transfers += 1
+        self.handing_off = HandingOff(ranges, target, self.transfers)
+        self.brought = without(self.brought, ranges)
+        self._become(without(self.ranges, ranges))
 
     def drop(self) -> None:
-        """The gift has been taken."""
-        self.given, self.giving = self.gone[-GIVEN_MAX:], None
+        """The transfer has been taken."""
+        self.handed_off, self.handing_off = self.gone[-HANDED_OFF_MAX:], None
 
-    def take(self) -> Arcs:
+    def take_over(self) -> KeyRanges:
         """What was being taken is owned."""
-        taking = self.taking
-        assert taking is not None and taking.number
-        assert not common(self.arcs, taking.arcs), "what is taken was owned by somebody else"
-        self.taken.pop(taking.giver, None)
-        self.taken[taking.giver] = taking.number
-        while len(self.taken) > TAKEN_MAX:
-            del self.taken[next(iter(self.taken))]
-        left = ((gone.card, without((gone.arc,), taking.arcs)) for gone in self.given)
-        self.given = tuple(Gone(arc, card) for card, arcs in left for arc in arcs)[-GIVEN_MAX:]
-        self.taking = None
-        strays = self.strays_in(taking.arcs)
-        if strays == taking.arcs:
+        taking_over = self.taking_over
+        assert taking_over is not None and taking_over.number
+        assert not common(self.ranges, taking_over.ranges), "what is taken was owned by somebody else"
+        self.taken_over.pop(taking_over.source, None)
+        self.taken_over[taking_over.source] = taking_over.number
+        while len(self.taken_over) > TAKEN_MAX:
+            del self.taken_over[next(iter(self.taken_over))]
+        left = ((gone.descriptor, without((gone.key_range,), taking_over.ranges)) for gone in self.handed_off)
+        self.handed_off = tuple(Gone(key_range, descriptor) for descriptor, ranges in left for key_range in ranges)[
+            -HANDED_OFF_MAX:
+        ]
+        self.taking_over = None
+        strays = self.strays_in(taking_over.ranges)
+        if strays == taking_over.ranges:
             self.brought = joined((*self.brought, *strays))
-        is_in = finder(taking.arcs)
+        is_in = finder(taking_over.ranges)
         self.strays = {point: None for point in self.strays if not is_in(point)}
-        self._become(joined((*self.arcs, *taking.arcs)))
-        return taking.arcs
+        self._become(joined((*self.ranges, *taking_over.ranges)))
+        return taking_over.ranges
 
-    def know(self, cards: Iterable[Card]) -> None:
+    def know(self, descriptors: Iterable[GroupDescriptor]) -> None:
         """These groups are in the ring, or have been."""
-        self.contacts = newest(cards)
+        self.contacts = newest(descriptors)
 
     def knows_left(self, group: bytes) -> bool:
         """Whether it is written down that a group has left."""
-        return any(card.left and card.group == group for card in self.contacts)
+        return any(descriptor.left and descriptor.group == group for descriptor in self.contacts)
 
-    def _become(self, arcs: Arcs) -> None:
-        self.arcs = arcs
+    def _become(self, ranges: KeyRanges) -> None:
+        self.ranges = ranges
         self._judged.clear()
 
     # Snapshots.
@@ -235,13 +239,13 @@ class Ownership:
     def state(self) -> RingState:
         """Everything, for a snapshot."""
         return RingState(
-            self.arcs,
-            self.giving,
-            self.taking,
-            self.given,
+            self.ranges,
+            self.handing_off,
+            self.taking_over,
+            self.handed_off,
             self.contacts,
-            self.gifts,
-            dict(self.taken),
+            self.transfers,
+            dict(self.taken_over),
             tuple(self.strays),
             self.brought,
             self.doors,
@@ -250,8 +254,8 @@ class Ownership:
     @classmethod
     def restore(cls, state: RingState) -> Ownership:
         """From what `state` gave."""
-        ring = cls(state.arcs)
-        ring.giving, ring.taking, ring.given = state.giving, state.taking, state.given
-        ring.contacts, ring.gifts, ring.taken = state.contacts, state.gifts, dict(state.taken)
+        ring = cls(state.ranges)
+        ring.handing_off, ring.taking_over, ring.handed_off = state.handing_off, state.taking_over, state.handed_off
+        ring.contacts, ring.transfers, ring.taken_over = state.contacts, state.transfers, dict(state.taken_over)
         ring.strays, ring.brought, ring.doors = dict.fromkeys(state.strays), state.brought, state.doors
         return ring

@@ -18,14 +18,14 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Hello
 from tidings.protocols.broker.state import State
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import tag_of
 from tidings.protocols.ring.commands import Claim, RingCommand
+from tidings.protocols.ring.key_ranges import tag_of
 from tidings.protocols.ring.ownership import Ownership, RingState
 from tidings.protocols.ring.subjects import topics_of, topics_written
 
 
 class RingPolicy:
-    """Owns some arcs of a ring, or everything as long as there is no ring."""
+    """Owns some ranges of a ring, or everything as long as there is no ring."""
 
     def __init__(self, ring: Ownership | None = None) -> None:
         self.ring = ring
@@ -72,12 +72,12 @@ class RingPolicy:
         assert isinstance(command, RingCommand)
         if isinstance(command, Claim):
             if self.ring is None:
-                self.ring = Ownership(command.arcs)
+                self.ring = Ownership(command.ranges)
                 if command.brings:
                     self.ring.bring(transfer.points_of(state), command.doors)
             return None
         if self.ring is None:
-            raise InvalidRequest("This broker is part of no ring: claim some arcs first.")
+            raise InvalidRequest("This broker is part of no ring: claim some ranges first.")
         return transfer.apply(state, self.ring, command, body_address)
 
     # Snapshots.

@@ -1,12 +1,12 @@
 """What the commands of a ring do to a broker's state.
 
-A taker's topics grow batch by batch (`Load`), and get the rest of what they are by facts, which have to come in the
-order of their list: so that the last one says that all of them are there. Nothing of it is served before `Take`.
+A target's topics grow batch by batch (`Load`), and get the rest of what they are by facts, which have to come in the
+order of their list: so that the last one says that all of them are there. Nothing of it is served before `TakeOver`.
 
-**What a group brings.** Its giver had no topic where one of its own lies (`Give.vacant`), so topics are never mixed.
-A client's name may be known on both sides, with epochs that know nothing of each other. The greater one wins with its
-session, and the other session is fenced. Of two that are the same nobody can tell the requests apart, so the next epoch
-begins, and both are fenced unless they say hello again: that of the ring may, that of the joiner may not.
+**What a group brings.** Its source had no topic where one of its own lies (`HandOff.vacant`), so topics are never
+mixed. A client's name may be known on both sides, with epochs that know nothing of each other. The greater one wins
+with its session, and the other session is fenced. Of two that are the same nobody can tell the requests apart, so the
+next epoch begins, and both are fenced unless they say hello again: that of the ring may, that of the joiner may not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import Arcs, common, finder, home_of, owns, point_of
-from tidings.protocols.ring.commands import Drop, Facts, Give, Know, Load, LoadedTopic, Seek, Take, TransferCommand
+from tidings.protocols.ring.commands import (
+    Drop,
+    Facts,
+    HandOff,
+    Know,
+    Load,
+    LoadedTopic,
+    Seek,
+    TakeOver,
+    TransferCommand,
+)
 from tidings.protocols.ring.facts import (
     END,
     TOPICS,
@@ -39,7 +48,8 @@ from tidings.protocols.ring.facts import (
     Runs,
     Sharers,
 )
-from tidings.protocols.ring.ownership import Ownership, Taking
+from tidings.protocols.ring.key_ranges import KeyRanges, common, finder, home_of, owns, point_of
+from tidings.protocols.ring.ownership import Ownership, TakingOver
 
 ANONYMOUS = "anonymous-"
 TOKEN_DIGITS = 16
@@ -60,8 +70,8 @@ def is_anonymous(name: str) -> bool:
 def apply(machine: State, ring: Ownership, command: TransferCommand, body_address: int) -> object:
     """Changes the state by one command; a refusal raises and changes nothing."""
     match command:
-        case Know(cards):
-            ring.know(cards)
+        case Know(descriptors):
+            ring.know(descriptors)
         case Adopt():
             return _on_adopt(machine, ring, command)
         case Seek():
@@ -70,13 +80,13 @@ def apply(machine: State, ring: Ownership, command: TransferCommand, body_addres
             _on_load(machine, ring, command, body_address)
         case Facts():
             _on_facts(machine, ring, command)
-        case Take():
-            _on_take(ring, command)
-        case Give():
-            _on_give(machine, ring, command)
+        case TakeOver():
+            _on_take_over(ring, command)
+        case HandOff():
+            _on_hand_off(machine, ring, command)
         case Drop(number):
-            if ring.giving is not None and ring.giving.number == number:
-                forget(machine, ring, ring.giving.arcs)
+            if ring.handing_off is not None and ring.handing_off.number == number:
+                forget(machine, ring, ring.handing_off.ranges)
                 ring.drop()
         case _:
             assert_never(command)
@@ -113,9 +123,9 @@ def points_of(machine: State) -> list[Key]:
     return sorted(dict.fromkeys((*map(point_of, _names(machine)), *homes)))
 
 
-def topics_in(machine: State, arcs: Arcs) -> Iterator[str]:
-    """The topics in some arcs, also those that were collected and are remembered for their offsets or publishers."""
-    is_in = finder(arcs)
+def topics_in(machine: State, ranges: KeyRanges) -> Iterator[str]:
+    """The topics in some ranges, also those that were collected and are remembered for their offsets or publishers."""
+    is_in = finder(ranges)
     return (name for name in _names(machine) if is_in(point_of(name)))
 
 
@@ -124,40 +134,40 @@ def _names(machine: State) -> dict[str, None]:
     return dict.fromkeys((*machine.topics, *machine.retired, *put_to))
 
 
-def _on_give(machine: State, ring: Ownership, command: Give) -> None:
-    if ring.giving is not None:
-        raise InvalidRequest("Something else is being given: one gift after the other.")
-    arcs = common(ring.arcs, command.arcs)
-    if not arcs:
+def _on_hand_off(machine: State, ring: Ownership, command: HandOff) -> None:
+    if ring.handing_off is not None:
+        raise InvalidRequest("Something else is being given: one transfer after the other.")
+    ranges = common(ring.ranges, command.ranges)
+    if not ranges:
         raise Moved("Nothing of that is owned here: it cannot be given.")
-    name = next(topics_in(machine, common(arcs, command.vacant)), None) if command.vacant else None
+    name = next(topics_in(machine, common(ranges, command.vacant)), None) if command.vacant else None
     if name is not None:
-        raise InvalidRequest(f"The topic {name!r} is here, where the taker has one of its own: it cannot be given.")
-    ring.give(arcs, command.taker)
+        raise InvalidRequest(f"The topic {name!r} is here, where the target has one of its own: it cannot be given.")
+    ring.hand_off(ranges, command.target)
 
 
-def forget(machine: State, ring: Ownership, arcs: Arcs) -> None:
-    """All topics in some arcs go, with all that belongs to them, and so do homes of clients."""
-    for name in [name for name in machine.topics if owns(arcs, point_of(name))]:
+def forget(machine: State, ring: Ownership, ranges: KeyRanges) -> None:
+    """All topics in some ranges go, with all that belongs to them, and so do homes of clients."""
+    for name in [name for name in machine.topics if owns(ranges, point_of(name))]:
         del machine.topics[name]
         machine.used_at_ms.pop(name, None)
-    for name in [name for name in machine.retired if owns(arcs, point_of(name))]:
+    for name in [name for name in machine.retired if owns(ranges, point_of(name))]:
         del machine.retired[name]
     idle: dict[str, None] = {}
-    for name in [name for name in machine.readers if owns(arcs, point_of(name))]:
+    for name in [name for name in machine.readers if owns(ranges, point_of(name))]:
         for key in machine.readers.pop(name):
             machine.subscriptions.pop(key, None)
             if machine.owned.get(key[0], {}).pop(key, None) is not None:
                 idle[key[0]] = None
-    for name in [name for name in machine.groups_of if owns(arcs, point_of(name))]:
+    for name in [name for name in machine.groups_of if owns(ranges, point_of(name))]:
         for group_key, group in machine.groups_of.pop(name).items():
             del machine.groups[group_key]
             idle.update(dict.fromkeys(group.members))
     for client in machine.clients.values():
-        for name in [name for name in client.tracks if owns(arcs, point_of(name))]:
+        for name in [name for name in client.tracks if owns(ranges, point_of(name))]:
             del client.tracks[name]
             idle[client.name] = None
-        if owns(arcs, home_of(client.name)):
+        if owns(ranges, home_of(client.name)):
             client.token = b""
             client.past_tokens.clear()
             idle[client.name] = None
@@ -167,21 +177,21 @@ def forget(machine: State, ring: Ownership, arcs: Arcs) -> None:
 def _forget_idle(machine: State, ring: Ownership, names: dict[str, None]) -> None:
     """Clients go that have nothing here any more; when they come again, they bring their epoch."""
     members = {name: None for group in machine.groups.values() for name in group.members}
-    taking = ring.taking.arcs if ring.taking is not None else ()
+    taking_over = ring.taking_over.ranges if ring.taking_over is not None else ()
     for name in names:
         client = machine.clients.get(name)
         if client is None or client.tracks or machine.owned.get(name) or name in members:
             continue
-        if not ring.owns_home(name) and not owns(taking, home_of(name)):
+        if not ring.owns_home(name) and not owns(taking_over, home_of(name)):
             del machine.clients[name]
             machine.owned.pop(name, None)
 
 
 def is_held(machine: State, ring: Ownership, client: Client) -> bool:
     """Whether something of a client is on its way to another group, or from one, and has to stay as it is."""
-    giving = ring.giving.arcs if ring.giving is not None else ()
-    taking = ring.taking.arcs if ring.taking is not None and ring.taking.number else ()
-    held = (*giving, *taking)
+    handing_off = ring.handing_off.ranges if ring.handing_off is not None else ()
+    taking_over = ring.taking_over.ranges if ring.taking_over is not None and ring.taking_over.number else ()
+    held = (*handing_off, *taking_over)
     if not held:
         return False
     return (
@@ -196,31 +206,31 @@ def is_held(machine: State, ring: Ownership, client: Client) -> bool:
 
 
 def _on_seek(machine: State, ring: Ownership, command: Seek) -> None:
-    taking = ring.taking
-    if taking is not None and taking.number:
-        if (taking.giver, taking.number) == (command.giver, command.number):
+    taking_over = ring.taking_over
+    if taking_over is not None and taking_over.number:
+        if (taking_over.source, taking_over.number) == (command.source, command.number):
             return
-        raise InvalidRequest("A gift is being taken: one after the other.")
-    if not command.arcs:
-        ring.taking = None
+        raise InvalidRequest("A transfer is being taken: one after the other.")
+    if not command.ranges:
+        ring.taking_over = None
         _forget_loaded(machine, ring)
         return
-    if command.number and ring.taken.get(command.giver, 0) >= command.number:
+    if command.number and ring.taken_over.get(command.source, 0) >= command.number:
         return
-    if common(command.arcs, (*ring.arcs, *(ring.giving.arcs if ring.giving else ()))):
+    if common(command.ranges, (*ring.ranges, *(ring.handing_off.ranges if ring.handing_off else ()))):
         raise InvalidRequest("What is owned here, or not yet forgotten, cannot be taken.")
-    sought = Taking(command.giver, command.arcs, command.number)
-    if sought != taking:
-        ring.taking = sought
+    sought = TakingOver(command.source, command.ranges, command.number)
+    if sought != taking_over:
+        ring.taking_over = sought
         _forget_loaded(machine, ring)
 
 
 def _forget_loaded(machine: State, ring: Ownership) -> None:
     """Topics go of which something was loaded that nobody takes any more."""
     kept = (
-        *ring.arcs,
-        *(ring.giving.arcs if ring.giving else ()),
-        *(ring.taking.arcs if ring.taking else ()),
+        *ring.ranges,
+        *(ring.handing_off.ranges if ring.handing_off else ()),
+        *(ring.taking_over.ranges if ring.taking_over else ()),
     )
     for name in [name for name in machine.topics if not owns(kept, point_of(name)) and not ring.owns_topic(name)]:
         del machine.topics[name]
@@ -228,14 +238,14 @@ def _forget_loaded(machine: State, ring: Ownership) -> None:
 
 
 def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) -> None:
-    taking = ring.taking
-    if taking is None or not all(owns(taking.arcs, point_of(each.topic)) for each in command.topics):
+    taking_over = ring.taking_over
+    if taking_over is None or not all(owns(taking_over.ranges, point_of(each.topic)) for each in command.topics):
         raise Moved("Batches have come of a topic that is not being taken.")
     _check_apart(ring, (each.topic for each in command.topics))
     ends = [_check_load(machine.topics.get(each.topic), each) for each in command.topics]
     address = body_address
     for loaded, end in zip(command.topics, ends, strict=True):
-        finished = Mark(TOPICS, loaded.topic, 0) < taking.mark
+        finished = Mark(TOPICS, loaded.topic, 0) < taking_over.mark
         for batch in loaded.batches:
             if batch.first_offset >= end and not finished:
                 topic = machine.topics.get(loaded.topic)
@@ -255,7 +265,7 @@ def _check_apart(ring: Ownership, names: Iterator[str]) -> None:
 def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
     """From which offset on the batches are new; raises if something between is missing.
 
-    What the giver has let go is not missed: it may be more than all that was loaded before.
+    What the source has let go is not missed: it may be more than all that was loaded before.
     """
     end = loaded.first_offset if topic is None else max(topic.next_offset, loaded.first_offset)
     following = end
@@ -270,12 +280,16 @@ def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
 
 
 def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
-    taking = ring.taking
-    if taking is None or not taking.number or (taking.giver, taking.number) != (command.giver, command.number):
-        raise InvalidRequest("Facts have come of a gift that is not being taken.")
-    if command.end <= taking.mark:
+    taking_over = ring.taking_over
+    if (
+        taking_over is None
+        or not taking_over.number
+        or (taking_over.source, taking_over.number) != (command.source, command.number)
+    ):
+        raise InvalidRequest("Facts have come of a transfer that is not being taken.")
+    if command.end <= taking_over.mark:
         return
-    if command.start != taking.mark:
+    if command.start != taking_over.mark:
         raise InvalidRequest("Some facts before these are missing.")
     _check_apart(ring, (fact.topic for fact in command.facts if isinstance(fact, Edges | Retired | Ids | Runs)))
     for fact in command.facts:
@@ -285,7 +299,7 @@ def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
                 raise InvalidRequest(f"Not all of {fact.topic!r} is here: load it first.")
     for fact in command.facts:
         _apply_fact(machine, ring, fact)
-    ring.taking = msgspec.structs.replace(taking, mark=command.end)
+    ring.taking_over = msgspec.structs.replace(taking_over, mark=command.end)
 
 
 def _apply_fact(machine: State, ring: Ownership, fact: Fact) -> None:
@@ -331,7 +345,7 @@ def _apply_edges(machine: State, fact: Edges) -> None:
         topic = machine.topics[name]
         topic.trim(fact.first_offset)
     assert (topic.first_offset, topic.next_offset) == (fact.first_offset, fact.next_offset)
-    topic.settled_offset = fact.settled_offset
+    topic.acked_offset = fact.acked_offset
     machine.used_at_ms[name] = fact.used_at_ms
     machine.retired.pop(name, None)
 
@@ -365,12 +379,12 @@ def _apply_runs(machine: State, ring: Ownership, fact: Runs) -> None:
     track.counts.frombytes(fact.counts)
 
 
-def _on_take(ring: Ownership, command: Take) -> None:
-    if ring.taken.get(command.giver, 0) >= command.number:
+def _on_take_over(ring: Ownership, command: TakeOver) -> None:
+    if ring.taken_over.get(command.source, 0) >= command.number:
         return
-    taking = ring.taking
-    if taking is None or (taking.giver, taking.number) != (command.giver, command.number):
-        raise InvalidRequest("That gift is not being taken.")
-    if taking.mark != END:
-        raise InvalidRequest("Not all of the gift is here.")
-    ring.take()
+    taking_over = ring.taking_over
+    if taking_over is None or (taking_over.source, taking_over.number) != (command.source, command.number):
+        raise InvalidRequest("That transfer is not being taken.")
+    if taking_over.mark != END:
+        raise InvalidRequest("Not all of the transfer is here.")
+    ring.take_over()

@@ -104,7 +104,7 @@ class TopicLog:
             self._next_sequences[publisher_of(entry)] = entry.sequence
 
     def reset(self, base: int, base_epoch: int, publishers: Iterable[tuple[str, int]]) -> None:
-        """Begins anew behind what is no longer kept anywhere."""
+        """Begins again behind what is no longer kept anywhere."""
         assert base >= self.committed
         self.base, self._base_epoch, self.committed = base, base_epoch, base
         self._entries.clear()

@@ -77,7 +77,7 @@ class Submit(Message, frozen=True):
     topic: str
     publisher: NodeId
     life: int
-    """Since when the publisher runs: a new life numbers its messages anew."""
+    """Since when the publisher runs: a new life numbers its messages again."""
     first_sequence: int
     payloads: tuple[bytes, ...]
 

@@ -4,10 +4,10 @@ The Scribe paper lets a root's state live on at the nodes next to it, and so do 
 the first k successors have it, and only then goes down the tree. When the owner dies, its first live successor owns the
 topic and has the log; when somebody joins in front of the owner, it asks the old one.
 
-Every reign has an epoch. Whoever begins to reign asks its followers to obey no earlier epoch and to say what they have
-kept, takes the best log (the last epoch, then the longest), and needs every follower for whatever counts afterwards.
-So two nodes that both take themselves for the owner, as joiners may for a moment, cannot both go on as long as they
-share one live follower. Logs are compared as in Raft: equal epochs at an offset mean equal logs up to it.
+Every reign has an epoch. Anyone who begins to reign asks its followers to obey no earlier epoch and to say what they
+have kept, takes the best log (the last epoch, then the longest), and needs every follower for whatever counts
+afterwards. So two nodes that both take themselves for the owner, as joiners may for a moment, cannot both go on as long
+as they share one live follower. Logs are compared as in Raft: equal epochs at an offset mean equal logs up to it.
 
 This is not agreement: Chord says who the followers are, so the two sides of a cut network can each have a root. Replica
 groups are what keeps a topic right through that.

@@ -45,7 +45,7 @@ def _client_ignores_gaps() -> Iterator[None]:
         yield
 
 
-@mutant("resend-renumbered", "a put in doubt is sent again under a new sequence number", TWICE)
+@mutant("resend-renumbered", "a put with an unknown outcome is sent again under a new sequence number", TWICE)
 def _resend_renumbered() -> Iterator[None]:
     def make(resend: Any) -> Any:
         def planted(self: Outbox, entry: Entry) -> Any:

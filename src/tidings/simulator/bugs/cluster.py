@@ -61,8 +61,8 @@ def _serve_too_early() -> Iterator[None]:
         yield
 
 
-@_mutant("turned-away-is-done", "whoever asked for what was turned away is told that it is done", LOST)
-def _turned_away_is_done() -> Iterator[None]:
+@_mutant("turned-away-is-done", "the one who asked for what was refused is told that it is done", LOST)
+def _rejected_is_done() -> Iterator[None]:
     def make(turn_away_all: Any) -> Any:
         def planted(self: Group, wanted: list[Persist]) -> None:
             for persist in wanted:
@@ -82,7 +82,7 @@ def _turned_away_is_done() -> Iterator[None]:
 def _silent_follower() -> Iterator[None]:
     def make(reply: Any) -> Any:
         def planted(self: AnyEngine, peer: object, answer: object) -> None:
-            if not isinstance(answer, messages.Elsewhere):
+            if not isinstance(answer, messages.NotLeader):
                 reply(self, peer, answer)
 
         return planted
@@ -148,14 +148,14 @@ def _streams_stay() -> Iterator[None]:
 # Members that come and go.
 
 
-@_mutant("forget-contacts", "a node asks only whom its files know, which may be older than whoever leads", PROGRESS)
+@_mutant("forget-contacts", "a node asks only whom its files know, which may be older than the leader", PROGRESS)
 def _forget_contacts() -> Iterator[None]:
-    def make(send_mate: Any) -> Any:
+    def make(send_peer: Any) -> Any:
         def planted(self: Group, node: int, message: AnyMessage) -> None:
             if node in (self.state.members or self._contacts):
-                send_mate(self, node, message)
+                send_peer(self, node, message)
 
         return planted
 
-    with patched(Group, "_send_mate", make):
+    with patched(Group, "_send_peer", make):
         yield

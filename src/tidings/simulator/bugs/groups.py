@@ -1,4 +1,4 @@
-"""Planted bugs of groups: who gets what, what counts as settled, and what a restart remembers."""
+"""Planted bugs of groups: who gets what, what counts as acked, and what a restart remembers."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from tidings.protocols.broker.assignment import Assignment
 from tidings.protocols.broker.claims import Claims
 from tidings.protocols.broker.groups import GroupState
 from tidings.protocols.broker.lanes import Lanes
-from tidings.protocols.broker.members import Lane, Member, Settlement, Stale
+from tidings.protocols.broker.members import Lane, Member, PendingAck, Stale
 from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.effects import Send
 from tidings.simulator.bugs.planting import mutant, patched
-from tidings.simulator.checkers.rules import LANES, MARKED, OWNER, PROGRESS, RECOVERY, SETTLED, STALE, UNTAKEN
+from tidings.simulator.checkers.rules import ACKED, LANES, MARKED, OWNER, PROGRESS, RECOVERY, STALE, UNTAKEN
 
 WORLD = "groups"
 
 
 @mutant(
     "accept-late-settlement",
-    "what a lost member settles is accepted although others have it",
+    "what a lost member acks is accepted although others have it",
     STALE,
     world=WORLD,
     first_seed=209,
 )
-def _accept_late_settlement() -> Iterator[None]:
-    def settle(original: Any) -> Any:
-        def planted(self: Lanes, member: str, number: int, offsets: Any, now_ms: int) -> Settlement:
+def _accept_late_ack() -> Iterator[None]:
+    def ack(original: Any) -> Any:
+        def planted(self: Lanes, member: str, number: int, offsets: Any, now_ms: int) -> PendingAck:
             flights: dict[tuple[str, int], list[int]] = self.__dict__.setdefault("planted", {})
             try:
-                found: Settlement = original(self, member, number, offsets, now_ms)
+                found: PendingAck = original(self, member, number, offsets, now_ms)
             except Stale:
-                settled = flights.get((member, number), [])
-                return Settlement(None, number, 1, settled, [], [])
+                acked = flights.get((member, number), [])
+                return PendingAck(None, number, 1, acked, [], [])
             return found
 
         return planted
 
     def send(original: Any) -> Any:
         def planted(self: Lanes, member: Member, offsets: list[int], *rest: Any) -> Any:
-            parcel = original(self, member, offsets, *rest)
-            self.__dict__.setdefault("planted", {})[member.name, parcel.number] = list(offsets)
-            return parcel
+            batch = original(self, member, offsets, *rest)
+            self.__dict__.setdefault("planted", {})[member.name, batch.number] = list(offsets)
+            return batch
 
         return planted
 
-    with patched(Lanes, "settle", settle), patched(Assignment, "_send", send):
+    with patched(Lanes, "ack", ack), patched(Assignment, "_send", send):
         yield
 
 
@@ -61,11 +61,11 @@ def _move_undrained() -> Iterator[None]:
             distribute(self, now_ms)
             members = [member for member in self._members.values() if member.active and member.free > 0]
             for lane in list(self._lanes.values()):
-                taker = next((member for member in members if member is not lane.member), None)
-                if lane.hold is None and lane.member is not None and taker is not None and lane.member.in_flight:
+                target = next((member for member in members if member is not lane.member), None)
+                if lane.hold is None and lane.member is not None and target is not None and lane.member.in_flight:
                     lane.member.burden -= self._weight
-                    lane.member = taker
-                    taker.burden += self._weight
+                    lane.member = target
+                    target.burden += self._weight
 
         return planted
 
@@ -78,7 +78,7 @@ def _drop_on_leave() -> Iterator[None]:
     def make(leave: Any) -> Any:
         def planted(self: Lanes, member: str, now_ms: int, taken: Any = None) -> None:
             for number in list(self._member(member).flights):
-                self.confirm(self.settle(member, number, None, now_ms))
+                self.confirm(self.ack(member, number, None, now_ms))
             leave(self, member, now_ms, taken)
 
         return planted
@@ -88,7 +88,7 @@ def _drop_on_leave() -> Iterator[None]:
 
 
 @mutant("snapshot-without-islands", "the snapshot keeps only the mark of a group's progress", RECOVERY, world=WORLD)
-def _snapshot_without_islands() -> Iterator[None]:
+def _snapshot_without_ranges() -> Iterator[None]:
     def make(restore: Any) -> Any:
         def planted(self: GroupState) -> Any:
             group = restore(self)
@@ -101,7 +101,7 @@ def _snapshot_without_islands() -> Iterator[None]:
         yield
 
 
-@mutant("offer-from-mark", "everything above the mark is offered, what is settled there included", SETTLED, world=WORLD)
+@mutant("offer-from-mark", "everything above the mark is offered, what is acked there included", ACKED, world=WORLD)
 def _offer_from_mark() -> Iterator[None]:
     def make(gaps: Any) -> Any:
         def planted(self: Progress, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -113,13 +113,13 @@ def _offer_from_mark() -> Iterator[None]:
         yield
 
 
-@mutant("ignore-claims", "what a member has in hand is confirmed and given to others too", LANES, OWNER, world=WORLD)
+@mutant("ignore-claims", "what a member has in flight is confirmed and given to others too", LANES, OWNER, world=WORLD)
 def _ignore_claims() -> Iterator[None]:
     def make(begin: Any) -> Any:
-        def planted(self: Sharing, now_ms: int, workshop: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
-            effects = begin(self, now_ms, workshop, peer, message, {})
+        def planted(self: Sharing, now_ms: int, coordinator: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
+            effects = begin(self, now_ms, coordinator, peer, message, {})
             kept = tuple(
-                messages.Kept(1_000_000 + index, held.attempt, tuple(workshop.group.progress.gaps(start, end)))
+                messages.Kept(1_000_000 + index, held.attempt, tuple(coordinator.group.progress.gaps(start, end)))
                 for index, held in enumerate(message.held)
                 for start, end in held.ranges
             )
@@ -137,9 +137,9 @@ def _no_grace() -> Iterator[None]:
         yield
 
 
-@mutant("forget-attempts", "after a restart what dead members had in hand goes out as new", MARKED, world=WORLD)
+@mutant("forget-attempts", "after a restart what dead members had in flight goes out as new", MARKED, world=WORLD)
 def _forget_attempts() -> Iterator[None]:
-    with patched(Lanes, "doubt", lambda _: lambda self, until: None):
+    with patched(Lanes, "suspect", lambda _: lambda self, until: None):
         yield
 
 
@@ -188,33 +188,33 @@ def _forget_ousted() -> Iterator[None]:
         yield
 
 
-@mutant("give-before-durable", "what is being settled is given out again meanwhile", SETTLED, STALE, world=WORLD)
+@mutant("give-before-durable", "what is being acked is given out again meanwhile", ACKED, STALE, world=WORLD)
 def _give_before_durable() -> Iterator[None]:
-    def make(on_settle: Any) -> Any:
-        def planted(self: Sharing, now_ms: int, peer: Any, message: messages.Settle) -> Any:
-            effects = on_settle(self, now_ms, peer, message)
+    def make(on_group_ack: Any) -> Any:
+        def planted(self: Sharing, now_ms: int, peer: Any, message: messages.GroupAck) -> Any:
+            effects = on_group_ack(self, now_ms, peer, message)
             for effect in effects:
-                for settlement in getattr(getattr(effect, "origin", None), "settlements", ()):
-                    workshop = self._workshops[effect.origin.key]
-                    workshop.lanes.unsettle(settlement)
+                for ack in getattr(getattr(effect, "origin", None), "acks", ()):
+                    coordinator = self._coordinators[effect.origin.key]
+                    coordinator.lanes.unack(ack)
                     with suppress(Stale):
-                        workshop.lanes.nack(message.client, settlement.number, settlement.offsets, now_ms, 0)
+                        coordinator.lanes.nack(message.client, ack.number, ack.offsets, now_ms, 0)
             return effects
 
         return planted
 
-    with patched(Sharing, "on_settle", make):
+    with patched(Sharing, "on_group_ack", make):
         yield
 
 
-@mutant("settle-all-in-hand", "the client settles what it was sent and has not handed out", UNTAKEN, world=WORLD)
-def _settle_all_in_hand() -> Iterator[None]:
-    def make(settlements: Any) -> Any:
+@mutant("settle-all-in-hand", "the client acks what it was sent and has not handed out", UNTAKEN, world=WORLD)
+def _ack_all_in_flight() -> Iterator[None]:
+    def make(acks: Any) -> Any:
         def planted(self: ClientMember) -> Any:
-            found = settlements(self)
-            return tuple(messages.Settlement(each.parcel) for each in found)
+            found = acks(self)
+            return tuple(messages.BatchRanges(each.batch) for each in found)
 
         return planted
 
-    with patched(ClientMember, "settlements", make):
+    with patched(ClientMember, "acks", make):
         yield

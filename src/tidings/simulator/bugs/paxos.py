@@ -262,7 +262,7 @@ def _skip_phase_one() -> Iterator[None]:
 
 @_mutant(
     "decided-at-any-ballot",
-    "a follower takes what it has accepted for decided, whoever proposed it",
+    "a follower takes what it has accepted for decided, no matter who proposed it",
     ORDER,
     first_seed=5,
 )
@@ -313,7 +313,7 @@ def _two_changes_at_once() -> Iterator[None]:
 @_mutant(
     "settled-too-early", "removed nodes may go as soon as the leader knows that they are", PROGRESS, first_seed=308
 )
-def _settled_too_early() -> Iterator[None]:
+def _confirmed_too_early() -> Iterator[None]:
     def planted(self: Leader, term: Term) -> list[int]:
         return list(term.membership.voters) if self._log.decided >= term.first_slot else []
 

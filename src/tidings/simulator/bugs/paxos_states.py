@@ -10,8 +10,8 @@ import msgspec
 
 from tidings.node.bodies import Kept
 from tidings.node.exchange import INCOMING_SUFFIX, LIST_NAME, Exchange
-from tidings.node.head import Head
 from tidings.node.replica import ReplicaEngine
+from tidings.node.snapshot_header import SnapshotHeader
 from tidings.protocols.multipaxos.leader import Leader
 from tidings.protocols.multipaxos.messages import ReadReady
 from tidings.protocols.multipaxos.records import Snapshot
@@ -121,7 +121,7 @@ def _exchange_without_accepted() -> Iterator[None]:
 )
 def _exchange_forgets_promise() -> Iterator[None]:
     def make(install: Any) -> Any:
-        def planted(self: Exchange, head: Head) -> None:
+        def planted(self: Exchange, head: SnapshotHeader) -> None:
             install(self, msgspec.structs.replace(head, promised=ZERO))
 
         return planted

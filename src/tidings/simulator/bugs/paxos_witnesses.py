@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from tidings.node import replica
-from tidings.node.head import Head
 from tidings.node.replica import ReplicaEngine
+from tidings.node.snapshot_header import SnapshotHeader
 from tidings.protocols.multipaxos.claims import NOTHING, Claim, Extent
 from tidings.protocols.multipaxos.messages import Persist, Remembered
 from tidings.protocols.multipaxos.witness import Witness
@@ -79,7 +79,9 @@ def _forget_what_was_heard() -> Iterator[None]:
 def _seal_without_memories() -> Iterator[None]:
     def make(encode: Any) -> Any:
         def planted(what: Any) -> bytes:
-            data: bytes = encode(msgspec.structs.replace(what, memories=()) if isinstance(what, Head) else what)
+            data: bytes = encode(
+                msgspec.structs.replace(what, memories=()) if isinstance(what, SnapshotHeader) else what
+            )
             return data
 
         return planted

@@ -14,13 +14,13 @@ from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import WHOLE, owns, point_of
 from tidings.protocols.ring.commands import Claim, Drop
 from tidings.protocols.ring.facts import Known
-from tidings.protocols.ring.gift import Gift
-from tidings.protocols.ring.giving import Giver
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.handoff_source import HandoffSource
+from tidings.protocols.ring.key_ranges import WHOLE, owns, point_of
+from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.transfer_facts import Transfer
 from tidings.simulator.bugs.cluster import CURRENT
 from tidings.simulator.bugs.planting import mutant, patched
 from tidings.simulator.checkers.ring_cluster import NothingLeftBehind, OneOwner
@@ -43,11 +43,11 @@ def _everybody_founds() -> Iterator[None]:
         yield
 
 
-@_mutant("accept-after-give", "a giver goes on accepting puts for what it has given", ONE_OWNER, first_seed=20)
-def _accept_after_give() -> Iterator[None]:
+@_mutant("accept-after-give", "a source goes on accepting puts for what it has given", ONE_OWNER, first_seed=20)
+def _accept_after_hand_off() -> Iterator[None]:
     def make(owns_topic: Any) -> Any:
         def planted(self: Ownership, name: str) -> bool:
-            given = self.giving is not None and owns(self.giving.arcs, point_of(name))
+            given = self.handing_off is not None and owns(self.handing_off.ranges, point_of(name))
             return given or bool(owns_topic(self, name))
 
         return planted
@@ -56,37 +56,37 @@ def _accept_after_give() -> Iterator[None]:
         yield
 
 
-@_mutant("drop-untaken", "a giver forgets what it has given before the taker has it", ONE_OWNER)
+@_mutant("drop-untaken", "a source forgets what it has given before the target has it", ONE_OWNER)
 def _drop_untaken() -> Iterator[None]:
     def make(tick: Any) -> Any:
-        def planted(self: Giver, now_ms: int, ring: Ownership, card: Card) -> list[Effect]:
-            effects: list[Effect] = tick(self, now_ms, ring, card)
-            return [*effects, Persist(Drop(ring.giving.number))] if ring.giving is not None else effects
+        def planted(self: HandoffSource, now_ms: int, ring: Ownership, descriptor: GroupDescriptor) -> list[Effect]:
+            effects: list[Effect] = tick(self, now_ms, ring, descriptor)
+            return [*effects, Persist(Drop(ring.handing_off.number))] if ring.handing_off is not None else effects
 
         return planted
 
-    with patched(Giver, "tick", make):
+    with patched(HandoffSource, "tick", make):
         yield
 
 
 # What is handed over.
 
 
-@_mutant("take-without-last-facts", "the facts of the last topic of a gift are left out", BEHIND)
-def _take_without_last_facts() -> Iterator[None]:
-    with patched(Gift, "topics_from", lambda topics_from: lambda self, name: topics_from(self, name)[:-1]):
+@_mutant("take-without-last-facts", "the facts of the last topic of a transfer are left out", BEHIND)
+def _take_over_without_last_facts() -> Iterator[None]:
+    with patched(Transfer, "topics_from", lambda topics_from: lambda self, name: topics_from(self, name)[:-1]):
         yield
 
 
 @_mutant("tracks-stay", "what publishers have put is not handed over with a topic", BEHIND)
 def _tracks_stay() -> Iterator[None]:
-    with patched(Gift, "_runs", lambda _: lambda *_: iter(())):
+    with patched(Transfer, "_runs", lambda _: lambda *_: iter(())):
         yield
 
 
 @_mutant("homes-stay", "the epochs of clients are not handed over with their homes", BEHIND)
 def _homes_stay() -> Iterator[None]:
-    with patched(Gift, "facts_of_client", lambda _: lambda *_: iter(())):
+    with patched(Transfer, "facts_of_client", lambda _: lambda *_: iter(())):
         yield
 
 

@@ -13,9 +13,9 @@ from tidings.journal.disk import Buffer
 from tidings.node.stored import StoredBatches
 from tidings.protocols.broker import damage
 from tidings.protocols.broker.bulk import ReadDone
+from tidings.protocols.broker.coordinators import Coordinators
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.topics import Place
-from tidings.protocols.broker.workshops import Workshops
 from tidings.protocols.effects import Effect, Forward
 from tidings.protocols.events import Damaged
 from tidings.simulator.bugs.planting import mutant, patched
@@ -76,5 +76,5 @@ def _stand_without_a_word() -> Iterator[None]:
 
 @_mutant("group-stands-without-a-word", "a group stands before what cannot be read, and nobody is told why", RULE)
 def _group_stands_without_a_word() -> Iterator[None]:
-    with patched(Workshops, "_damage_before", lambda _: lambda self, workshop: None):
+    with patched(Coordinators, "_damage_before", lambda _: lambda self, coordinator: None):
         yield

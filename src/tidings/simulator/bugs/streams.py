@@ -18,7 +18,7 @@ from tidings.protocols.broker.groups import Group
 from tidings.protocols.broker.progress import compress
 from tidings.protocols.broker.sharing import Sharing, spread
 from tidings.simulator.bugs.planting import mutant, patched
-from tidings.simulator.checkers.rules import LANES, MARKED, OWNER, PROGRESS, SETTLED, STALE
+from tidings.simulator.checkers.rules import ACKED, LANES, MARKED, OWNER, PROGRESS, STALE
 
 WORLD = "groups"
 
@@ -28,17 +28,17 @@ WORLD = "groups"
 )
 def _begin_before_claims() -> Iterator[None]:
     def make(begin: Any) -> Any:
-        def planted(self: Sharing, now_ms: int, workshop: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
-            working, *given = begin(self, now_ms, workshop, peer, msgspec.structs.replace(message, held=()), {})
+        def planted(self: Sharing, now_ms: int, coordinator: Any, peer: Any, message: messages.Work, keys: Any) -> Any:
+            working, *given = begin(self, now_ms, coordinator, peer, msgspec.structs.replace(message, held=()), {})
             kept = []
             for held in message.held:
                 offsets = [each for each in spread(held.ranges) if each in keys]
-                offsets = [each for each in offsets if not workshop.group.progress.done(each)]
-                parcel = workshop.lanes.claim(
+                offsets = [each for each in offsets if not coordinator.group.progress.done(each)]
+                batch = coordinator.lanes.claim(
                     message.client, offsets, [keys[each] for each in offsets], held.attempt, now_ms
                 )
-                if parcel is not None:
-                    kept.append(messages.Kept(parcel.number, parcel.attempt, tuple(compress(parcel.offsets))))
+                if batch is not None:
+                    kept.append(messages.Kept(batch.number, batch.attempt, tuple(compress(batch.offsets))))
             answer = msgspec.structs.replace(working.message, kept=tuple(kept))
             return [*given, msgspec.structs.replace(working, message=answer)]
 
@@ -50,21 +50,21 @@ def _begin_before_claims() -> Iterator[None]:
 
 @mutant(
     "begin-while-settling",
-    "a stream begins while it is not known what becomes of its member's settlement",
+    "a stream begins while it is not known what becomes of its member's ack",
     STALE,
-    SETTLED,
+    ACKED,
     LANES,
     world=WORLD,
     first_seed=10,
 )
-def _begin_while_settling() -> Iterator[None]:
+def _begin_while_acking() -> Iterator[None]:
     def make(on_beginning: Any) -> Any:
-        def planted(self: Sharing, now_ms: int, workshop: Any, peer: Any, message: messages.Work) -> Any:
-            settling, workshop.settling = workshop.settling, {}
+        def planted(self: Sharing, now_ms: int, coordinator: Any, peer: Any, message: messages.Work) -> Any:
+            acking, coordinator.acking = coordinator.acking, {}
             try:
-                return on_beginning(self, now_ms, workshop, peer, message)
+                return on_beginning(self, now_ms, coordinator, peer, message)
             finally:
-                workshop.settling = settling
+                coordinator.acking = acking
 
         return planted
 
@@ -101,8 +101,8 @@ def _room_begins_stream() -> Iterator[None]:
 def _begin_old_stream() -> Iterator[None]:
     def make(on_work: Any) -> Any:
         def planted(self: Sharing, now_ms: int, peer: Any, message: messages.Work) -> Any:
-            for workshop in self._workshops.values():
-                workshop.begun.clear()
+            for coordinator in self._coordinators.values():
+                coordinator.begun.clear()
             return on_work(self, now_ms, peer, message)
 
         return planted
@@ -111,24 +111,22 @@ def _begin_old_stream() -> Iterator[None]:
         yield
 
 
-@mutant(
-    "settled-by-anybody", "a member is told that it has settled what another has", STALE, world=WORLD, first_seed=52
-)
-def _settled_by_anybody() -> Iterator[None]:
+@mutant("settled-by-anybody", "a member is told that it has acked what another has", STALE, world=WORLD, first_seed=52)
+def _acked_by_anybody() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Sharing, group: Group, message: messages.Work) -> Any:
-            in_hand = [offset for held in message.held for offset in spread(held.ranges)]
-            return tuple(compress([offset for offset in in_hand if group.progress.done(offset)]))
+            in_flight = [offset for held in message.held for offset in spread(held.ranges)]
+            return tuple(compress([offset for offset in in_flight if group.progress.done(offset)]))
 
         return planted
 
-    with patched(Sharing, "_settled_before", make):
+    with patched(Sharing, "_acked_before", make):
         yield
 
 
 @mutant(
     "acknowledge-old-copy",
-    "what was made of a lost copy settles the one that came after it",
+    "what was made of a lost copy acks the one that came after it",
     STALE,
     world=WORLD,
     first_seed=1,
@@ -136,7 +134,7 @@ def _settled_by_anybody() -> Iterator[None]:
 def _acknowledge_old_copy() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Member, offset: int, attempt: int) -> bool:
-            return offset in self.hand and not self.waits(offset)
+            return offset in self.in_flight and not self.waits(offset)
 
         return planted
 
@@ -144,7 +142,7 @@ def _acknowledge_old_copy() -> Iterator[None]:
         yield
 
 
-@mutant("ignore-turns", "parcels are taken as they come, late ones and repetitions too", LANES, SETTLED, world=WORLD)
+@mutant("ignore-turns", "batches are taken as they come, late ones and repetitions too", LANES, ACKED, world=WORLD)
 def _ignore_turns() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Member, turn: int, take: Callable[[], None]) -> None:
@@ -157,7 +155,7 @@ def _ignore_turns() -> Iterator[None]:
         yield
 
 
-@mutant("ignore-gaps", "a parcel that leaves a gap is taken", LANES, PROGRESS, world=WORLD)
+@mutant("ignore-gaps", "a batch that leaves a gap is taken", LANES, PROGRESS, world=WORLD)
 def _ignore_gaps() -> Iterator[None]:
     def make(_: Any) -> Any:
         def planted(self: Member, turn: int, take: Callable[[], None]) -> None:
@@ -219,7 +217,7 @@ def _hold_forever() -> Iterator[None]:
 )
 def _hand_out_while_claiming() -> Iterator[None]:
     def planted(self: Member) -> bool:
-        return bool(self._queue) and not self.releases
+        return bool(self._queue) and not self.nacks
 
     with patched(Member, "ready", lambda _: planted):
         yield

@@ -62,7 +62,7 @@ class Checker:
         """A request has reached the broker."""
 
     def on_answer(self, process: Process, answer: object) -> None:
-        """The broker sends an answer, a delivery or a parcel, which may get lost."""
+        """The broker sends an answer, a delivery or a batch, which may get lost."""
 
     def on_receipts(self, process: Process, name: str, receipts: list[Receipt]) -> None:
         """A client was told that its message is stored."""
@@ -80,7 +80,7 @@ class Checker:
         """An application was given a message of its group."""
 
     def on_confirmed(self, process: Process, message: Message) -> None:
-        """An application was told that its settlement of a message counts."""
+        """An application was told that its ack of a message counts."""
 
     def on_end(self, engine: AnyEngine) -> None:
         """The run is over; this is the broker after a last restart."""
@@ -232,7 +232,7 @@ class FencedStayOut(Checker):
 
     def _is_member(self, command: Any) -> bool:
         """Whether the newer session has not joined this command's group yet: until then the older one is the member."""
-        if not isinstance(command, commands.Settle | commands.Leave):
+        if not isinstance(command, commands.GroupAck | commands.Leave):
             return False
         group = self.ledger.reference.groups[command.group, command.topic]
         return isinstance(command, commands.Leave) or group.members.get(command.client) == command.epoch

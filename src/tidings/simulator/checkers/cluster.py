@@ -48,7 +48,7 @@ class SameEverywhere(RecoveryEqualsPrefix):
 
 
 class AnswersAreCurrent(Checker):
-    """Whoever asks is told of everything that anybody could have heard of when the question was sent.
+    """Anyone who asks is told of everything that anybody could have heard of when the question was sent.
 
     A command can be heard of once a node has applied it that leads and serves: followers, who may be faster, say
     nothing to clients.

@@ -89,7 +89,7 @@ class EachOnceInOrder(Checker):
         if not self.ledger.holds(topic, offset, name):
             self.broken(f"{where}, and that is not durable")
         if self._is_older(process, reading):
-            return  # An older life, from before a newer one subscribed anew: what it still holds is its own affair.
+            return  # An older life, from before a newer one subscribed again: what it still holds is its own affair.
         if reading is None:
             self.broken(f"{where} without a subscription to {topics}")
         if offset < reading.starts[topic]:

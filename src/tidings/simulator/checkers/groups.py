@@ -1,4 +1,4 @@
-"""The invariants of groups, one class each. All look at the same picture of who has what (`checkers.hands`).
+"""The invariants of groups, one class each. All look at the same picture of who has what (`checkers.in_flight`).
 
 Each sees an observation before the picture changes by it.
 """
@@ -12,7 +12,7 @@ from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.members import LaneSettings
 from tidings.simulator.checkers.checker import Checker, Process
-from tidings.simulator.checkers.hands import GROUP, TOPIC, Hands, Session, kept
+from tidings.simulator.checkers.in_flight import GROUP, TOPIC, InFlight, Session, kept
 from tidings.simulator.checkers.ledger import Existing
 
 HEARD = (
@@ -20,10 +20,10 @@ HEARD = (
     messages.Join,
     messages.Leave,
     messages.Work,
-    messages.Settle,
-    messages.Release,
+    messages.GroupAck,
+    messages.GroupNack,
     messages.Extend,
-    messages.Rest,
+    messages.GroupPause,
 )
 """Requests by which the broker knows that a member is there."""
 
@@ -31,18 +31,18 @@ HEARD = (
 class GroupChecker(Checker):
     """One invariant of groups."""
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands.ledger)
-        self.hands = hands
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight.ledger)
+        self.in_flight = in_flight
 
     def name(self, offset: int) -> str:
         return f"{self.ledger.topics[TOPIC][offset]} at {offset}"
 
 
-class AllSettled(GroupChecker):
-    """Every message is settled in the end, by a member or by going to the dead letters, and stays so."""
+class AllAcked(GroupChecker):
+    """Every message is acked in the end, by a member or by going to the dead letters, and stays so."""
 
-    RULE = "every message of a group is settled in the end"
+    RULE = "every message of a group is acked in the end"
 
     def on_end(self, engine: AnyEngine) -> None:
         group = engine.broker.machine.groups.get((GROUP, TOPIC))
@@ -51,16 +51,16 @@ class AllSettled(GroupChecker):
             self.broken("the group is gone")
         missing = [self.name(offset) for offset in range(len(stored)) if not group.progress.done(offset)]
         if missing:
-            self.broken(f"{', '.join(missing)} never settled")
+            self.broken(f"{', '.join(missing)} never acked")
 
 
-class SettledWasTaken(GroupChecker):
-    """Nothing is settled that no application of that session has been given."""
+class AckedWasTaken(GroupChecker):
+    """Nothing is acked that no application of that session has been given."""
 
-    RULE = "nothing is settled that nobody worked on"
+    RULE = "nothing is acked that nobody worked on"
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
         self._taken: dict[tuple[str, int], None] = {}
 
     def on_taken(self, process: Process, message: Message) -> None:
@@ -68,93 +68,93 @@ class SettledWasTaken(GroupChecker):
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
-        if existing.error is None and isinstance(command, commands.Settle):
+        if existing.error is None and isinstance(command, commands.GroupAck):
             for offset in command.spread():
                 if (command.client, offset) not in self._taken:
-                    self.broken(f"{command.client} settled {self.name(offset)}, which it has never taken")
+                    self.broken(f"{command.client} acked {self.name(offset)}, which it has never taken")
 
 
-class SettledStaysSettled(GroupChecker):
-    """What is settled is not sent to anybody again, and not handed out again by the client that settled it.
+class AckedStaysAcked(GroupChecker):
+    """What is acked is not sent to anybody again, and not handed out again by the client that acked it.
 
-    A member that was asleep may go on with what it had been given before; only its settlement does not count.
+    A member that was asleep may go on with what it had been given before; only its ack does not count.
     """
 
-    RULE = "what is settled is never given out again"
+    RULE = "what is acked is never given out again"
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
         self._finished: dict[str, dict[int, None]] = {}
-        """life -> what was settled when it began."""
+        """life -> what was acked when it began."""
 
     def on_process(self, process: Process) -> None:
-        self._finished[process.label] = dict.fromkeys(self.hands.settled)
+        self._finished[process.label] = dict.fromkeys(self.in_flight.acked)
 
     def on_answer(self, process: Process, answer: object) -> None:
         given: list[int] = []
-        if isinstance(answer, messages.Parcel):
+        if isinstance(answer, messages.GroupBatch):
             given = list(answer.offsets)
         elif isinstance(answer, messages.Working):
             given = kept(answer)
-        again = [self.name(offset) for offset in given if offset in self.hands.settled]
+        again = [self.name(offset) for offset in given if offset in self.in_flight.acked]
         if again:
-            self.broken(f"{process.label} is given {', '.join(again)}, which is settled")
+            self.broken(f"{process.label} is given {', '.join(again)}, which is acked")
 
     def on_taken(self, process: Process, message: Message) -> None:
         offset = message.offset
         if offset in self._finished[process.label]:
-            self.broken(f"{process.label} takes {self.name(offset)}, which was settled before it began")
-        session = self.hands.settled.get(offset)
-        if session is not None and self.hands.lives[session] == process.label:
-            self.broken(f"{process.label} takes {self.name(offset)}, which it has settled itself")
+            self.broken(f"{process.label} takes {self.name(offset)}, which was acked before it began")
+        session = self.in_flight.acked.get(offset)
+        if session is not None and self.in_flight.lives[session] == process.label:
+            self.broken(f"{process.label} takes {self.name(offset)}, which it has acked itself")
 
 
 class LanesInOrder(GroupChecker):
-    """A message is given out when every earlier one of its lane is settled or in the same hands."""
+    """A message is given out when every earlier one of its lane is acked or in the same hands."""
 
     RULE = "each lane is given out in order"
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
         self._taken: dict[str, dict[int, None]] = {}
 
     def on_answer(self, process: Process, answer: object) -> None:
-        if isinstance(answer, messages.Parcel):
+        if isinstance(answer, messages.GroupBatch):
             given, fresh = list(answer.offsets), False
-        elif isinstance(answer, messages.Working) and self.hands.begins(process, answer):
+        elif isinstance(answer, messages.Working) and self.in_flight.begins(process, answer):
             given, fresh = kept(answer), True
         else:
             return
-        session = self.hands.session(process, answer.stream)
+        session = self.in_flight.session(process, answer.stream)
         together = dict.fromkeys(given)
         for offset in given:
-            for earlier in self.hands.unsettled(offset):
+            for earlier in self.in_flight.unacked(offset):
                 if earlier >= offset:
                     break
-                mine = not fresh and self.hands.holders.get(earlier) == session
+                mine = not fresh and self.in_flight.holders.get(earlier) == session
                 if not mine and earlier not in together:
                     self.broken(
                         f"{process.label} is given {self.name(offset)} while {self.name(earlier)} of the same lane is "
-                        f"with {self.hands.holders.get(earlier, 'nobody')}"
+                        f"with {self.in_flight.holders.get(earlier, 'nobody')}"
                     )
 
     def on_taken(self, process: Process, message: Message) -> None:
         taken = self._taken.setdefault(process.label, {})
         if message.offset in taken:
             return
-        for earlier in self.hands.unsettled(message.offset):
+        for earlier in self.in_flight.unacked(message.offset):
             if earlier < message.offset and earlier not in taken:
                 self.broken(f"{process.label} takes {self.name(message.offset)} before {self.name(earlier)}")
         taken[message.offset] = None
 
 
 class OneOwner(GroupChecker):
-    """What a member has in hand goes to another only when it gave it back, left, or was unheard for a lease."""
+    """What a member has in flight goes to another only when it gave it back, left, or was unheard for a lease."""
 
-    RULE = "nobody loses work that is in its hands"
+    RULE = "nobody loses work that is in flight"
 
-    def __init__(self, hands: Hands, lease_ms: int, clock: Callable[[], int]) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight, lease_ms: int, clock: Callable[[], int]) -> None:
+        super().__init__(in_flight)
         self._lease_ms = lease_ms
         self._deliveries_max = LaneSettings().deliveries_max
         self._clock = clock
@@ -198,20 +198,20 @@ class OneOwner(GroupChecker):
             self._newest[command.client] = existing.result
 
     def on_answer(self, process: Process, answer: object) -> None:
-        if isinstance(answer, messages.Working) and self.hands.begins(process, answer):
-            if self.hands.session(process, answer.stream) not in self._ending:
+        if isinstance(answer, messages.Working) and self.in_flight.begins(process, answer):
+            if self.in_flight.session(process, answer.stream) not in self._ending:
                 self._gone.pop(process.name, None)
             self._opened[process.name] = None
             self._spent.pop(process.name, None)
-            self._sent.update({(process.label, each.parcel): 1 for each in answer.kept})
-        elif isinstance(answer, messages.RestDone):
+            self._sent.update({(process.label, each.batch): 1 for each in answer.kept})
+        elif isinstance(answer, messages.GroupPauseDone):
             self._gone[process.name] = None
-        elif isinstance(answer, messages.Parcel):
+        elif isinstance(answer, messages.GroupBatch):
             for offset in answer.offsets:
-                holder = self.hands.holders.get(offset)
+                holder = self.in_flight.holders.get(offset)
                 if holder is not None and holder[0] != process.name and not self._may_lose(holder):
                     self.broken(f"{process.label} is given {self.name(offset)} while {holder} has it and is there")
-            sent = self._sent[process.label, answer.parcel] = self._sent.get((process.label, answer.parcel), 0) + 1
+            sent = self._sent[process.label, answer.batch] = self._sent.get((process.label, answer.batch), 0) + 1
             if sent >= self._deliveries_max:
                 self._spent[process.name] = None
 
@@ -229,12 +229,12 @@ class OneOwner(GroupChecker):
 
 
 class StaleRefused(GroupChecker):
-    """A settlement is accepted only from whoever has the message in hand, and once."""
+    """An ack is accepted only from anyone who has the message in flight, and once."""
 
-    RULE = "no stale settlement is accepted"
+    RULE = "no stale ack is accepted"
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
         self._attempts: dict[tuple[str, int], int] = {}
         """The attempt at which each process was last handed a message."""
 
@@ -243,22 +243,22 @@ class StaleRefused(GroupChecker):
 
     def on_existing(self, existing: Existing) -> None:
         command = existing.command
-        if existing.error is not None or not isinstance(command, commands.Settle):
+        if existing.error is not None or not isinstance(command, commands.GroupAck):
             return
         session = (command.client, command.epoch)
         for offset in command.spread():
-            if offset in self.hands.settled:
-                self.broken(f"{session} settled {self.name(offset)} after {self.hands.settled[offset]} had")
-            if self.hands.holders.get(offset) != session:
-                holder = self.hands.holders.get(offset, "nobody")
-                self.broken(f"{session} settled {self.name(offset)} while it was in the hands of {holder}")
+            if offset in self.in_flight.acked:
+                self.broken(f"{session} acked {self.name(offset)} after {self.in_flight.acked[offset]} had")
+            if self.in_flight.holders.get(offset) != session:
+                holder = self.in_flight.holders.get(offset, "nobody")
+                self.broken(f"{session} acked {self.name(offset)} while it was in the hands of {holder}")
 
     def on_confirmed(self, process: Process, message: Message) -> None:
-        settled, what = self.hands.settled, f"{process.label} was told that it has settled {self.name(message.offset)}"
-        if message.offset not in settled:
-            self.broken(f"{what}, and that is not settled")
-        session = settled[message.offset]
-        if session is None or self.hands.lives[session] != process.label:
+        acked, what = self.in_flight.acked, f"{process.label} was told that it has acked {self.name(message.offset)}"
+        if message.offset not in acked:
+            self.broken(f"{what}, and that is not acked")
+        session = acked[message.offset]
+        if session is None or self.in_flight.lives[session] != process.label:
             self.broken(f"{what}, and it was {session or 'the dead letters'}")
         attempt = self._attempts[process.label, message.offset]
         if message.attempt != attempt:
@@ -273,12 +273,12 @@ class RepeatsAreMarked(GroupChecker):
 
     RULE = "what may have been worked on before is marked"
 
-    def __init__(self, hands: Hands) -> None:
-        super().__init__(hands)
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
         self._first: dict[int, str] = {}
 
     def on_answer(self, process: Process, answer: object) -> None:
-        if isinstance(answer, messages.ReleaseDone):
+        if isinstance(answer, messages.GroupNackDone):
             for start, end in answer.ranges:
                 for offset in range(start, end):
                     if self._first.get(offset) == process.label:
@@ -292,15 +292,15 @@ class RepeatsAreMarked(GroupChecker):
             self.broken(f"{process.label} takes {self.name(message.offset)} as new, and so did {first}")
 
 
-def group_checkers(hands: Hands, lease_ms: int, clock: Callable[[], int]) -> list[Checker]:
+def group_checkers(in_flight: InFlight, lease_ms: int, clock: Callable[[], int]) -> list[Checker]:
     """All of them, and at last the picture; `clock` is the broker's."""
     return [
-        AllSettled(hands),
-        SettledWasTaken(hands),
-        SettledStaysSettled(hands),
-        StaleRefused(hands),
-        LanesInOrder(hands),
-        RepeatsAreMarked(hands),
-        OneOwner(hands, lease_ms, clock),
-        hands,
+        AllAcked(in_flight),
+        AckedWasTaken(in_flight),
+        AckedStaysAcked(in_flight),
+        StaleRefused(in_flight),
+        LanesInOrder(in_flight),
+        RepeatsAreMarked(in_flight),
+        OneOwner(in_flight, lease_ms, clock),
+        in_flight,
     ]

@@ -75,7 +75,7 @@ class Ledger:
         if isinstance(command, Write):
             self._store(existing, command, bodies)
         elif isinstance(command, DeadLetter):
-            self._bury(existing, command, bodies)
+            self._dead_letter(existing, command, bodies)
         elif isinstance(command, Stage | Publish | Discard):
             self._stage(existing, command, bodies)
         return existing
@@ -101,7 +101,7 @@ class Ledger:
                 if query == command.query and batch <= command.batch:
                     del self.staged[name]
 
-    def _bury(self, existing: Existing, command: DeadLetter, bodies: Sequence[Buffer]) -> None:
+    def _dead_letter(self, existing: Existing, command: DeadLetter, bodies: Sequence[Buffer]) -> None:
         topic = self.reference.topics.get(command.to_topic)
         stored = self.topics.get(command.to_topic, [])
         if topic is not None and topic.next_offset > len(stored):

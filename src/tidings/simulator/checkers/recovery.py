@@ -115,7 +115,7 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
                 "progress": group.progress.encode(),
                 "members": group.members,
                 "lanes": group.lanes,
-                "last settlements": group.last_settled,
+                "last acks": group.last_acked,
             }
             for key, group in machine.groups.items()
         },

@@ -1,6 +1,7 @@
 """What the groups of a ring apply, as the checkers of one broker understand it, and what groups owe to each other.
 
-Who owns what is reckoned here by the decided `Claim`, `Give` and `Take` alone, without the code that is under test.
+Who owns what is reckoned here by the decided `Claim`, `HandOff` and `TakeOver` alone, without the code that is under
+test.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.subscriptions import SubscriptionKey
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import WHOLE, Arcs, common, home_of, joined, owns, point_of, without
-from tidings.protocols.ring.commands import Claim, Drop, Give, Take
+from tidings.protocols.ring.commands import Claim, Drop, HandOff, TakeOver
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRanges, common, home_of, joined, owns, point_of, without
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.checker import Checker, CursorsForward, NothingLost, NothingTwice
@@ -26,13 +27,13 @@ from tidings.simulator.checkers.watch import JudgedNode, Notes
 from tidings.wire.codec import decode_columns, thin
 
 
-def shown(arcs: Arcs) -> str:
-    """Arcs in a few characters.
+def shown(ranges: KeyRanges) -> str:
+    """Ranges in a few characters.
 
     >>> shown((WHOLE,)), shown(())
     ('ffff-ffff', 'nothing')
     """
-    return ", ".join(f"{arc.start.hex()[:4]}-{arc.end.hex()[:4]}" for arc in arcs) or "nothing"
+    return ", ".join(f"{key_range.start.hex()[:4]}-{key_range.end.hex()[:4]}" for key_range in ranges) or "nothing"
 
 
 class NothingLeftBehind(Checker):
@@ -54,10 +55,10 @@ class OneOwner(Checker):
     def __init__(self, ledger: RingLedger) -> None:
         super().__init__(ledger)
         self._ring = ledger
-        self.owned: dict[str, Arcs] = {}
-        self._gifts: dict[str, int] = {}
-        self._given: dict[tuple[str, int], tuple[Arcs, str]] = {}
-        """(giver, number of the gift) -> what it is, and for whom."""
+        self.owned: dict[str, KeyRanges] = {}
+        self._transfers: dict[str, int] = {}
+        self._given: dict[tuple[str, int], tuple[KeyRanges, str]] = {}
+        """(source, number of the transfer) -> what it is, and for whom."""
         self._taken: dict[tuple[str, int], None] = {}
         self._behind = NothingLeftBehind(ledger)
 
@@ -67,50 +68,50 @@ class OneOwner(Checker):
         if existing.error is not None:
             return False
         match command:
-            case Claim(arcs):
-                self._on_claim(group, arcs)
-            case Give(arcs, taker):
-                self._gifts[group] = self._gifts.get(group, 0) + 1
-                gift = common(self.owned[group], arcs)
-                self._given[group, self._gifts[group]] = (gift, self._ring.names[taker.group])
-                self.owned[group] = without(self.owned[group], gift)
-            case Take(giver, number):
-                self._on_take(group, self._ring.names[giver], number)
+            case Claim(ranges):
+                self._on_claim(group, ranges)
+            case HandOff(ranges, target):
+                self._transfers[group] = self._transfers.get(group, 0) + 1
+                transfer = common(self.owned[group], ranges)
+                self._given[group, self._transfers[group]] = (transfer, self._ring.names[target.group])
+                self.owned[group] = without(self.owned[group], transfer)
+            case TakeOver(source, number):
+                self._on_take(group, self._ring.names[source], number)
             case Drop(number):
                 if (group, number) in self._given and (group, number) not in self._taken:
-                    self.broken(f"{group} forgets its gift {number}, and nobody has taken it")
+                    self.broken(f"{group} forgets its transfer {number}, and nobody has taken it")
             case _:
                 self._check_subjects(group, command)
         ring = ring_of(self._ring.of[group].reference)
-        if ring is not None and ring.arcs != self.owned[group]:
+        if ring is not None and ring.ranges != self.owned[group]:
             self.broken(
-                f"{group} owns {shown(ring.arcs)} after {command}, and it should own {shown(self.owned[group])}"
+                f"{group} owns {shown(ring.ranges)} after {command}, and it should own {shown(self.owned[group])}"
             )
         return self.owned.get(group) != before
 
-    def _on_claim(self, group: str, arcs: Arcs) -> None:
+    def _on_claim(self, group: str, ranges: KeyRanges) -> None:
         if group not in self.owned:
-            self._check_free(group, arcs)
-            self.owned[group] = joined(arcs)
-            self._ring.hold(group, joined(arcs))
+            self._check_free(group, ranges)
+            self.owned[group] = joined(ranges)
+            self._ring.hold(group, joined(ranges))
 
-    def _on_take(self, group: str, giver: str, number: int) -> None:
-        if (giver, number) in self._taken:
+    def _on_take(self, group: str, source: str, number: int) -> None:
+        if (source, number) in self._taken:
             return
-        gift, taker = self._given.get((giver, number), ((), ""))
-        if taker != group:
-            self.broken(f"{group} takes the gift {number} of {giver}, which is for {taker or 'nobody'}")
-        self._check_free(group, gift)
-        given = contents(self._ring.of[giver].reference, gift)
-        found = contents(self._ring.of[group].reference, gift)
-        self._behind.compare(f"{group}, from {giver},", given, found)
-        self._taken[giver, number] = None
-        self.owned[group] = joined((*self.owned[group], *gift))
-        self._ring.hold(group, gift)
+        transfer, target = self._given.get((source, number), ((), ""))
+        if target != group:
+            self.broken(f"{group} takes the transfer {number} of {source}, which is for {target or 'nobody'}")
+        self._check_free(group, transfer)
+        given = contents(self._ring.of[source].reference, transfer)
+        found = contents(self._ring.of[group].reference, transfer)
+        self._behind.compare(f"{group}, from {source},", given, found)
+        self._taken[source, number] = None
+        self.owned[group] = joined((*self.owned[group], *transfer))
+        self._ring.hold(group, transfer)
 
-    def _check_free(self, group: str, arcs: Arcs) -> None:
+    def _check_free(self, group: str, ranges: KeyRanges) -> None:
         for other, owned in self.owned.items():
-            if twice := common(owned, arcs):
+            if twice := common(owned, ranges):
                 self.broken(f"{group} is to own {shown(twice)}, which {other} owns")
 
     def _check_subjects(self, group: str, command: commands.Command) -> None:
@@ -121,7 +122,7 @@ class OneOwner(Checker):
 
     def is_whole(self) -> bool:
         """Whether every point is owned by somebody."""
-        return joined(arc for arcs in self.owned.values() for arc in arcs) == (WHOLE,)
+        return joined(key_range for ranges in self.owned.values() for key_range in ranges) == (WHOLE,)
 
 
 def _subjects(command: Any) -> list[tuple[str, Key]]:

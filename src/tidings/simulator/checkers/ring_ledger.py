@@ -1,8 +1,8 @@
 """The ledger of a ring: what each group must know, and where each topic is.
 
 Every group has a reference machine of its own, which is fed with what that group has decided. A topic is held by the
-group that owns it, and from `Give` to `Take` still by the one that gave it; what the checkers of one broker ask of "the
-reference" is asked of the holder's.
+group that owns it, and from `HandOff` to `TakeOver` still by the one that gave it; what the checkers of one broker ask
+of "the reference" is asked of the holder's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.ring.arcs import Arcs, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.key_ranges import KeyRanges, home_of, joined, owns, point_of, without
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.ledger import Ledger
@@ -55,7 +55,7 @@ class RingLedger(Ledger):
         """What each group has decided."""
         self.names: dict[bytes, str] = {}
         """How the world calls a group that others know by its mark."""
-        self.held: dict[str, Arcs] = {}
+        self.held: dict[str, KeyRanges] = {}
         """group -> what it owns, and what it has given and nobody has taken."""
 
     def add_group(self, group: str, mark: bytes) -> None:
@@ -63,15 +63,15 @@ class RingLedger(Ledger):
         self.names[mark] = group
         self.held[group] = ()
 
-    def hold(self, group: str, arcs: Arcs) -> None:
-        """These arcs are a group's now, whoever had them before."""
+    def hold(self, group: str, ranges: KeyRanges) -> None:
+        """These ranges are a group's now, no matter who had them before."""
         for other, held in self.held.items():
-            self.held[other] = joined((*held, *arcs)) if other == group else without(held, arcs)
+            self.held[other] = joined((*held, *ranges)) if other == group else without(held, ranges)
 
     def holder_of(self, topic: str) -> str | None:
         """The group that has a topic."""
         point = point_of(topic)
-        return next((group for group, arcs in self.held.items() if owns(arcs, point)), None)
+        return next((group for group, ranges in self.held.items() if owns(ranges, point)), None)
 
     def machine_of(self, topic: str) -> Machine:
         """The reference of the group that has a topic."""
@@ -79,26 +79,26 @@ class RingLedger(Ledger):
         return self._nobody if holder is None else self.of[holder].reference
 
 
-def contents(machine: Machine, arcs: Arcs) -> dict[tuple[Any, ...], Any]:
-    """All that a machine knows of what lies in some arcs, but for where and in which batches it is stored."""
+def contents(machine: Machine, ranges: KeyRanges) -> dict[tuple[Any, ...], Any]:
+    """All that a machine knows of what lies in some ranges, but for where and in which batches it is stored."""
     found: dict[tuple[Any, ...], Any] = {}
     for name, topic in machine.topics.items():
-        if owns(arcs, point_of(name)):
-            edges = (topic.first_offset, topic.next_offset, topic.settled_offset)
+        if owns(ranges, point_of(name)):
+            edges = (topic.first_offset, topic.next_offset, topic.acked_offset)
             found["topic", name] = (*edges, machine.used_at_ms.get(name, 0), topic.ids, list(topic.id_times))
     for name, next_offset in machine.retired.items():
-        if owns(arcs, point_of(name)):
+        if owns(ranges, point_of(name)):
             found["retired", name] = next_offset
     for client in machine.clients.values():
         for name, track in client.tracks.items():
-            if owns(arcs, point_of(name)):
+            if owns(ranges, point_of(name)):
                 found["track", client.name, name] = places(machine, name, track)
-        if client.token and owns(arcs, home_of(client.name)):
+        if client.token and owns(ranges, home_of(client.name)):
             found["home", client.name] = (client.epoch, client.token, client.anonymous, list(client.past_tokens))
     for key, each in machine.subscriptions.items():
-        if owns(arcs, point_of(key[1][0])):
+        if owns(ranges, point_of(key[1][0])):
             found["subscription", *key] = (each.cursors, each.starts, each.reader_epoch, each.reading, each.sent)
     for group_key, group in machine.groups.items():
-        if owns(arcs, point_of(group.topic)):
-            found["group", *group_key] = (group.progress.encode(), group.members, group.lanes, group.last_settled)
+        if owns(ranges, point_of(group.topic)):
+            found["group", *group_key] = (group.progress.encode(), group.members, group.lanes, group.last_acked)
     return found

@@ -20,7 +20,7 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.multipaxos.values import Value
 from tidings.simulator.checkers.checker import AllOrNone, Checker, Process, Violation
 from tidings.simulator.checkers.delivery import EachOnceInOrder
-from tidings.simulator.checkers.hands import Hands
+from tidings.simulator.checkers.in_flight import InFlight
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 from tidings.simulator.checkers.stages import EachBatchOnce, Query, RangesAreTrue
 
@@ -98,7 +98,7 @@ class Watch:
         self.ledger = ledger
         self.once = EachOnceInOrder(ledger)
         self.together = AllOrNone(ledger)
-        self.hands = Hands(ledger)
+        self.in_flight = InFlight(ledger)
         """Who has what, in worlds with members of groups."""
         self.batches = EachBatchOnce(ledger)
         self.ranges = RangesAreTrue(ledger)
@@ -165,7 +165,7 @@ class Watch:
             checker.on_taken(process, message)
 
     def on_confirmed(self, process: Process, message: Message) -> None:
-        self.note(process.label, f"knows that {name_of(message.value)} is settled")
+        self.note(process.label, f"knows that {name_of(message.value)} is acked")
         for checker in self.checkers:
             checker.on_confirmed(process, message)
 

@@ -49,10 +49,10 @@ class Surroundings(Protocol):
 
     @property
     def doors(self) -> ClientNetwork:
-        """The network that leads to whoever serves the clients."""
+        """The network that leads to anyone who serves the clients."""
 
     @property
-    def settled(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing more will be published."""
 
     def note(self, process: str, what: str) -> None: ...

@@ -11,7 +11,7 @@ from tidings.client.serving import Service
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, Overloaded, TidingsError, Unavailable
 from tidings.message import Message
 from tidings.protocols.broker.messages import LaneKind
-from tidings.simulator.checkers.hands import GROUP, TOPIC
+from tidings.simulator.checkers.in_flight import GROUP, TOPIC
 from tidings.simulator.clients.client import ClientProcess
 from tidings.simulator.clients.publishers import insist
 
@@ -34,7 +34,7 @@ class Habits:
 
 def done(me: ClientProcess) -> bool:
     """Whether there will be nothing more to do."""
-    return me.world.settled and me.world.watch.hands.all_settled
+    return me.world.is_quiet and me.world.watch.in_flight.all_acked
 
 
 def membership(me: ClientProcess, style: Working, habits: Habits) -> Operation[None]:
@@ -77,7 +77,7 @@ def _work(me: ClientProcess, message: Message, habits: Habits) -> Operation[None
 
 def _crash(me: ClientProcess) -> None:
     if me.alive:
-        me.kill("crashes with messages in hand")
+        me.kill("crashes with messages in flight")
         me.client.come_back(me.world.random.randint(1, 1_500))
 
 
@@ -88,7 +88,7 @@ def _stays(me: ClientProcess, habits: Habits) -> bool:
 
 
 def looping(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:
-    """`for message in subscription`: settled when the next one is asked for."""
+    """`for message in subscription`: acked when the next one is asked for."""
     worker = working.Worker(me.core, member, POLL_S)
     try:
         while _stays(me, habits):
@@ -106,7 +106,7 @@ def looping(me: ClientProcess, member: Member, habits: Habits) -> Operation[None
 
 
 def batching(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:
-    """`for share in subscription.batches()`: settled together."""
+    """`for share in subscription.batches()`: acked together."""
     worker = working.Worker(me.core, member, POLL_S)
     try:
         while _stays(me, habits):
@@ -125,7 +125,7 @@ def batching(me: ClientProcess, member: Member, habits: Habits) -> Operation[Non
 
 
 def handling(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:
-    """`bus.run()`: settled when the handler returns; when it raises, or the run ends, everything in hand goes back."""
+    """`bus.run()`: acked when the handler returns; when it raises, or the run ends, everything in flight goes back."""
     service = Service(me.core, {}, POLL_S, {(member.group, member.topic): []})
     while _stays(me, habits):
         try:
@@ -143,22 +143,22 @@ def handling(me: ClientProcess, member: Member, habits: Habits) -> Operation[Non
 
 
 def one_by_one(me: ClientProcess, member: Member, habits: Habits) -> Operation[None]:
-    """`get`, then `ack`, `nack` or `extend`; several may be in hand at once."""
+    """`get`, then `ack`, `nack` or `extend`; several may be in flight at once."""
     random = me.world.random
-    in_hand: list[Message] = []
+    in_flight: list[Message] = []
     while _stays(me, habits):
         try:
-            message = yield from working.get(me.core, member, me.core.deadline_ms(0.05 if in_hand else POLL_S))
+            message = yield from working.get(me.core, member, me.core.deadline_ms(0.05 if in_flight else POLL_S))
         except (Unavailable, Overloaded, Fenced) as error:
             _bear(me, error)
             yield from me.sleep(random.randint(10, 200))
             continue
         if message is not None:
             yield from _work(me, message, habits)
-            in_hand.append(message)
-        if in_hand and (message is None or random.random() < 0.7):
-            chosen = random.randrange(len(in_hand)) if random.random() < 0.2 else 0
-            yield from _answer(me, member, in_hand.pop(chosen), habits)
+            in_flight.append(message)
+        if in_flight and (message is None or random.random() < 0.7):
+            chosen = random.randrange(len(in_flight)) if random.random() < 0.2 else 0
+            yield from _answer(me, member, in_flight.pop(chosen), habits)
 
 
 def _answer(me: ClientProcess, member: Member, message: Message, habits: Habits) -> Operation[None]:

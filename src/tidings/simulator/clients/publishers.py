@@ -4,8 +4,8 @@
   and goes on from there, so every item is stored exactly once.
 - *keyed*: publishes many at a time, each under an id, and puts again whatever it is not sure of. Every item is
   stored exactly once.
-- *careless*: publishes many at a time and does not come back to what a crash left in doubt. Every item is stored
-  at most once, and once if it was acknowledged.
+- *careless*: publishes many at a time and does not come back to what a crash left with an unknown outcome. Every item
+  is stored at most once, and once if it was acknowledged.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def _give(me: ClientProcess, script: Script, item: Item, who: Identity, with_id:
 
 
 def _outcome(me: ClientProcess, entry: Entry, who: Identity) -> Operation[Any]:
-    """What became of an entry; what is in doubt is sent again as it was."""
+    """What became of an entry; what has an unknown outcome is sent again as it was."""
     while True:
         try:
             return (yield from operations.receipts(me.core, entry, who))
         except Unavailable:
             yield from me.sleep(me.world.random.randint(10, 200))
-            me.world.note(me.label, "sends again what is in doubt")
+            me.world.note(me.label, "sends again what has an unknown outcome")
             me.session.now_ms = me.world.now_ms
             if entry.gone:
                 raise
@@ -209,7 +209,7 @@ def careless(me: ClientProcess, script: Script) -> Operation[None]:
                     under_way.append((item, entry))
             except (Overloaded, OutOfSequence) as error:
                 # Both say that nothing was stored, so the same message may be put as a new one.
-                me.world.note(me.label, f"puts {item[1]} anew after {type(error).__name__}")
+                me.world.note(me.label, f"puts {item[1]} again after {type(error).__name__}")
                 again.append(item)
         yield from me.sleep(random.randint(0, script.pace_ms))
     script.done = True

@@ -54,7 +54,7 @@ def writing(me: ClientProcess, query: Query) -> Operation[None]:
 
 
 def _tasks(random: Random, rows: list[Row]) -> list[list[Row]]:
-    """The rows of a batch, shared out anew each time."""
+    """The rows of a batch, shared out again each time."""
     count = random.randint(1, 3)
     tasks: list[list[Row]] = [[] for _ in range(count)]
     for row in rows:
@@ -115,11 +115,11 @@ def ranging(me: ClientProcess, topic: str, pace_ms: int) -> Operation[None]:
         try:
             info = yield from insist(me, lambda: operations.topic(me.core, topic))
         except NoSuchTopic:
-            if me.world.settled:
+            if me.world.is_quiet:
                 return
             yield from me.sleep(random.randint(50, 300))
             continue
-        if me.world.settled and at == info.next_offset:
+        if me.world.is_quiet and at == info.next_offset:
             return
         at = max(at, info.first_offset)
         end = random.randint(at, info.next_offset)

@@ -1,7 +1,7 @@
 """Bits that flip in the files of a member that leads and serves, between two reads of one life.
 
 Everything has been read once, as ranges and by a subscription, when a bit of a stored message flips on the leader's
-disk. Whoever reads it then gets it as it was: the leader fetches it from another member, and readers wait that long.
+disk. Anyone who reads it then gets it as it was: the leader fetches it from another member, and readers wait that long.
 What has just been checked counts as good until the next tick (`journal/checked.py`), so that comes first. Only what
 lies in sealed segments is hit, and what every other member has: more than that a group does not promise.
 """
@@ -48,7 +48,7 @@ class Flips:
             if choice is None or self.flip(choice):
                 reader = self._new_reader()
                 reader.start()
-                world.pass_or_break(lambda reader=reader: reader.finished, "whoever reads everything")  # type: ignore[misc]
+                world.pass_or_break(lambda reader=reader: reader.finished, "anyone who reads everything")  # type: ignore[misc]
                 for node in world.nodes:
                     node.scrub_all()
                 world.pass_or_break(lambda: all(map(is_readable, world.nodes)), "fetching what is damaged")
@@ -93,7 +93,7 @@ class Flips:
                 reader.leave()
 
     def flip(self, choice: int) -> bool:
-        """A bit of a stored message flips on the disk of whoever leads; whether there is one to hit."""
+        """A bit of a stored message flips on the disk of the leader; whether there is one to hit."""
         node = next((each for each in self._world.serving if each.group == self._group), None)
         if node is None or node.engine is None:
             return False

@@ -37,11 +37,11 @@ TOLD = re.compile(r"The messages from offset (\d+) to (\d+) cannot be read \(.*\
 
 Row = tuple[bytes, bytes | None]
 """The value and the key of a message."""
-Path = Callable[["Visitor", str, int], Iterator[tuple[int, Row]]]
+Path = Callable[["ServedClient", str, int], Iterator[tuple[int, Row]]]
 """One way to read a topic from an offset on."""
 
 
-class Visitor:
+class ServedClient:
     """A client that has a broker to itself: the real session and operations, answered at once in a time of its own."""
 
     def __init__(self, engine: AnyEngine, now_ms: int, name: str) -> None:
@@ -100,44 +100,44 @@ class Visitor:
 
 
 def _refuse_to_block(operation: object) -> NoReturn:
-    raise AssertionError(f"{operation} cannot be run to its end here: a visitor drives its operations itself")
+    raise AssertionError(f"{operation} cannot be run to its end here: a connection drives its operations itself")
 
 
-def _by_range(visitor: Visitor, topic: str, start: int) -> Iterator[tuple[int, Row]]:
-    reader = RangeReader(visitor.core, topic, start, None)
+def _by_range(caller: ServedClient, topic: str, start: int) -> Iterator[tuple[int, Row]]:
+    reader = RangeReader(caller.core, topic, start, None)
     try:
-        visitor.run(reader.begin())
-        while (batch := visitor.run(reader.step())) is not None:
+        caller.run(reader.begin())
+        while (batch := caller.run(reader.step())) is not None:
             yield from map(_row, batch)
     finally:
         reader.leave()
 
 
-def _by_subscription(visitor: Visitor, topic: str, start: int) -> Iterator[tuple[int, Row]]:
-    visitor.run(operations.subscribe(visitor.core, topic, start))
-    streams = visitor.core.session.streams
-    reader = reading.Reader(visitor.core, streams.of((topic,)), POLL_S)
+def _by_subscription(caller: ServedClient, topic: str, start: int) -> Iterator[tuple[int, Row]]:
+    caller.run(operations.subscribe(caller.core, topic, start))
+    streams = caller.core.session.streams
+    reader = reading.Reader(caller.core, streams.of((topic,)), POLL_S)
     try:
-        while (piece := visitor.run(reader.step())) is not None:
+        while (piece := caller.run(reader.step())) is not None:
             for message in piece:
                 yield _row(message)
                 reader.done += 1
     finally:
         reader.leave()
-        visitor.run(operations.unsubscribe(visitor.core, topic))
+        caller.run(operations.unsubscribe(caller.core, topic))
 
 
-def _by_group(visitor: Visitor, topic: str, start: int) -> Iterator[tuple[int, Row]]:
-    member = visitor.run(working.join(visitor.core, f"visitors from {start}", topic, start, "key"))
-    worker = working.Worker(visitor.core, member, POLL_S)
+def _by_group(caller: ServedClient, topic: str, start: int) -> Iterator[tuple[int, Row]]:
+    member = caller.run(working.join(caller.core, f"connections from {start}", topic, start, "key"))
+    worker = working.Worker(caller.core, member, POLL_S)
     try:
-        while (piece := visitor.run(worker.step())) is not None:
+        while (piece := caller.run(worker.step())) is not None:
             for message in piece:
                 yield _row(message)
                 worker.done += 1
     finally:
         worker.leave()
-        visitor.run(working.close(visitor.core, member))
+        caller.run(working.close(caller.core, member))
 
 
 def _row(message: Message) -> tuple[int, Row]:
@@ -155,12 +155,12 @@ class Read:
         self.withheld: dict[int, str] = {}
         """The offsets of which the reader was told that they cannot be read, and what it was told."""
 
-    def take(self, path: Path, visitor: Visitor, topic: str) -> None:
+    def take(self, path: Path, caller: ServedClient, topic: str) -> None:
         """Reads all of a topic, and goes on behind what cannot be read, as the error says."""
-        start = visitor.run(operations.topic(visitor.core, topic)).first_offset
+        start = caller.run(operations.topic(caller.core, topic)).first_offset
         while True:
             try:
-                for offset, row in path(visitor, topic, start):
+                for offset, row in path(caller, topic, start):
                     self.rows[offset] = row
                 return
             except StorageDamaged as error:
@@ -175,11 +175,11 @@ def read_all(engine: AnyEngine, now_ms: int, *paths: str) -> dict[tuple[str, str
     """Every topic by these ways."""
     found: dict[tuple[str, str], Read] = {}
     for path in paths:
-        visitor = Visitor(engine, now_ms, f"a visitor by {path}")
+        caller = ServedClient(engine, now_ms, f"a connection by {path}")
         for topic in list(engine.broker.machine.topics):
             found[path, topic] = Read()
-            found[path, topic].take(PATHS[path], visitor, topic)
-        now_ms = visitor.now_ms
+            found[path, topic].take(PATHS[path], caller, topic)
+        now_ms = caller.now_ms
     return found
 
 

@@ -1,8 +1,8 @@
 """What may happen to a folder while nobody looks at it, and the one rule about it.
 
-Files get lost, older copies are put back, two are mixed up, one is cut short, bits flip. Whoever opens the folder after
-that ends in a sentence, at the start or when what is damaged is read, or has everything that was there: there is no
-third outcome.
+Files get lost, older copies are put back, two are mixed up, one is cut short, bits flip. Anyone who opens the folder
+after that ends in a sentence, at the start or when what is damaged is read, or has everything that was there: there is
+no third outcome.
 
 A whole folder that is put back older than it was is not among it: nothing in a folder can tell that. The other members
 of a group can (`simulator/paxos/faults.py`, `Rollback`).

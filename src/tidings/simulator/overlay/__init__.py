@@ -1,1 +1,1 @@
-"""A made-up world for overlays: thousands of nodes in one process, each a real stack of protocols."""
+"""A simulation for overlays: thousands of nodes in one process, each a real stack of protocols."""

@@ -145,9 +145,9 @@ class Deliveries:
         self._world = world
         self._lives = 0
         """How many lives of nodes there were when somebody last looked."""
-        self._settled: list[Node] = []
+        self._ready: list[Node] = []
         """The live nodes that take part: they know where the topics are, and never forget it."""
-        self._unsettled: list[Node] = []
+        self._unready: list[Node] = []
         self.posts: dict[tuple[str, int], Post] = {}
         world.observe(Delivered, self.on_delivered)
 
@@ -157,17 +157,17 @@ class Deliveries:
 
     def _taking_part(self) -> list[Node]:
         """The live nodes that know where the topics are; only those that did not at the last look are asked."""
-        world, unsettled = self._world, self._unsettled
+        world, unready = self._world, self._unready
         if world.lives > self._lives:
-            unsettled += [node for node in world.nodes.values() if node.number > self._lives]
+            unready += [node for node in world.nodes.values() if node.number > self._lives]
             self._lives = world.lives
-        self._settled = [node for node in self._settled if node.alive]
-        self._unsettled = []
-        for node in unsettled:
+        self._ready = [node for node in self._ready if node.alive]
+        self._unready = []
+        for node in unready:
             if node.alive:
                 knows = node.stack.layer(Gossip).knows_beginning
-                (self._settled if knows else self._unsettled).append(node)
-        return self._settled
+                (self._ready if knows else self._unready).append(node)
+        return self._ready
 
     def on_delivered(self, now_us: int, node: Node, news: Delivered) -> None:
         post = self.posts.get((news.topic, news.offset))

@@ -123,11 +123,11 @@ class Run:
 
     def make_stack(self, name: NodeId) -> Stack:
         """The stack of a node that joins by some of those that are up."""
-        plan, chance = self.plan, self.world.random
+        plan, rng = self.plan, self.world.random
         contacts = self.world.draw_live(plan.contacts)
         layers: list[Layer] = [
-            Gossip(plan.gossip, chance, founding=not contacts),
-            HyParView(name, contacts, plan.hyparview, chance),
+            Gossip(plan.gossip, rng, founding=not contacts),
+            HyParView(name, contacts, plan.hyparview, rng),
         ]
         if plan.detector == "heartbeat":
             return Stack([*layers, Heartbeat(plan.heartbeat)])
@@ -181,8 +181,8 @@ class Run:
         topic = world.random.choice(list(self._offsets))
         publisher = self._publishers.get(topic)
         if publisher is None or not world.nodes[publisher].alive:
-            settled = [name for name in world.live if world.nodes[name].stack.layer(Gossip).knows_beginning]
-            publisher = self._publishers[topic] = world.random.choice(settled)
+            ready = [name for name in world.live if world.nodes[name].stack.layer(Gossip).knows_beginning]
+            publisher = self._publishers[topic] = world.random.choice(ready)
         offset = self._offsets[topic]
         self._offsets[topic] += 1
         body = f"{topic} {offset}".encode()

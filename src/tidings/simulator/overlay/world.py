@@ -1,7 +1,7 @@
 """The world of an overlay: nodes, virtual time, and a network that delays, loses, cuts and breaks.
 
 Events happen one after another in the order of their times and, at the same time, in the order in which they were
-planned. Chance comes from one seeded source, and nothing depends on the order of a set or on `hash()`, so a seed
+planned. Randomness comes from one seeded source, and nothing depends on the order of a set or on `hash()`, so a seed
 replays a run exactly.
 
 The network is not orderly: two messages between the same nodes may overtake each other. What is sent to a
@@ -44,8 +44,8 @@ from tidings.protocols.stack import (
     TimerFired,
 )
 from tidings.simulator.overlay.agenda import Agenda, Entry
-from tidings.simulator.overlay.chance import Chance
 from tidings.simulator.overlay.latency import TABLE_BITS, Latency, Uniform
+from tidings.simulator.overlay.rng import Rng
 from tidings.simulator.world.trace import Trace
 
 WATCHING = (Watch, Unwatch)
@@ -98,7 +98,7 @@ class World:
 
     def __init__(self, seed: int, network: NetworkModel | None = None, trace: bool = False) -> None:
         self.network = network or NetworkModel()
-        self.random = Chance(seed)
+        self.random = Rng(seed)
         self.now_us = 0
         self.nodes: dict[NodeId, Node] = {}
         """The current or last life of each node."""
@@ -301,8 +301,8 @@ class World:
 
     def _survivors(self, sender: NodeId, peers: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         """Those that a message gets through to, as far as loss and cuts decide."""
-        loss, chance = self.network.loss, self.random.random
-        return tuple([peer for peer in peers if not (loss and chance() < loss) and not self._is_cut(sender, peer)])
+        loss, draw = self.network.loss, self.random.random
+        return tuple([peer for peer in peers if not (loss and draw() < loss) and not self._is_cut(sender, peer)])
 
     def _bounce(self, sender: NodeId, peer: NodeId) -> None:
         """A connection to a node that is down cannot be made, or breaks: the sender notices."""

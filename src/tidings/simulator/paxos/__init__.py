@@ -1,1 +1,1 @@
-"""Made-up worlds of a replicated group: nodes that agree by Multi-Paxos while everything goes wrong."""
+"""Simulated worlds of a replicated group: nodes that agree by Multi-Paxos while everything goes wrong."""

@@ -4,7 +4,7 @@ What a checker knows it has from the disks (the ledger), from what nodes say, an
 the memory of the code under test, but for the state that it is to judge.
 
 A node whose folder was exchanged for an older copy of itself has no vote any more. The ledger does not count what it
-accepts from then on, so whoever does takes something for decided that is not chosen; nor is it held to promises that
+accepts from then on, so anyone who does takes something for decided that is not chosen; nor is it held to promises that
 it no longer knows of. What it applies has to be right all the same.
 """
 

@@ -26,7 +26,7 @@ class Group(Protocol):
     def after(self, delay_ms: int, what: Callable[[], None]) -> None: ...
 
     def pick(self, choice: int) -> Node:
-        """A node that is not gone for good: the one that a number chooses, or whoever leads."""
+        """A node that is not gone for good: the one that a number chooses, or the leader."""
 
     def new_token(self, client: Client) -> int:
         """The token of a read that begins."""
@@ -36,7 +36,7 @@ class Group(Protocol):
 
 
 class Client:
-    """One client, with so many things to do; once nothing goes wrong any more it ends with the one in hand."""
+    """One client, with so many things to do; once nothing goes wrong any more it ends with the one in flight."""
 
     def __init__(self, world: Group, name: str, count: int, pause_ms_max: int, read_share: float = READ_SHARE) -> None:
         self._world = world
@@ -79,7 +79,7 @@ class Client:
             self._target = None
             self._try()
 
-    def on_turned_away(self, sequence: int, leader: int | None) -> None:
+    def on_rejected(self, sequence: int, leader: int | None) -> None:
         if self._command is not None and self._command.sequence == sequence:
             self._redirect(leader)
 
@@ -100,7 +100,7 @@ class Client:
 
     def _redirect(self, leader: int | None) -> None:
         self._target = leader
-        self._attempt += 1  # The one that was turned away has ended.
+        self._attempt += 1  # The one that was refused has ended.
         attempt = self._attempt
         self._world.after(self._world.random.randint(1, 100), lambda: self._retry(attempt))
 

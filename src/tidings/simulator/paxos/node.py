@@ -17,14 +17,14 @@ from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
     ChangeMembership,
-    MembershipSettled,
+    MembershipConfirmed,
     Piece,
+    ProposalRejected,
     Propose,
     Read,
     ReadReady,
     ReadRefused,
     Received,
-    TurnedAway,
 )
 from tidings.protocols.multipaxos.records import Known, Snapshot
 from tidings.protocols.multipaxos.values import Change, Command
@@ -60,7 +60,7 @@ class Staff(Protocol):
     def on_refused(self, number: int) -> None:
         """A node refuses to start on its disk."""
 
-    def on_settled(self, first_slot: int, membership: Membership) -> None:
+    def on_confirmed(self, first_slot: int, membership: Membership) -> None:
         """A membership is in force, and the earlier voters are needed no more."""
 
 
@@ -479,7 +479,7 @@ class Node(DiskProcess):
                 if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
                     del self.waiting[value.client, value.sequence]
                     self._world.answer_command(self, value, notification.result)
-            case TurnedAway(value, leader):
+            case ProposalRejected(value, leader):
                 if isinstance(value, Command) and (value.client, value.sequence) in self.waiting:
                     del self.waiting[value.client, value.sequence]
                     self._world.turn_away(value, leader)
@@ -488,9 +488,9 @@ class Node(DiskProcess):
                 self._world.answer_read(token, False, None)
             case ReadRefused(token, leader):
                 self._world.answer_read(token, True, leader)
-            case MembershipSettled(first_slot, membership):
+            case MembershipConfirmed(first_slot, membership):
                 self._world.note(self.name, repr(notification))
-                self._world.operator.on_settled(first_slot, membership)
+                self._world.operator.on_confirmed(first_slot, membership)
             case StateExchanged(next_slot):
                 self._world.note(self.name, f"takes over the files of another, up to {next_slot}")
                 watch.on_exchanged(self, next_slot)
@@ -510,7 +510,7 @@ class ForkedNode(Node):
 
     def on_refused_copy(self) -> None:
         self._refusals += 1
-        if self._refusals < REFUSALS_MAX:  # Then whoever started it has read what it says.
+        if self._refusals < REFUSALS_MAX:  # Then the one who started it has read what it says.
             self._world.after(RETRY_MS, self.start)
 
     def check(self) -> None:

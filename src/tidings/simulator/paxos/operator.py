@@ -36,7 +36,7 @@ class Group(Protocol):
         """A new machine with an empty disk, under a number that was never used."""
 
     def call_change(self, change: Change) -> None:
-        """Asks whoever leads, or anybody."""
+        """Asks the leader, or anybody."""
 
     def may_put_back(self, number: int) -> bool:
         """Whether the copy of a node's folder may take the place of the folder."""
@@ -52,12 +52,12 @@ class Operator:
         """Rows of changes: each row in its order, the rows beside each other."""
         self._removed: list[int] = []
         """Nodes that were taken out and still run."""
-        self._settled_slot = 0
+        self._confirmed_slot = 0
         """The newest membership of which a leader has said that the earlier voters are needed no more."""
         self._outdated: int | None = None
         """Whose folder is an older copy of itself, as long as it has not noticed."""
         self._busy = False
-        """From the beginning of a task until its last change is settled."""
+        """From the beginning of a task until its last change is confirmed."""
         self.planned = 0
         """Tasks that are still to come."""
 
@@ -88,10 +88,10 @@ class Operator:
         if not self._busy:
             self._begin()
 
-    def on_settled(self, first_slot: int, membership: Membership) -> None:
+    def on_confirmed(self, first_slot: int, membership: Membership) -> None:
         """Switches off some of those who were removed and are needed no more; others go on and do not know."""
         world = self._world
-        self._settled_slot = max(self._settled_slot, first_slot)
+        self._confirmed_slot = max(self._confirmed_slot, first_slot)
         for number in [number for number in self._removed if number not in membership.nodes]:
             self._removed.remove(number)
             if not world.nodes[number].retired and world.random.random() < 0.7:
@@ -156,7 +156,7 @@ class Operator:
                 new = world.add_node()  # Another one came first, and numbers only rise: this one will never do.
                 row[:2] = [Add(new), Promote(new)]
         self._wanted = [row for row in self._wanted if row]
-        if not self._wanted and self._outdated is None and self._settled_slot >= world.ledger.terms[-1][0]:
+        if not self._wanted and self._outdated is None and self._confirmed_slot >= world.ledger.terms[-1][0]:
             self._busy = False
             if self._tasks:
                 self._begin()

@@ -1,4 +1,4 @@
-"""A world of replicas: virtual time, one source of chance, nodes, their network, their clients and an operator."""
+"""A world of replicas: virtual time, one source of randomness, nodes, their network, their clients and an operator."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class PaxosWorld(Timeline):
     def may_put_back(self, number: int) -> bool:
         """Whether the copy of a node's folder may take the place of the folder: everybody remembers that it said more.
 
-        Everybody: who has ever voted and is not gone, and has it on disk. Whoever remembers does not count what the
+        Everybody: who has ever voted and is not gone, and has it on disk. Anyone who remembers does not count what the
         node says. If there were one who did not, and who reached the node before the others do, the two could come to
         a majority: no protocol that goes on without some of its members can tell that from a healthy group.
         """
@@ -192,7 +192,7 @@ class PaxosWorld(Timeline):
         return began is not None and not any(began.covers(self.watch.testimony(other, number)) for other in others)
 
     def pick(self, choice: int) -> Node:
-        """A node that is not gone for good: the one that a number chooses, or whoever leads."""
+        """A node that is not gone for good: the one that a number chooses, or the leader."""
         numbers = [number for number, node in self.nodes.items() if not node.retired]
         if choice < 0:
             numbers = self.leading or numbers
@@ -221,7 +221,7 @@ class PaxosWorld(Timeline):
             self._say(lambda: node.read(token))
 
     def call_change(self, change: Change) -> None:
-        """The operator asks whoever leads, or anybody."""
+        """The operator asks the leader, or anybody."""
         node = self.pick(-1)
         self._say(lambda: node.change(change))
 
@@ -236,7 +236,7 @@ class PaxosWorld(Timeline):
 
     def turn_away(self, command: Command, leader: int | None) -> None:
         client = self.clients[command.client]
-        self._say(lambda: client.on_turned_away(command.sequence, leader))
+        self._say(lambda: client.on_rejected(command.sequence, leader))
 
     def answer_read(self, token: int, refused: bool, leader: int | None) -> None:
         client = self._readers[token]

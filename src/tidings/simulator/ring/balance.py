@@ -48,18 +48,18 @@ def look_up(nodes: int, lookups: int = 5_000, seed: int = 0, successors_max: int
     >>> len(answers), all(answer.is_right for answer in answers)
     (200, True)
     """
-    chance = Random(seed)
+    rng = Random(seed)
     # At rest nothing changes, so that nothing has to be kept up.
     settings = ChordSettings(successors_max=successors_max, stabilise_ms=10**9, fix_fingers_ms=10**9)
     names = [f"node-{index}" for index in range(nodes)]
     world = World(seed)
     for name, links in stable_links(names, settings).items():
-        world.start(name, Stack([Chord(name, settings, Random(chance.getrandbits(64)), links=links)]))
+        world.start(name, Stack([Chord(name, settings, Random(rng.getrandbits(64)), links=links)]))
     found: list[RootFound] = []
     world.observe(RootFound, lambda _us, _node, news: found.append(news))
     keys = {key_of(f"key-{index}"): f"key-{index}" for index in range(lookups)}
     for index, key in enumerate(keys):
-        world.request(chance.choice(names), FindRoot(key))
+        world.request(rng.choice(names), FindRoot(key))
         if index % LOOKUPS_AT_ONCE == 0:
             world.run_for(1_000)
     world.run_for(30_000)

@@ -1,7 +1,8 @@
 """Churn: nodes join a ring, die and come back, as a schedule drawn from a seed.
 
-The assumption under which the corrected rules are right is kept by whoever draws the victims, and by nothing else: no
-failure leaves a list, at a member or under way in a message, without a live member, and r + 1 principals always remain.
+The assumption under which the corrected rules are right is kept by the one who draws the victims, and by nothing else:
+no failure leaves a list, at a member or under way in a message, without a live member, and r + 1 principals always
+remain.
 """
 
 from __future__ import annotations
@@ -53,18 +54,16 @@ class ChurnResult(msgspec.Struct, frozen=True):
 
 def draw_plan(seed: int, loss: float = 0.0) -> ChurnPlan:
     """A schedule of 20 to 60 changes, often several at once. A loss is for liveness only: it looks like death."""
-    chance = Random(seed)
-    length = chance.choice((2, 3, 4))
-    latency = chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0)))
-    jitter_ms = chance.choice((1.0, 30.0, 100.0))
-    settings = ChordSettings(successors_max=length, stabilise_ms=chance.choice((200, 500, 1000)), query_ms=2_000)
+    rng = Random(seed)
+    length = rng.choice((2, 3, 4))
+    latency = rng.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0)))
+    jitter_ms = rng.choice((1.0, 30.0, 100.0))
+    settings = ChordSettings(successors_max=length, stabilise_ms=rng.choice((200, 500, 1000)), query_ms=2_000)
     at_ms, changes = 100, []
-    for _ in range(chance.randint(20, 60)):
-        at_ms += chance.choice((0, 0, 1, 5, 30, 100, 300, 1000, 3000))
-        changes.append((at_ms, chance.choice(("join", "join", "crash", "crash", "return"))))
-    return ChurnPlan(
-        seed, settings, length + 1 + chance.choice((0, 0, 1, 3, 8)), latency, jitter_ms, loss, tuple(changes)
-    )
+    for _ in range(rng.randint(20, 60)):
+        at_ms += rng.choice((0, 0, 1, 5, 30, 100, 300, 1000, 3000))
+        changes.append((at_ms, rng.choice(("join", "join", "crash", "crash", "return"))))
+    return ChurnPlan(seed, settings, length + 1 + rng.choice((0, 0, 1, 3, 8)), latency, jitter_ms, loss, tuple(changes))
 
 
 class Churn:
@@ -82,7 +81,7 @@ class Churn:
         self._gone: list[NodeId] = []
         names = [f"node-{index}" for index in range(plan.founders)]
         for name, links in stable_links(names, plan.settings).items():
-            stack = Stack([Chord(name, plan.settings, self._chance(), links=links, ring=ring)])
+            stack = Stack([Chord(name, plan.settings, self._rng(), links=links, ring=ring)])
             self.world.start(name, stack)
         # A lost answer is taken for a death, and the rules promise nothing at every moment then.
         self._is_watched = is_watched and plan.loss == 0.0
@@ -96,7 +95,7 @@ class Churn:
                 self._run_until(at_ms)
                 self._change(what)
             calm_from_ms = self.world.now_ms
-            ideal_after_ms = self._settle(calm_from_ms)
+            ideal_after_ms = self._wait_until_ideal(calm_from_ms)
             rule, text = None, ""
         except Violation as violation:
             rule, text = violation.rule, f"{violation} (at {self.world.now_ms} ms)"
@@ -113,7 +112,7 @@ class Churn:
             self.world.trace.hash if self.world.trace is not None else "",
         )
 
-    def _settle(self, calm_from_ms: int) -> int:
+    def _wait_until_ideal(self, calm_from_ms: int) -> int:
         """Lets the ring come to rest, with everybody in it."""
         while True:
             self._run_until(self.world.now_ms + STEP_MS)
@@ -155,7 +154,7 @@ class Churn:
         """A node comes up that knows some members: enough for one of them to be alive when it is asked."""
         known = list(members(self.world))
         contacts = tuple(self.random.sample(known, min(contacts_max, len(known))))
-        chord = Chord(name, self.plan.settings, self._chance(), contacts=contacts, ring=self._ring)
+        chord = Chord(name, self.plan.settings, self._rng(), contacts=contacts, ring=self._ring)
         self.world.start(name, Stack([chord]))
 
     def _crash(self) -> None:
@@ -178,7 +177,7 @@ class Churn:
             return False
         return len(principals(left)) > length
 
-    def _chance(self) -> Random:
+    def _rng(self) -> Random:
         return Random(self.random.getrandbits(64))
 
 

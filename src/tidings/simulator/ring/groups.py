@@ -1,7 +1,7 @@
 """Many groups at rest: hops of a lookup, the trees of topics, and what the busiest owner owns.
 
-All seats know all groups from the beginning, as after a restart of everything, so one directory serves them all; they
-settle, find their fingers, and are then asked.
+All virtual nodes know all groups from the beginning, as after a restart of everything, so one directory serves them
+all; they take their places, find their fingers, and are then asked.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import msgspec
 
 from tidings.protocols.chord import RootFound
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.ring.arcs import point_of
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import Between, Card
-from tidings.protocols.ring.seat import Seat, group_of
+from tidings.protocols.ring.key_ranges import point_of
+from tidings.protocols.ring.messages import Between, GroupDescriptor
+from tidings.protocols.ring.virtual_node import VirtualNode, group_of
 from tidings.protocols.scribe.messages import Spread
 from tidings.protocols.stack import Notification
 from tidings.settings import ChordSettings, ScribeSettings
-from tidings.simulator.ring.seats import MEMBERS, Group, SeatWorld, group_name
+from tidings.simulator.ring.virtual_nodes import MEMBERS, Group, VirtualNodeWorld, group_name
 
 CHORD = ChordSettings(stabilise_ms=2_000, fix_fingers_ms=1_000)
-SETTLE_MS = 25_000
+PLACE_MS_MAX = 25_000
 """Enough for every finger to be found."""
 LOOKUPS = 2_000
 LOOKUPS_AT_ONCE = 200
 TREES = 5
-"""Topics for each share of the seats that subscribes."""
+"""Topics for each share of the virtual nodes that subscribes."""
 MESSAGES = 3
 GROW_MS = 6_000
 SPREAD_MS = 2_000
@@ -51,14 +51,14 @@ class TreeUse(msgspec.Struct, frozen=True):
 
     topic: str
     share: float
-    """Of the seats, those that were to subscribe."""
+    """Of the virtual nodes, those that were to subscribe."""
     subscribers: int
     delivered: int
-    """Seats that wanted it and got it; the root is one of them if it subscribed."""
+    """Virtual nodes that wanted it and got it; the root is one of them if it subscribed."""
     sent: int
-    """Messages that carried it from seat to seat."""
+    """Messages that carried it from virtual node to virtual node."""
     depth_mean: float
-    """Hops from the root to a seat that wanted it."""
+    """Hops from the root to a virtual node that wanted it."""
     depth_max: int
     root_sent: int
     """Of those messages, how many the root sent itself."""
@@ -68,12 +68,12 @@ class Upkeep(msgspec.Struct, frozen=True):
     """What the ring costs while nobody asks for anything."""
 
     messages: float
-    """Sent by a seat in a second."""
+    """Sent by a virtual node in a second."""
     size_bytes: float
 
 
-class Asker(Seat):
-    """A seat that counts the hops of its lookups."""
+class Asker(VirtualNode):
+    """A virtual node that counts the hops of its lookups."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -90,15 +90,15 @@ class Groups:
 
     def __init__(self, groups: int, seed: int) -> None:
         names = [group_name(number, seed) for number in range(groups)]
-        self._ring = sorted((Card(name, ()).point, name) for name in names)
-        self.world = SeatWorld(seed, CHORD, ScribeSettings(), make=Asker)
+        self._ring = sorted((GroupDescriptor(name, ()).point, name) for name in names)
+        self.world = VirtualNodeWorld(seed, CHORD, ScribeSettings(), make=Asker)
         directory = Directory()
         for name in names:
             members = tuple(f"tcp://{name.hex()}.{number}" for number in range(MEMBERS))
-            directory.learn_card(Card(name, members))
+            directory.learn_descriptor(GroupDescriptor(name, members))
         for name in names:
             self.world.add(name, (), directory).side = 0
-        self.world.run(SETTLE_MS)
+        self.world.run(PLACE_MS_MAX)
 
     def root_of(self, point: Key) -> bytes:
         """The group that stands first at or after a point."""
@@ -112,26 +112,26 @@ class Groups:
         return Upkeep((sum(group.sent for group in world.live) - sent) * share, (world.size_bytes - size_bytes) * share)
 
     def look_up(self, count: int = LOOKUPS) -> Iterator[FoundRoot]:
-        """Random points, asked for by random seats. What is not answered is missing."""
+        """Random points, asked for by random virtual nodes. What is not answered is missing."""
         world = self.world
         for number in range(count):
-            world.ask(world.chance.choice(world.live), key_of(f"key {number}"))
+            world.ask(world.rng.choice(world.live), key_of(f"key {number}"))
             if number % LOOKUPS_AT_ONCE == 0:
                 world.run(1_000)
         world.run(3_000)
         for group in world.live:
-            assert isinstance(group.seat, Asker)
-            for found in group.seat.lookups:
+            assert isinstance(group.virtual_node, Asker)
+            for found in group.virtual_node.lookups:
                 yield FoundRoot(found.hops, group_of(found.root) == self.root_of(found.key))
 
     def multicast(self, shares: Iterable[float], trees: int = TREES, messages: int = MESSAGES) -> Iterator[TreeUse]:
-        """For each share, some topics to which so many of the seats subscribe; the owner of each publishes."""
+        """For each share, some topics to which so many of the virtual nodes subscribe; the owner of each publishes."""
         world = self.world
         live = world.live
         wanted: dict[str, tuple[float, int]] = {}
         for share in shares:
             for number in range(trees):
-                subscribers = world.chance.sample(live, max(1, round(len(live) * share)))
+                subscribers = world.rng.sample(live, max(1, round(len(live) * share)))
                 wanted[f"topic {share} {number}"] = share, len(subscribers)
                 for group in subscribers:
                     world.subscribe(group, f"topic {share} {number}")
@@ -160,7 +160,7 @@ class Groups:
             world.publish(owner, topic, b"news")
         world.run(SPREAD_MS)
         world.on_delivery = None
-        assert len(set(world.arrived)) == len(world.arrived), "A seat got a message twice."
+        assert len(set(world.arrived)) == len(world.arrived), "A virtual node got a message twice."
         for topic, (share, subscribers) in wanted.items():
             hops = [depths[topic][name] for name, arrived, _ in world.arrived if arrived == topic]
             yield TreeUse(
@@ -177,7 +177,7 @@ class Groups:
 
 def busiest(groups: int, ring: int, topics: Iterable[str]) -> tuple[int, int]:
     """The topics that the busiest owner of a ring owns, and how many groups own none."""
-    points = sorted(Card(group_name(number, ring), ()).point for number in range(groups))
+    points = sorted(GroupDescriptor(group_name(number, ring), ()).point for number in range(groups))
     owned = [0] * groups
     for topic in topics:
         owned[bisect_left(points, point_of(topic)) % groups] += 1

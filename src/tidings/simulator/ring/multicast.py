@@ -76,23 +76,23 @@ def read(path: str | Path) -> MulticastPlan:
 
 def draw_multicast(seed: int) -> MulticastPlan:
     """A small world with some of everything that can go wrong, drawn from a seed."""
-    chance = Random(seed)
+    rng = Random(seed)
     return MulticastPlan(
         seed=seed,
-        nodes=chance.choice((14, 20, 30)),
-        topics=chance.choice((1, 3, 8)),
-        subscribed_share=chance.choice((0.3, 0.7, 1.0)),
-        messages_per_node=chance.choice((6, 12)),
-        publish_every_ms=chance.choice((20, 200, 1500)),
-        failed_share=chance.choice((0.0, 0.1, 0.3)),
-        joins=chance.choice((0, 2, 5)),
-        restarts=chance.choice((0, 0, 2)),
-        down_ms=chance.choice((50, 500, 5_000)),
-        loss=chance.choice((0.0, 0.0, 0.01, 0.05)),
-        latency=chance.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0))),
-        jitter_ms=chance.choice((1.0, 30.0, 100.0)),
+        nodes=rng.choice((14, 20, 30)),
+        topics=rng.choice((1, 3, 8)),
+        subscribed_share=rng.choice((0.3, 0.7, 1.0)),
+        messages_per_node=rng.choice((6, 12)),
+        publish_every_ms=rng.choice((20, 200, 1500)),
+        failed_share=rng.choice((0.0, 0.1, 0.3)),
+        joins=rng.choice((0, 2, 5)),
+        restarts=rng.choice((0, 0, 2)),
+        down_ms=rng.choice((50, 500, 5_000)),
+        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        latency=rng.choice((Constant(20.0), Uniform(1.0, 100.0), LongTail(20.0, 120.0))),
+        jitter_ms=rng.choice((1.0, 30.0, 100.0)),
         chord=ChordSettings(successors_max=12),
-        scribe=ScribeSettings(replicas=chance.choice((4, 6))),
+        scribe=ScribeSettings(replicas=rng.choice((4, 6))),
         encode=seed % 8 == 0,
     )
 
@@ -142,7 +142,7 @@ class Multicast:
         self.topics = [f"topic-{index}" for index in range(plan.topics)]
         self.names = [f"node-{index}" for index in range(plan.nodes)]
         for name, links in stable_links(self.names, plan.chord).items():
-            self.start(name, Chord(name, plan.chord, self._chance(), links=links))
+            self.start(name, Chord(name, plan.chord, self._rng(), links=links))
         self.failed: list[NodeId] = []
         self.depths: list[int] = []
         self._published = 0
@@ -151,7 +151,7 @@ class Multicast:
     def start(self, name: NodeId, chord: Chord) -> None:
         self.world.start(name, Stack([Scribe(name, self.plan.scribe), chord]))
 
-    def _chance(self) -> Random:
+    def _rng(self) -> Random:
         return Random(self.random.getrandbits(64))
 
     def subscribe(self) -> None:
@@ -165,7 +165,7 @@ class Multicast:
             self.depths += reach(self.world, topic).values()
 
     def publish(self) -> None:
-        """Nodes publish in turns, to topics drawn by chance; in the middle some of them fail, and others join."""
+        """Nodes publish in turns, to topics drawn at random; in the middle some of them fail, and others join."""
         plan, world = self.plan, self.world
         self._first_publish_ms = world.now_ms
         publishers = self.random.sample(self.names, plan.publishers or len(self.names))
@@ -221,11 +221,11 @@ class Multicast:
         contacts = tuple(
             self.random.sample(self.world.live, min(8, len(self.world.live)))
         )  # One of them will be alive when it is asked.
-        self.start(name, Chord(name, self.plan.chord, self._chance(), contacts=contacts))
+        self.start(name, Chord(name, self.plan.chord, self._rng(), contacts=contacts))
         for topic in self.topics:
             self.world.request(name, Subscribe(topic, start=0))
 
-    def settle(self) -> None:
+    def wait_until_quiet(self) -> None:
         """Lets repair come to its end: everything has arrived, and every tree is whole."""
         self._run_until(lambda: not self.deliveries.missing(), REPAIR_MS_MAX, COMPLETE)
         repaired_ms = self.world.now_ms
@@ -260,7 +260,7 @@ class Multicast:
         try:
             self.subscribe()
             self.publish()
-            self.settle()
+            self.wait_until_quiet()
         except Violation as violation:
             rule, text = violation.rule, f"{violation} (at {self.world.now_ms} ms)"
         return self._row(rule, text)

@@ -65,7 +65,7 @@ def _adopt_unasked() -> Iterator[None]:
         yield
 
 
-@_mutant("any-predecessor", "whoever comes is taken for the predecessor", "churn", *checkers.RULES)
+@_mutant("any-predecessor", "anyone who comes is taken for the predecessor", "churn", *checkers.RULES)
 def _any_predecessor() -> Iterator[None]:
     with patched(Ring, "_is_closer_predecessor", lambda _: lambda self, peer: peer != self.predecessor):
         yield
@@ -96,7 +96,7 @@ def _join_anywhere() -> Iterator[None]:
     def planted(self: Ring, peer: NodeId, place: Place) -> list[Effect]:
         if self.is_member or not place.successors:
             return []
-        self.settle(Links(peer, tuple(name for name in place.successors if name != self.node)))
+        self.take_place(Links(peer, tuple(name for name in place.successors if name != self.node)))
         return self.stabilise()
 
     def advance(_: Any) -> Any:

@@ -19,7 +19,7 @@ class Ring2001(Ring):
         """join: the successor is known, and nobody else: no predecessor, no list."""
         if self.is_member or not place.successors or place.successors[0] == self.node:
             return []
-        self.settle(Links(peer, place.successors[:1]))
+        self.take_place(Links(peer, place.successors[:1]))
         self.predecessor = None
         return self.stabilise()
 
@@ -29,7 +29,7 @@ class Ring2001(Ring):
         return [Send((candidate,), Precede())]
 
     def on_precede(self, peer: NodeId) -> list[Effect]:
-        """notify: only a closer one, or whoever comes first when there is none."""
+        """notify: only a closer one, or the first that comes when there is none."""
         if not self.is_member or peer == self.node:
             return []
         if self.predecessor is None or between(identifier(self.predecessor), identifier(peer), self.own):

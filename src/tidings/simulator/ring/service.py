@@ -26,7 +26,7 @@ from tidings.node.group import Group
 from tidings.node.identity import Identity
 from tidings.node.replicated import BrokerState
 from tidings.protocols.multipaxos.joining import Member
-from tidings.protocols.ring.arcs import WHOLE, Arc, joined
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, joined
 from tidings.settings import BrokerSettings, ClientSettings, Dissemination, JournalSettings, ReplicaSettings
 from tidings.simulator.checkers.ledger import Ledger
 from tidings.simulator.checkers.watch import Judge, Watch
@@ -38,14 +38,14 @@ from tidings.simulator.ring.service_nodes import Census
 from tidings.simulator.world.engines import Engines
 from tidings.simulator.world.faults import FaultPlan
 from tidings.simulator.world.network import Connection
-from tidings.simulator.world.node import NodeProcess, Seat
+from tidings.simulator.world.node import NodeProcess, VirtualNode
 from tidings.simulator.world.populated import PopulatedWorld
 from tidings.wire.codec import Frame
 
 LATENCY_MS_MAX = 40
 AT_REST_MS = 5_000
 """How long the ring is looked at while nobody wants anything."""
-SETTLE_MS_MAX = 300_000
+QUIET_MS_MAX = 300_000
 LAG_MS_MAX = 60_000
 """How long what was put may take to arrive before it is lost."""
 LATE_MS = 1_000
@@ -143,7 +143,7 @@ class ServiceWorld(PopulatedWorld):
             NodeProcess(
                 self,
                 member.address,
-                Seat(group, member.address, len(self.nodes) + rank),
+                VirtualNode(group, member.address, len(self.nodes) + rank),
                 Identity(mark, member.number, member.disk, members, members),
             )
             for rank, member in enumerate(members)
@@ -168,14 +168,14 @@ class ServiceWorld(PopulatedWorld):
 
     def is_whole(self) -> bool:
         """Whether every group has a leader and owns something, and nothing is without an owner."""
-        arcs: list[Arc] = []
+        ranges: list[KeyRange] = []
         for group in self.groups:
             leader = self.leader_of(group)
             owned = leader.engine.ring.ownership if leader is not None and leader.engine is not None else None
-            if owned is None or not owned.arcs:
+            if owned is None or not owned.ranges:
                 return False
-            arcs += owned.arcs
-        return joined(arcs) == (WHOLE,)
+            ranges += owned.ranges
+        return joined(ranges) == (WHOLE,)
 
     def send_to_node(self, node: NodeProcess, address: str, frames: Sequence[Frame]) -> None:
         copied = [bytes(frame) for frame in frames]
@@ -315,9 +315,9 @@ def _run(world: ServiceWorld) -> ServiceResult:
     plan, account = world.service_plan, world.account
     for _ in range(plan.groups):
         world.add_group()
-        _require(world.wait(world.is_whole, SETTLE_MS_MAX), f"{len(world.groups)} groups did not become a ring")
+        _require(world.wait(world.is_whole, QUIET_MS_MAX), f"{len(world.groups)} groups did not become a ring")
     world.add_clients()
-    _require(world.wait(lambda: world.subscribed == len(world.nodes), SETTLE_MS_MAX), "not everybody could subscribe")
+    _require(world.wait(lambda: world.subscribed == len(world.nodes), QUIET_MS_MAX), "not everybody could subscribe")
     world.pass_ms(AT_REST_MS)
     world.take_census("", 0)
     since_ms = world.now_ms
@@ -327,17 +327,17 @@ def _run(world: ServiceWorld) -> ServiceResult:
     world.publishing = True
     killed: list[NodeProcess] = []
     if plan.failures:
-        world.wait(lambda: 2 * account.acknowledged >= account.published, SETTLE_MS_MAX)
+        world.wait(lambda: 2 * account.acknowledged >= account.published, QUIET_MS_MAX)
         killed = [world.random.choice(group) for group in world.groups]
         for node in killed:
             node.switch_off()
-    _require(world.wait(lambda: account.is_published, SETTLE_MS_MAX), "not everything could be put")
+    _require(world.wait(lambda: account.is_published, QUIET_MS_MAX), "not everything could be put")
     world.wait(lambda: account.is_over, LAG_MS_MAX)
     sent += world.take_census("load", since_ms)
     world.pass_ms(LATE_MS)
     for node in killed:
         node.switch_on()
-    world.wait(lambda: all(state.agreeing == state.replicas for state in states(world)), SETTLE_MS_MAX)
+    world.wait(lambda: all(state.agreeing == state.replicas for state in states(world)), QUIET_MS_MAX)
     return ServiceResult(account, len(killed), tuple(sent), tuple(states(world)), world.now_ms, world.events)
 
 
@@ -361,7 +361,7 @@ def _held(engine: AnyEngine) -> object:
     assert isinstance(state, BrokerState)
     ends = {topic: (known.first_offset, known.next_offset) for topic, known in state.machine.topics.items()}
     owned = engine.ring.ownership
-    return engine.log.replica.applied, owned.arcs if owned is not None else None, ends
+    return engine.log.replica.applied, owned.ranges if owned is not None else None, ends
 
 
 def _require(condition: bool, otherwise: str) -> None:

@@ -33,10 +33,10 @@ def draw_load(clients: int, messages: int, seed: int, prefix: str = "topic") -> 
     >>> len(load.topics), [len(topics) for topics in load.puts], draw_load(3, 2, 1) == load
     (30, [2, 2, 2], True)
     """
-    chance = random.Random(f"{seed} {clients} {messages}")
+    rng = random.Random(f"{seed} {clients} {messages}")
     topics = tuple(f"{prefix}-{number}" for number in range(DOCUMENT_TOPICS))
-    subscriptions = tuple(tuple(chance.sample(topics, SUBSCRIPTIONS_EACH)) for _ in range(clients))
-    puts = tuple(tuple(chance.choice(topics) for _ in range(messages)) for _ in range(clients))
+    subscriptions = tuple(tuple(rng.sample(topics, SUBSCRIPTIONS_EACH)) for _ in range(clients))
+    puts = tuple(tuple(rng.choice(topics) for _ in range(messages)) for _ in range(clients))
     return ServiceLoad(topics, subscriptions, puts)
 
 

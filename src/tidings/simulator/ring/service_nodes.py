@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidings.protocols.ring.handover_messages import HandoverMessage
+from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
@@ -17,13 +17,13 @@ from tidings.protocols.ring.messages import (
     FetchBodies,
     Find,
     Interest,
+    NotOwner,
     Relay,
     Shown,
-    Turned,
     Word,
 )
 from tidings.protocols.stack import Message
-from tidings.wire.replication import MARK as MATE_MARK
+from tidings.wire.replication import MARK as REPLICA_MARK
 from tidings.wire.replication import decode_message
 from tidings.wire.ring import decode_header
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     pass
 
 LAYERS: dict[type, str] = {
-    **dict.fromkeys((Relay, Back, Turned), "relay"),
+    **dict.fromkeys((Relay, Back, NotOwner), "relay"),
     **dict.fromkeys((Shown, Bodies, FetchBodies, Interest), "bodies"),
     **dict.fromkeys((Word, AskWord, Find), "finding"),
 }
 """What messages between the nodes of a ring are for: carrying what clients say and hear, bodies for several readers at
-once, and finding owners. Those between seats are counted by the layers of the overlay.
+once, and finding owners. Those between virtual nodes are counted by the layers of the overlay.
 """
 OVERLAY = ("chord", "scribe", "gossip", "hyparview", "heartbeat", "pubsub")
 
@@ -55,13 +55,13 @@ class Census:
         self.sizes[kind] += sum(map(len, frames))
 
     def _kind_of(self, frames: Sequence[bytes]) -> tuple[str, str]:
-        if frames[0] == MATE_MARK:
+        if frames[0] == REPLICA_MARK:
             return "paxos", type(decode_message(frames).message).__name__
         message = decode_header(frames).message
         if isinstance(message, Between):
             name = str(msgspec.msgpack.decode(message.message)[0])
             return self._overlay[name], name
-        if isinstance(message, HandoverMessage):
+        if isinstance(message, HandoffMessage):
             return "hand-over", type(message).__name__
         return LAYERS[type(message)], type(message).__name__
 

@@ -14,7 +14,7 @@ from tidings.protocols.broker.members import LaneSettings
 from tidings.protocols.broker.messages import LaneKind
 from tidings.settings import BrokerSettings, ClientSettings
 from tidings.simulator.checkers.groups import group_checkers
-from tidings.simulator.checkers.hands import TOPIC
+from tidings.simulator.checkers.in_flight import TOPIC
 from tidings.simulator.clients.client import Client
 from tidings.simulator.clients.members import Habits, Working, batching, handling, looping, membership, one_by_one
 from tidings.simulator.clients.publishers import Item, Script, careless, keyed, resuming
@@ -46,7 +46,7 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
         deliveries_max=4,
     )
     lanes = LaneSettings(
-        parcel_messages_max=random.choice((2, 1_000)),
+        batch_messages_max=random.choice((2, 1_000)),
         redelivery_ms=random.choice((300, 1_000, 30_000)),
         slow_ack_ms=random.choice((50, 5_000)),
         attempts_max=4 if dead_letter is not None else None,
@@ -54,7 +54,7 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
     plan = msgspec.structs.replace(plan, tick_ms=random.choice((20, 100)))
     engines = Engines(broker, draw_journal(random), lanes=lanes)
     world = make_lone_world(random, plan, engines, _draw_client(random), tampers)
-    world.watch.checkers += group_checkers(world.watch.hands, lease_ms, world.nodes[0].clock)
+    world.watch.checkers += group_checkers(world.watch.in_flight, lease_ms, world.nodes[0].clock)
     lane_kind: LaneKind = random.choice(("key", "key", "publisher"))
     for name in PUBLISHERS:
         _add_publisher(world, random, name, lane_kind)
@@ -101,7 +101,7 @@ def _add_publisher(world: World, random: Random, name: str, lane_kind: LaneKind)
         pace_ms=random.choice((5, 100, 300)),
         padding_max=random.choice((10, 200)),
     )
-    lanes = world.watch.hands.lanes
+    lanes = world.watch.in_flight.lanes
     for _, item in items:
         if random.random() < 0.8:
             key = b"%d" % random.randrange(LANES_COUNT)

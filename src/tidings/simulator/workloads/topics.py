@@ -12,7 +12,7 @@ from random import Random
 
 from tidings.client.operations import Operation
 from tidings.protocols.broker.messages import Start
-from tidings.protocols.ring.arcs import tag_of
+from tidings.protocols.ring.key_ranges import tag_of
 from tidings.settings import BrokerSettings, ClientSettings, JournalSettings
 from tidings.simulator.checkers.lone import LoneJudge
 from tidings.simulator.clients.client import Client, MemoryInbox, Role

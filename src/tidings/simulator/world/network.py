@@ -5,7 +5,7 @@ network without connections, or all of a connection together, which keeps the or
 with TCP. (What a process sent just before it died may still arrive.)
 
 A client has one connection, to the node that its session has chosen. It has a number, which is what the node knows of
-its client; one that is made anew gets a new number, and what was on its way to the client over the old one is lost.
+its client; one that is made again gets a new number, and what was on its way to the client over the old one is lost.
 Frames that the node is to get may still arrive then: they had left. Answers and deliveries may come twice. A request
 may not: no connection makes copies of what it carries. It comes twice because the client sent it twice, over two
 connections, and the older copy may be the later one.
@@ -23,7 +23,7 @@ from tidings.simulator.world.faults import ClientBreak, ClientCut, FaultPlan, No
 from tidings.wire.codec import Frame, decode_answer, decode_request
 
 
-class Station(Protocol):
+class Consumer(Protocol):
     """A node, as the network knows it."""
 
     name: str
@@ -64,7 +64,7 @@ class Place(Protocol):
 
     def at(self, at_ms: int, what: Callable[[], None]) -> None: ...
 
-    def pick(self, choice: int) -> Station:
+    def pick(self, choice: int) -> Consumer:
         """The node that a number chooses, or one that leads."""
 
 
@@ -81,11 +81,11 @@ class Links:
         self._partitions: list[tuple[Partition, int, int]] = []
         """With the places of the node and the other one that each has hit."""
 
-    def send(self, sender: Station, receiver: Station, frames: Sequence[Frame]) -> None:
+    def send(self, sender: Consumer, receiver: Consumer, frames: Sequence[Frame]) -> None:
         """From one node to another."""
         severing = self.plan.severing
         if severing and not receiver.is_up:
-            return  # There is no connection, and what cannot be sent is dropped, as `transport.mates` does.
+            return  # There is no connection, and what cannot be sent is dropped, as `transport.replica_peers` does.
         blocked = (held[0].until_ms for held in self._partitions if blocks(*held, sender.place, receiver.place))
         pair, life = (sender.name, receiver.name), receiver.life
         breaks, copied = self._breaks.get(pair, 0), [bytes(frame) for frame in frames]
@@ -143,7 +143,7 @@ class Links:
 class Connection:
     """A client's way to a node."""
 
-    def __init__(self, number: int, process: ClientProcess, node: Station) -> None:
+    def __init__(self, number: int, process: ClientProcess, node: Consumer) -> None:
         self.number = number
         self.process = process
         self.node = node
@@ -152,7 +152,7 @@ class Connection:
 class Doors:
     """What lies between nodes and clients."""
 
-    def __init__(self, links: Links, eyes: Eyes, nodes: Mapping[str, Station]) -> None:
+    def __init__(self, links: Links, eyes: Eyes, nodes: Mapping[str, Consumer]) -> None:
         self._links = links
         self._world = links.world
         self._eyes = eyes
@@ -163,7 +163,7 @@ class Doors:
         self._owners: dict[int, ClientProcess] = {}
         """Whose each connection is or was."""
         self._last = 0
-        self._cuts: list[tuple[ClientCut, Station]] = []
+        self._cuts: list[tuple[ClientCut, Consumer]] = []
 
     def connect(self, process: ClientProcess) -> None:
         """A new connection, to the node that the session has chosen; the old one, if any, is gone."""
@@ -179,7 +179,7 @@ class Doors:
         """The process has gone."""
         self._connections.pop(process.connection, None)
 
-    def on_node_died(self, node: Station) -> None:
+    def on_node_died(self, node: Consumer) -> None:
         """Every connection to it will be a new one."""
         self._reconnect(lambda each: each.node is node)
 
@@ -217,7 +217,7 @@ class Doors:
         for at_ms in self._links.arrivals((connection.number, "node"), self._cut_until_ms(connection, True), None):
             self._world.at(at_ms, arrive)
 
-    def send_to_client(self, node: Station, number: int, frames: Sequence[Frame]) -> None:
+    def send_to_client(self, node: Consumer, number: int, frames: Sequence[Frame]) -> None:
         copied = [bytes(frame) for frame in frames]
         answer = decode_answer(copied[0])
         self._eyes.on_answer(self._owners[number], answer)

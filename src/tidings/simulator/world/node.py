@@ -25,7 +25,7 @@ from tidings.node.replicated import BrokerState
 from tidings.node.state import State
 from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.messages import Elsewhere
+from tidings.protocols.broker.messages import NotLeader
 from tidings.protocols.multipaxos.joining import JoiningMessage
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.rules import RECOVERY
@@ -56,7 +56,7 @@ class Host(Machinery, Protocol):
         """Nobody is connected to it any more."""
 
 
-class Seat(NamedTuple):
+class VirtualNode(NamedTuple):
     """Which node it is, of all in the world."""
 
     group: str
@@ -68,11 +68,11 @@ class Seat(NamedTuple):
 class NodeProcess(DiskProcess):
     """One node: an address, a disk, and a process that dies and comes back on it."""
 
-    def __init__(self, world: Host, name: str, seat: Seat, identity: Identity | None = None) -> None:
+    def __init__(self, world: Host, name: str, virtual_node: VirtualNode, identity: Identity | None = None) -> None:
         """`identity` is that of a member of a group; without one it is a broker alone."""
         super().__init__(world, name, write_steps_max=16 if identity is not None else 24)
         self._world = world
-        self.group, self.address, self.place = seat
+        self.group, self.address, self.place = virtual_node
         self.is_alone = identity is None
         self._identity = identity
         self._founders = identity.founders if identity is not None else ()
@@ -242,8 +242,8 @@ class NodeProcess(DiskProcess):
 
     def _hear(self, newcomer: Newcomer, peer: object, frames: Sequence[Frame]) -> None:
         if frames[0] != MARK:
-            if isinstance(peer, int):  # A client; whoever else speaks of other things waits for no answer.
-                answer = Elsewhere(guess_request(frames[0]), "", newcomer.contacts)
+            if isinstance(peer, int):  # A client; anyone else who speaks of other things waits for no answer.
+                answer = NotLeader(guess_request(frames[0]), "", newcomer.contacts)
                 self._world.carry(self, peer, [encode(answer)])
             return
         with self.mortal("before it knows who it is"), suppress(ProtocolError):

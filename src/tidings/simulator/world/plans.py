@@ -73,7 +73,7 @@ class Drawing:
         return [NodePause(at_ms, self.victim(), self.random.choice(lengths_ms)) for at_ms in self.times(most)]
 
     def partitions(self, most: int) -> list[Partition]:
-        """Now one node is hit, now another, or for the whole time whoever leads."""
+        """Now one node is hit, now another, or for the whole time the leader."""
         random, times = self.random, self.times(most)
         hunt_ms = random.choice((0, 0, random.randint(300, 1_000)))
         if hunt_ms:

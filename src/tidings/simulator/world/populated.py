@@ -14,7 +14,7 @@ from tidings.simulator.clients.client import Client, ClientNetwork, ClientProces
 from tidings.simulator.clients.publishers import Script
 from tidings.simulator.world.timeline import Timeline
 
-SETTLING_MS = 1_000
+QUIET_MS = 1_000
 """How long a broker may take over the last thing that the network had held back."""
 
 
@@ -23,12 +23,12 @@ class PopulatedWorld(Timeline):
 
     watch: Watch
 
-    def __init__(self, random: Random, client: ClientSettings, settled_ms: int) -> None:
+    def __init__(self, random: Random, client: ClientSettings, acked_ms: int) -> None:
         super().__init__(random)
         self.client_settings = client
         self.clients: dict[str, Client] = {}
         self.scripts: list[Script] = []
-        self._settled_ms = settled_ms + SETTLING_MS
+        self._quiet_ms = acked_ms + QUIET_MS
 
     @property
     def doors(self) -> ClientNetwork:
@@ -41,12 +41,12 @@ class PopulatedWorld(Timeline):
         return True
 
     def drained(self, client: str, topics: tuple[str, ...]) -> bool:
-        return self.settled and not self.watch.once.missing((client, topics))
+        return self.is_quiet and not self.watch.once.missing((client, topics))
 
     @property
-    def settled(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing more will be published: even what the network held back longest has arrived."""
-        return self.now_ms > self._settled_ms and all(script.done for script in self.scripts)
+        return self.now_ms > self._quiet_ms and all(script.done for script in self.scripts)
 
     def check_progress(self) -> None:
         """All clients must have come to their end."""

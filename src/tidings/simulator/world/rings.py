@@ -11,7 +11,7 @@ from tidings.protocols.broker import messages, operators
 from tidings.protocols.ring.policy import ring_of
 from tidings.simulator.checkers.ring_cluster import RingJudge
 from tidings.simulator.world.node import NodeProcess
-from tidings.simulator.world.populated import SETTLING_MS
+from tidings.simulator.world.populated import QUIET_MS
 from tidings.simulator.world.world import World
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -73,7 +73,7 @@ class Operator:
             world.after(1, lambda node=node: node.receive(self._desk, frames))  # type: ignore[misc]
 
     def on_answer(self, node: NodeProcess, answer: object) -> None:
-        if not isinstance(answer, messages.Elsewhere):
+        if not isinstance(answer, messages.NotLeader):
             self._world.note("operator", f"hears from {node.name}: {answer}")
         if isinstance(answer, operators.RingLeft) and not self.done:
             self.done = True
@@ -109,7 +109,8 @@ class RingOfGroups:
             self.world.at(leaving.at_ms, operator.ask)
 
     def _make_group(self, joining: Joining) -> list[NodeProcess]:
-        """Whoever joins knows a node of each group that was there at first, of which one stays, and perhaps others."""
+        """Anyone who joins knows a node of each group that was there at first, of which one stays, and perhaps
+        others."""
         founder, *others = (each for each in self.plan.joins if each.at_ms == 0)
         first = [f"tcp://{each.group}1:7400" for each in (founder, *others) if each != joining]
         here, random = list(self.world.by_address), self.world.random
@@ -130,7 +131,7 @@ class RingOfGroups:
         ledgers, nodes = self.judge.ring.of, self.world.by_address
         for group, contacts in self._contacts.items():
             ring = ring_of(ledgers[group].reference) if group in ledgers else None
-            has_come = ring is not None and (ring.arcs or ring.taken)
+            has_come = ring is not None and (ring.ranges or ring.taken_over)
             if contacts and not has_come and all(nodes[each].group in self._leavers for each in contacts):
                 return True
         return False
@@ -155,25 +156,25 @@ class RingOfGroups:
     def has_arrived(self) -> bool:
         """Also what waited at a door until its owner was known has arrived, and has had time to be dealt with."""
         now_ms = self.world.now_ms
-        if self.unsettled() or self._somebody_waits():
+        if self.unfinished() or self._somebody_waits():
             self._waited_ms = now_ms
-        return now_ms - self._waited_ms > SETTLING_MS
+        return now_ms - self._waited_ms > QUIET_MS
 
     def _somebody_waits(self) -> bool:
-        fronts = (node.engine.ring.front for node in self.world.nodes if node.engine is not None)
-        return any(visitor.held for front in fronts for visitor in front.visitors)
+        proxies = (node.engine.ring.proxy for node in self.world.nodes if node.engine is not None)
+        return any(connection.held for proxy in proxies for connection in proxy.connections)
 
-    def unsettled(self) -> str:
+    def unfinished(self) -> str:
         ledgers = self.judge.ring.of
         for joining in self.plan.joins:
             group = joining.group
             ring = ring_of(ledgers[group].reference) if group in ledgers else None
             if ring is None:
                 return f"{group} has not come"
-            if ring.giving is not None or ring.taking is not None:
-                return f"{group} gives {ring.giving} and takes {ring.taking}"
-            if bool(ring.arcs) == (group in self._leavers):
-                return f"{group} owns {ring.arcs}"
+            if ring.handing_off is not None or ring.taking_over is not None:
+                return f"{group} gives {ring.handing_off} and takes {ring.taking_over}"
+            if bool(ring.ranges) == (group in self._leavers):
+                return f"{group} owns {ring.ranges}"
         if not all(operator.done for operator in self._operators):
             return "an operator waits"
         return "" if self.judge.owners.is_whole() else "some points have no owner"

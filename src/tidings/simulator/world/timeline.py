@@ -23,7 +23,7 @@ class Fault(Protocol):
 
 
 class Timeline:
-    """The time that all processes of a run share, and its one source of chance."""
+    """The time that all processes of a run share, and its one source of randomness."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

@@ -1,4 +1,4 @@
-"""A made-up world: virtual time, one source of chance, nodes, their clients, the network and the faults.
+"""A simulation: virtual time, one source of randomness, nodes, their clients, the network and the faults.
 
 It is made of parts. Nodes come in groups: one broker alone, the members of one group, or the groups of a ring, which
 come and go (`world.rings`). Who the clients are and what they do, `workloads` say. What happens when all of that has
@@ -38,7 +38,7 @@ from tidings.simulator.world.faults import (
     Partition,
 )
 from tidings.simulator.world.network import Doors, Links
-from tidings.simulator.world.node import NodeProcess, Seat
+from tidings.simulator.world.node import NodeProcess, VirtualNode
 from tidings.simulator.world.populated import PopulatedWorld
 from tidings.wire.codec import Frame
 
@@ -72,7 +72,7 @@ class Ring(Protocol):
     def has_arrived(self) -> bool:
         """Whether what clients have left behind has arrived at its owners."""
 
-    def unsettled(self) -> str:
+    def unfinished(self) -> str:
         """What still moves, or is not where it should be; "" when the ring is at rest."""
 
     def on_answer(self, node: NodeProcess, peer: Any, frames: Sequence[Frame]) -> bool:
@@ -124,7 +124,7 @@ class World(PopulatedWorld):
 
     def add_broker(self) -> NodeProcess:
         """A broker alone, which has not been started yet."""
-        return self._add_nodes("broker", [NodeProcess(self, "broker", Seat("broker", NOWHERE, 0))])[0]
+        return self._add_nodes("broker", [NodeProcess(self, "broker", VirtualNode("broker", NOWHERE, 0))])[0]
 
     def add_group(self, group: str, size: int) -> list[NodeProcess]:
         """The nodes of a new group, which have not been started yet."""
@@ -140,7 +140,7 @@ class World(PopulatedWorld):
                 NodeProcess(
                     self,
                     f"{group}{each.number}",
-                    Seat(group, each.address, len(self.by_address) + rank),
+                    VirtualNode(group, each.address, len(self.by_address) + rank),
                     Identity(mark, each.number, each.disk, founders, founders),
                 )
                 for rank, each in enumerate(founders)
@@ -199,8 +199,8 @@ class World(PopulatedWorld):
         return self.engines.replica is None or process.session.main.epoch > 0
 
     @property
-    def settled(self) -> bool:
-        return super().settled and (self.ring is None or self.ring.has_arrived())
+    def is_quiet(self) -> bool:
+        return super().is_quiet and (self.ring is None or self.ring.has_arrived())
 
     # The run.
 
@@ -211,7 +211,7 @@ class World(PopulatedWorld):
         self._begin()
         if not self.pass_until(self._all_done, self.plan.calm_ms + self._patience.calm_ms, self._patience.events):
             self.check_progress()
-            if what := self._unsettled():
+            if what := self._unacked():
                 self.watch.violate(PROGRESS, f"the ring did not come to rest: {what}")
         self.check_nodes("every node")
         for happen in self.when_done:
@@ -239,14 +239,14 @@ class World(PopulatedWorld):
             self.after(0, client.start)
 
     def _all_done(self) -> bool:
-        return self.calm and all(client.finished for client in self.clients.values()) and not self._unsettled()
+        return self.calm and all(client.finished for client in self.clients.values()) and not self._unacked()
 
-    def _unsettled(self) -> str:
-        return self.ring.unsettled() if self.ring is not None else ""
+    def _unacked(self) -> str:
+        return self.ring.unfinished() if self.ring is not None else ""
 
     def check_nodes(self, who: str) -> None:
         """All nodes come to where the others are, and know the same."""
-        self.pass_or_break(lambda: all(map(self.judge.has_all, self.nodes)) and not self._unsettled(), who)
+        self.pass_or_break(lambda: all(map(self.judge.has_all, self.nodes)) and not self._unacked(), who)
         for node in self.nodes:
             self.judge.compare(node)
 
@@ -291,7 +291,7 @@ class World(PopulatedWorld):
         if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
         leaders = [node.log for node in nodes if node.log is not None and node.log.serving]
-        return any(leader.changes.is_settled and sorted(leader.voters) == numbers for leader in leaders)
+        return any(leader.changes.is_confirmed and sorted(leader.voters) == numbers for leader in leaders)
 
     def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")

@@ -32,7 +32,7 @@ class Covered:
     sessions: int
     unended: int
     """Sessions that did not say that they ended."""
-    doubtful: list[tuple[int, int]] = field(default_factory=list)
+    uncertain: list[tuple[int, int]] = field(default_factory=list)
     """Offsets whose records may have gone with a power cut."""
 
     @property
@@ -121,7 +121,7 @@ def _covered(name: Name, number: int, sessions: list[_Session]) -> Covered:
         for earlier, later in pairwise(own):
             if not earlier.ended and (not earlier.boot or earlier.boot != later.boot):
                 # On the same boot whatever was written is there; after a restart of the machine it may not be.
-                covered.doubtful.append((start, end) if group else (earlier.end, later.began))
+                covered.uncertain.append((start, end) if group else (earlier.end, later.began))
     return covered
 
 

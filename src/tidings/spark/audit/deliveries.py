@@ -2,7 +2,7 @@
 
 Deliveries are compared with what was published by sums of blocks, as `blocks` explains; single rows are looked at in
 blocks whose sums differ, and in those that a subscription covers only in part. A message that is given out again
-because its subscriber had crashed, or did not settle it, carries a higher attempt: it is counted as *repeated*, which
+because its subscriber had crashed, or did not ack it, carries a higher attempt: it is counted as *repeated*, which
 is no fault. One that was given out twice without that, and without having come back in between, is *doubled*.
 """
 
@@ -38,7 +38,7 @@ def audit_deliveries(
     start: int | None = None,
     lags: Mapping[tuple[str, str], int] | None = None,
 ) -> list[Subject]:
-    """A subject for each subscription. `lags` says how much of a (group, topic) is not settled yet."""
+    """A subject for each subscription. `lags` says how much of a (group, topic) is not acked yet."""
     files = record_files(folders)
     if not files:
         raise InvalidRequest(f"There are no delivery records in {', '.join(map(str, folders))}: name the right folder.")
@@ -58,9 +58,9 @@ def _subject(each: Covered, tally: Tally, held: Ranges, lags: Mapping[tuple[str,
     waiting = max(0, held.get(each.topic, (0, 0))[1] - each.end)
     lag = lags.get((each.name[0], each.topic), 0) if each.name[1] else 0
     if lag:
-        # Of what a group has not settled, some may not have been given to anybody: that is not lost.
+        # Of what a group has not acked, some may not have been given to anybody: that is not lost.
         waiting += tally.excuse("lost", max(0, lag - waiting))
-        tally.note(f"{lag:,} messages are not settled yet: audit again when they are.")
+        tally.note(f"{lag:,} messages are not acked yet: audit again when they are.")
     if each.unended:
         tally.note(f"{each.unended} of {each.sessions} sessions did not end in good order.")
     return tally.subject(each.shown, each.topic, checked=each.end - each.start, waiting=waiting)
@@ -157,7 +157,7 @@ def _count_rows(
     was = journal.select("subject", "offset", f.col(FINGERPRINT).alias("was"))
     ends = table.select("subject", "start", "stop", "first", "next").distinct()
     joined = was.join(_each_message(rows), ["subject", "offset"], "full_outer").join(f.broadcast(ends), "subject")
-    outcome = _judged(joined, _doubtful(by_number[number] for number in {number for number, _ in bad}))
+    outcome = _judged(joined, _uncertain(by_number[number] for number in {number for number, _ in bad}))
     wrong = outcome.where(" + ".join(KINDS) + " > 0").cache()
     try:
         for row in wrong.groupBy("subject").agg(*(f.sum(kind).alias(kind) for kind in KINDS)).collect():
@@ -188,16 +188,16 @@ def _each_message(rows: DataFrame) -> DataFrame:
     started = f.when(f.col("firsts") > 0, 1).otherwise(0)
     # Twice in one session at one attempt, or for the first time in more than one session.
     again = f.sum(f.greatest(net - started - f.col("attempts"), f.lit(0)))
-    anew = f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
+    restarted = f.greatest(f.sum(f.when(net > 0, started).otherwise(0)) - 1, f.lit(0))
     return by_session.groupBy("subject", "offset").agg(
         f.sum(net).alias("net"),
-        (again + anew).alias("doubled"),
+        (again + restarted).alias("doubled"),
         f.min("least").alias("least"),
         f.max("most").alias("most"),
     )
 
 
-def _judged(joined: DataFrame, doubtful: Column) -> DataFrame:
+def _judged(joined: DataFrame, uncertain: Column) -> DataFrame:
     """What is wrong with each message, by the kinds of faults."""
     from pyspark.sql import functions as f
 
@@ -208,8 +208,8 @@ def _judged(joined: DataFrame, doubtful: Column) -> DataFrame:
         "subject",
         "offset",
         count.alias("count"),
-        f.when(missing & ~doubtful, 1).otherwise(0).alias("lost"),
-        f.when(missing & doubtful, 1).otherwise(0).alias("unsure"),
+        f.when(missing & ~uncertain, 1).otherwise(0).alias("lost"),
+        f.when(missing & uncertain, 1).otherwise(0).alias("unsure"),
         f.when(was.isNotNull(), double).otherwise(0).alias("doubled"),
         # What is below the first offset that is still there cannot be compared.
         f.when(was.isNull() & ((offset >= f.col("next")) | (offset < 0)), count).otherwise(0).alias("unknown"),
@@ -218,12 +218,12 @@ def _judged(joined: DataFrame, doubtful: Column) -> DataFrame:
     )
 
 
-def _doubtful(subscriptions: Iterable[Covered]) -> Column:
+def _uncertain(subscriptions: Iterable[Covered]) -> Column:
     from pyspark.sql import functions as f
 
     condition = f.lit(False)
     for each in subscriptions:
-        for start, end in each.doubtful:
+        for start, end in each.uncertain:
             inside = (f.col("offset") >= start) & (f.col("offset") < end)
             condition |= (f.col("subject") == each.number) & inside
     return condition

@@ -142,7 +142,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def save(report: Report, path: Path) -> None:
-    """Writes a report; whoever reads the file sees the old one or the new one, never half of one."""
+    """Writes a report; anyone who reads the file sees the old one or the new one, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}")
     half.write_bytes(report.to_json() + b"\n")

@@ -72,6 +72,6 @@ def audit(spark: SparkSession, request: Request) -> Report:
 
 
 def _lags(door: Door) -> dict[tuple[str, str], int]:
-    """How much each group has not settled. Asked first: what is settled by now is in the records that are read next."""
+    """How much each group has not acked. Asked first: what is acked by now is in the records that are read next."""
     with bus_of(door, begins=True) as bus:
         return {(group.name, group.topic): group.lag for group in bus.groups()}

@@ -331,22 +331,22 @@ def test_what_is_known_of_publishers_moves_with_a_batch() -> None:
     assert again.clients["alice"].tracks["news"].find(1) == 0
 
 
-def _some_command(chance: random.Random, step: int) -> Command:
-    client = chance.choice(["alice", "bob"])
-    epoch = chance.randint(1, 3)
-    topics = tuple(sorted(chance.sample(["news", "sport", "art"], chance.randint(1, 2))))
-    offset = chance.randint(0, 10)
-    ids = tuple(chance.choice([None, "a", "b", f"id{step}"]) for _ in range(2)) if chance.random() < 0.4 else None
-    batch = BatchWrite(tuple(Target(topic, chance.randint(1, 8)) for topic in topics), 2, 20, ids)
+def _some_command(rng: random.Random, step: int) -> Command:
+    client = rng.choice(["alice", "bob"])
+    epoch = rng.randint(1, 3)
+    topics = tuple(sorted(rng.sample(["news", "sport", "art"], rng.randint(1, 2))))
+    offset = rng.randint(0, 10)
+    ids = tuple(rng.choice([None, "a", "b", f"id{step}"]) for _ in range(2)) if rng.random() < 0.4 else None
+    batch = BatchWrite(tuple(Target(topic, rng.randint(1, 8)) for topic in topics), 2, 20, ids)
     acknowledgement = Acknowledgement(topics, tuple(Position(topic, offset) for topic in topics))
-    return chance.choice(
+    return rng.choice(
         [
-            Open(client, bytes([chance.randint(1, 30)]), False),
+            Open(client, bytes([rng.randint(1, 30)]), False),
             Write(client, epoch, (batch,)),
             Write(client, epoch, (batch,)),
             Write(client, epoch, (), (acknowledgement,)),
             Write(client, epoch, (batch,), (acknowledgement,)),
-            Subscribe(client, epoch, topics, chance.choice(["now", "earliest", "last", offset])),
+            Subscribe(client, epoch, topics, rng.choice(["now", "earliest", "last", offset])),
             Unsubscribe(client, epoch, topics),
             Attach(client, epoch, topics, ()),
             Trim((Position(topics[0], offset),)),
@@ -358,11 +358,11 @@ def _some_command(chance: random.Random, step: int) -> Command:
 @given(st.integers(0, 2**32))
 def test_a_restored_machine_goes_on_like_the_first(seed: int) -> None:
     """Z11: snapshots and index pieces, taken anywhere, give the same answers to everything that follows."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     machine = Machine(BrokerSettings(ids_age_ms=40))
     pieces: list[bytes] = []
     for step in range(120):
-        if chance.random() < 0.08:
+        if rng.random() < 0.08:
             piece, snapshot = machine.seal()
             machine.mark_sealed()
             pieces.append(piece)
@@ -371,7 +371,7 @@ def test_a_restored_machine_goes_on_like_the_first(seed: int) -> None:
             assert restored.seal()[1] == snapshot
             machine = restored
             continue
-        command = _some_command(chance, step)
+        command = _some_command(rng, step)
         before = machine.seal()
         try:
             machine.apply(command, step, step * 1000)
@@ -386,12 +386,12 @@ def test_the_same_records_give_the_same_answers(seed: int) -> None:
     """Decision 4: the machine is deterministic."""
     runs = []
     for _ in range(2):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         machine = Machine(BrokerSettings())
         answers: list[object] = []
         for step in range(80):
             try:
-                answers.append(repr(machine.apply(_some_command(chance, step), step, step * 1000)))
+                answers.append(repr(machine.apply(_some_command(rng, step), step, step * 1000)))
             except TidingsError as error:
                 answers.append(repr(error))
         runs.append((answers, machine.seal()))

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.protocols.broker.progress import NEAR_MAX, Progress, compress
+from tidings.protocols.broker.progress import WINDOW_MAX, Progress, compress
 
 Ranges = list[tuple[int, int]]
 
@@ -13,20 +13,20 @@ starts = st.integers(0, 60)
 ranges = st.lists(st.tuples(starts, st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=30)
 
 
-nears = st.integers(1, 40)
+windows = st.integers(1, 40)
 """So few bytes that much of what is added lies beyond them."""
 
 
-def filled(pieces: Ranges, low: int = 0, near_max: int = NEAR_MAX) -> Progress:
-    progress = Progress(low, near_max)
+def filled(pieces: Ranges, low: int = 0, window_max: int = WINDOW_MAX) -> Progress:
+    progress = Progress(low, window_max)
     for start, end in pieces:
         progress.add(start, end)
     return progress
 
 
-@given(ranges, st.integers(0, 20), nears)
-def test_it_is_the_set_of_what_was_added(pieces: Ranges, low: int, near_max: int) -> None:
-    progress = Progress(low, near_max)
+@given(ranges, st.integers(0, 20), windows)
+def test_it_is_the_set_of_what_was_added(pieces: Ranges, low: int, window_max: int) -> None:
+    progress = Progress(low, window_max)
     known = set(range(low))
     for start, end in pieces:
         new = set(range(start, end)) - known
@@ -38,9 +38,11 @@ def test_it_is_the_set_of_what_was_added(pieces: Ranges, low: int, near_max: int
     assert progress.low == next(offset for offset in range(101) if offset not in known)
 
 
-@given(st.lists(st.lists(st.integers(0, 60), max_size=20, unique=True).map(sorted), max_size=8), ranges, nears)
-def test_offsets_by_the_list_are_the_same_as_one_by_one(lists: list[list[int]], pieces: Ranges, near_max: int) -> None:
-    together, singly = filled(pieces, near_max=near_max), filled(pieces)
+@given(st.lists(st.lists(st.integers(0, 60), max_size=20, unique=True).map(sorted), max_size=8), ranges, windows)
+def test_offsets_by_the_list_are_the_same_as_one_by_one(
+    lists: list[list[int]], pieces: Ranges, window_max: int
+) -> None:
+    together, singly = filled(pieces, window_max=window_max), filled(pieces)
     for offsets in lists:
         together.add_each(offsets)
         for offset in offsets:
@@ -49,18 +51,18 @@ def test_offsets_by_the_list_are_the_same_as_one_by_one(lists: list[list[int]], 
         assert (together.count, together.high) == (singly.count, singly.high)
 
 
-@given(ranges, nears)
-def test_its_intervals_rise_and_do_not_touch(pieces: Ranges, near_max: int) -> None:
-    progress = filled(pieces, near_max=near_max)
+@given(ranges, windows)
+def test_its_intervals_rise_and_do_not_touch(pieces: Ranges, window_max: int) -> None:
+    progress = filled(pieces, window_max=window_max)
     position = progress.low
     for start, end in progress.ranges:
         assert position < start < end
         position = end
 
 
-@given(ranges, starts, st.integers(0, 30), nears)
-def test_gaps_are_what_is_not_done(pieces: Ranges, start: int, size: int, near_max: int) -> None:
-    progress = filled(pieces, near_max=near_max)
+@given(ranges, starts, st.integers(0, 30), windows)
+def test_gaps_are_what_is_not_done(pieces: Ranges, start: int, size: int, window_max: int) -> None:
+    progress = filled(pieces, window_max=window_max)
     gaps = list(progress.gaps(start, start + size))
     inside = [offset for first, end in gaps for offset in range(first, end)]
     assert inside == [offset for offset in range(start, start + size) if not progress.done(offset)]
@@ -71,7 +73,7 @@ def test_gaps_are_what_is_not_done(pieces: Ranges, start: int, size: int, near_m
 @given(ranges)
 def test_a_snapshot_gives_the_same_progress(pieces: Ranges) -> None:
     """C8"""
-    progress = filled(pieces, near_max=10)
+    progress = filled(pieces, window_max=10)
     restored = Progress.decode(progress.encode())
     assert restored == progress
     assert (restored.low, restored.ranges, restored.count) == (progress.low, progress.ranges, progress.count)
@@ -93,11 +95,11 @@ def test_any_order_of_single_offsets_ends_in_one_mark(offsets: list[int]) -> Non
 
 def test_a_message_stuck_for_very_long_costs_no_byte_for_each_after_it() -> None:
     """C8"""
-    progress = Progress(0, near_max=100)
+    progress = Progress(0, window_max=100)
     for offset in range(1, 10_000):
         progress.add_each([offset])
     assert progress.encode() == (0, ((1, 10_000),))
-    assert len(progress._near) + len(progress._starts) <= 102
+    assert len(progress._window) + len(progress._starts) <= 102
     progress.add(0, 1)
     assert repr(progress) == "Progress(10000, [])"
     assert progress != 10_000

@@ -11,15 +11,15 @@ from tidings.node.founding import founding
 from tidings.protocols.multipaxos.log import Log
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,
-    Canvass,
     Chosen,
     Decided,
     ElectionDue,
     Fetch,
     Persist,
+    PreVote,
+    PreVoteGranted,
     Received,
     Send,
-    Support,
 )
 from tidings.protocols.multipaxos.records import Installed, Record
 from tidings.protocols.multipaxos.replica import Replica
@@ -114,10 +114,10 @@ class Group:
     def elect(self, node: int) -> None:
         """A node's patience ends, and everybody says that there is no leader."""
         self.lose_patience(node)
-        for canvass in said(self.effects[node], Canvass)[-1:]:
+        for pre_vote in said(self.effects[node], PreVote)[-1:]:
             for other in self.replicas:
                 if other != node:
-                    self.tell(node, Received(self.now_ms, other, Support(canvass.attempt)))
+                    self.tell(node, Received(self.now_ms, other, PreVoteGranted(pre_vote.attempt)))
 
     def lose_patience(self, node: int) -> None:
         self.tell(node, TimerFired(self.now_ms, ElectionDue()))

@@ -52,7 +52,7 @@ def test_accepting_raises_the_promise() -> None:
 
 
 def test_even_an_empty_accept_raises_the_promise() -> None:
-    """A heartbeat confirms leadership: whoever answers it must not let an older leader decide anything any more."""
+    """A heartbeat confirms leadership: anyone who answers it must not let an older leader decide anything any more."""
     replica = make_replica(2)
     assert persists(receive(replica, 3, accept(MIDDLE, 1)))[0].records == (Promised(MIDDLE),)
     assert said(receive(replica, 1, accept(LOW, 1, 1)), Refused) == [Refused(MIDDLE, 1)]

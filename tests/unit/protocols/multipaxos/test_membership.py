@@ -50,7 +50,7 @@ def test_a_change_that_makes_no_sense_comes_to_nothing(change: Change) -> None:
 
 
 def test_a_number_is_never_used_again() -> None:
-    """A number stands for a disk; whoever lost the disk has lost the promises."""
+    """A number stands for a disk; anyone who lost the disk has lost the promises."""
     without = THREE.after(Remove(3))
     assert without is not None
     assert without.after(Add(3)) is None

@@ -18,17 +18,19 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     BeatDue,
-    Canvass,
     ChangeMembership,
     Chosen,
     Decided,
     ElectionDue,
     Fetch,
     LeaderChanged,
-    MembershipSettled,
+    MembershipConfirmed,
     Persist,
     Prepare,
+    PreVote,
+    PreVoteGranted,
     Promise,
+    ProposalRejected,
     Propose,
     Read,
     ReadReady,
@@ -36,8 +38,6 @@ from tidings.protocols.multipaxos.messages import (
     Received,
     Refused,
     Send,
-    Support,
-    TurnedAway,
 )
 from tidings.protocols.multipaxos.records import Known, Promised, Snapshot
 from tidings.protocols.multipaxos.replica import Replica
@@ -65,18 +65,18 @@ def beat(group: Group, node: int) -> None:
 
 def run_for_leader(replica: Replica) -> list[Effect]:
     """Its patience ends, and one other hears no leader either; what it does then."""
-    canvass = said(replica.handle(TimerFired(0, ElectionDue())), Canvass)[0]
-    return receive(replica, 2, Support(canvass.attempt))
+    pre_vote = said(replica.handle(TimerFired(0, ElectionDue())), PreVote)[0]
+    return receive(replica, 2, PreVoteGranted(pre_vote.attempt))
 
 
 def test_a_node_runs_only_when_a_majority_hears_no_leader() -> None:
     replica = make_replica(1)
     effects = replica.handle(TimerFired(0, ElectionDue()))
-    assert said(effects, Canvass) == [Canvass(1, 1)]
+    assert said(effects, PreVote) == [PreVote(1, 1)]
     assert persists(effects) == []
-    assert persists(receive(replica, 2, Support(7))) == [], "that was another attempt"
-    assert persists(receive(replica, 2, Support(1)))
-    assert persists(receive(replica, 3, Support(1))) == [], "once is enough"
+    assert persists(receive(replica, 2, PreVoteGranted(7))) == [], "that was another attempt"
+    assert persists(receive(replica, 2, PreVoteGranted(1)))
+    assert persists(receive(replica, 3, PreVoteGranted(1))) == [], "once is enough"
 
 
 def test_who_hears_a_leader_supports_nobody_else() -> None:
@@ -84,9 +84,9 @@ def test_who_hears_a_leader_supports_nobody_else() -> None:
     beat_of_1 = Accept(Ballot(1, 1), 1, (), 1, 0)
     replica.handle(Received(1_000, 1, beat_of_1))
     patience_ms = SETTINGS.election_ms
-    assert replica.handle(Received(999 + patience_ms, 3, Canvass(1, 1))) == []
-    assert replica.handle(Received(1_000 + patience_ms, 3, Canvass(1, 1))) == [Send((3,), Support(1))]
-    assert replica.handle(Received(500, 3, Canvass(1, 1))) == [Send((3,), Support(1))], "its clock was set back"
+    assert replica.handle(Received(999 + patience_ms, 3, PreVote(1, 1))) == []
+    assert replica.handle(Received(1_000 + patience_ms, 3, PreVote(1, 1))) == [Send((3,), PreVoteGranted(1))]
+    assert replica.handle(Received(500, 3, PreVote(1, 1))) == [Send((3,), PreVoteGranted(1))], "its clock was set back"
 
 
 def test_a_deaf_node_deposes_nobody() -> None:
@@ -154,7 +154,7 @@ def test_a_new_leader_finishes_what_the_old_one_began() -> None:
     group.cut = (3,)
     group.elect(2)
     assert [group.row_of(node) for node in (1, 2)] == [[], [b"ann1"]]
-    assert told(group.effects[1], TurnedAway) == [TurnedAway(command(1), None)]
+    assert told(group.effects[1], ProposalRejected) == [ProposalRejected(command(1), None)]
     beat(group, 2)
     assert group.row_of(1) == [b"ann1"]
 
@@ -199,15 +199,15 @@ def test_a_leader_does_not_run_against_itself() -> None:
     group.elect(1)
     assert CancelTimer(ElectionDue()) in group.effects[1]
     propose(group, 2, 1)
-    assert told(group.effects[2], TurnedAway) == [TurnedAway(command(1), 1)]
+    assert told(group.effects[2], ProposalRejected) == [ProposalRejected(command(1), 1)]
 
 
-def test_commands_beyond_the_queue_are_turned_away() -> None:
+def test_commands_beyond_the_queue_are_refused() -> None:
     group = Group(settings=ReplicaSettings(queue_max=1, batches_open_max=1))
     group.elect(1)
     group.cut = (2, 3)
     propose(group, 1, 1, 2, 3)
-    assert told(group.effects[1], TurnedAway) == [TurnedAway(command(3), None)]
+    assert told(group.effects[1], ProposalRejected) == [ProposalRejected(command(3), None)]
 
 
 # Catching up.
@@ -257,7 +257,7 @@ def test_a_leader_whose_state_is_exchanged_beyond_its_proposals_stops_leading() 
     group.cut = (1,)
     propose(group, 1, 1)
     effects = group.replicas[1].install(0, 2, Snapshot(2, WINDOW, founding((1, 2, 3), WINDOW).terms))
-    assert told(effects, TurnedAway) == [TurnedAway(command(1), None)]
+    assert told(effects, ProposalRejected) == [ProposalRejected(command(1), None)]
     assert not group.replicas[1].leads
 
 
@@ -349,10 +349,10 @@ def test_a_listener_that_is_behind_gets_no_vote() -> None:
     group.elect(1)
     change(group, 1, Add(4))
     change(group, 1, Promote(4))
-    assert told(group.effects[1], TurnedAway)[-1].value == Promote(4) or group.replicas[1].log.decided <= WINDOW
+    assert told(group.effects[1], ProposalRejected)[-1].value == Promote(4) or group.replicas[1].log.decided <= WINDOW
     propose(group, 1, *range(1, 2 * WINDOW))
     change(group, 1, Promote(4))
-    assert told(group.effects[1], TurnedAway)[-1] == TurnedAway(Promote(4), None)
+    assert told(group.effects[1], ProposalRejected)[-1] == ProposalRejected(Promote(4), None)
 
 
 def test_a_change_is_brought_into_force_without_waiting_for_commands() -> None:
@@ -382,11 +382,11 @@ def test_old_voters_may_go_once_a_majority_of_the_new_ones_knows() -> None:
     group = Group()
     group.elect(1)
     change(group, 1, Remove(3))
-    assert [each.first_slot for each in told(group.effects[1], MembershipSettled)] == [1]
+    assert [each.first_slot for each in told(group.effects[1], MembershipConfirmed)] == [1]
     group.effects[2].clear()
     beat(group, 1)  # Now 2 hears that the change is in force, writes it down, and only then says so.
-    settled = told(group.effects[1], MembershipSettled)[1:]
-    assert [(each.first_slot, each.membership.voters) for each in settled] == [(1 + WINDOW, (1, 2))]
+    agreed = told(group.effects[1], MembershipConfirmed)[1:]
+    assert [(each.first_slot, each.membership.voters) for each in agreed] == [(1 + WINDOW, (1, 2))]
     written, answered = persists(group.effects[2])
     assert (written.records, written.answers) == ((Known(1 + WINDOW),), ())
     assert [answer.decided for answer in said([answered], Accepted)] == [1 + WINDOW]
@@ -400,7 +400,7 @@ def test_a_leader_sees_its_own_removal_through() -> None:
     assert not group.replicas[1].leads
     group.effects[1].clear()
     group.lose_patience(1)
-    assert not said(group.effects[1], Canvass), "who does not vote does not run"
+    assert not said(group.effects[1], PreVote), "who does not vote does not run"
     group.elect(2)
     propose(group, 2, 2)
     assert group.row_of(2) == [b"ann1", b"ann2"]
@@ -423,7 +423,7 @@ def test_a_node_with_an_empty_disk_neither_runs_nor_promises() -> None:
     group = Group()
     group.join_blank(9)
     group.lose_patience(9)
-    assert not said(group.effects[9], Canvass)
+    assert not said(group.effects[9], PreVote)
     assert said(receive(group.replicas[9], 1, Prepare(Ballot(1, 1), 1)), Promise) == []
 
 

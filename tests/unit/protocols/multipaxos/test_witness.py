@@ -12,16 +12,16 @@ from tidings.protocols.multipaxos.messages import (
     Accept,
     Accepted,
     AnyMessage,
-    Canvass,
     Fetch,
     Persist,
     Prepare,
+    PreVote,
+    PreVoteGranted,
     Promise,
     Recall,
     Received,
     Remembered,
     Send,
-    Support,
 )
 from tidings.protocols.multipaxos.records import Installed, Known, Promised, Record, Stored, Witnessed, decode, encode
 from tidings.protocols.multipaxos.values import CHOSEN, ZERO, Ballot, Entry
@@ -36,8 +36,8 @@ EMPTY = Extent(ZERO, 1)
 LITTLE, MUCH = Extent(LOW, 5), Extent(HIGH, 9)
 SETTINGS = ReplicaSettings(witness_ms=100)
 SPEECH = [
-    Canvass(1, 1),
-    Support(1),
+    PreVote(1, 1),
+    PreVoteGranted(1),
     Prepare(HIGH, 1),
     Promise(HIGH, (), 1),
     Accept(HIGH, 1, (), 1, 0),
@@ -127,7 +127,7 @@ def test_a_sender_of_an_older_version_claims_nothing_and_counts() -> None:
     assert witness.admit(Received(0, 2, Recall())) == (False, [])
 
 
-def test_whoever_asks_is_told_what_it_said_before_this_life() -> None:
+def test_anyone_who_asks_is_told_what_it_said_before_this_life() -> None:
     witness = make_witness()
     assert hear(witness, 1, LITTLE, message=Recall()) == refused(1, NOTHING)
     assert hear(witness, 1, LITTLE, MUCH, Recall()) == refused(1, NOTHING), "what it says now is no news to it"
@@ -170,7 +170,7 @@ def test_a_life_begins_with_all_that_the_disk_holds() -> None:
 
 
 @pytest.mark.parametrize("extent", [Extent(HIGH, 5), Extent(LOW, 6), MUCH])
-def test_whoever_once_said_more_ends(extent: Extent) -> None:
+def test_anyone_who_once_said_more_ends(extent: Extent) -> None:
     witness = make_witness(LITTLE)
     with pytest.raises(StorageDamaged, match=r"^This folder knows less than member 1 of .*: give it an empty folder"):
         witness.admit(Received(0, 2, Remembered(LIFE, extent)))
@@ -208,7 +208,7 @@ def begun(voters: tuple[int, ...] = (1, 2, 3)) -> tuple[Witness, list[Effect]]:
 def test_it_does_not_vote_before_all_have_said_what_they_remember(message: AnyMessage) -> None:
     witness, effects = begun()
     assert effects == [Send((2, 3), Recall())]
-    waits = isinstance(message, Canvass | Prepare | Accept)
+    waits = isinstance(message, PreVote | Prepare | Accept)
     assert hear(witness, 1, EMPTY, message=message) == (not waits, [])
     witness.admit(Received(0, 2, Remembered(LIFE, NOTHING)))
     assert hear(witness, 1, EMPTY, message=message) == (not waits, [])
@@ -219,7 +219,7 @@ def test_it_does_not_vote_before_all_have_said_what_they_remember(message: AnyMe
 def test_it_does_not_wait_for_ever() -> None:
     witness, _ = begun()
     witness.wait_no_longer()
-    assert hear(witness, 1, EMPTY, message=Canvass(1, 1)) == COUNTS
+    assert hear(witness, 1, EMPTY, message=PreVote(1, 1)) == COUNTS
 
 
 def test_who_is_alone_waits_for_nobody() -> None:

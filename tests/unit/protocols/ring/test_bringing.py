@@ -11,10 +11,10 @@ from tidings.errors import InvalidRequest
 from tidings.protocols.broker.commands import Command, Open, Subscribe
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import WHOLE, home_of, point_of, spot, spots, without
-from tidings.protocols.ring.commands import Claim, Facts, Give, Load, LoadedBatch, LoadedTopic, Seek, decode_command
+from tidings.protocols.ring.commands import Claim, Facts, HandOff, Load, LoadedBatch, LoadedTopic, Seek, decode_command
 from tidings.protocols.ring.facts import END, START, Epoch, Home, Known, Retired
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.key_ranges import WHOLE, home_of, point_of, spot, spots, without
+from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
@@ -76,20 +76,20 @@ class JoiningWorld(World):
 
     def bring(self) -> None:
         """Takes what is brought, some points at a time, while clients work."""
-        self.loss = self.repeats = self.chance.choice((0.0, 0.1, 0.3))
-        works = self.chance.choice((0.05, 0.3, 0.8))
+        self.loss = self.repeats = self.rng.choice((0.0, 0.1, 0.3))
+        works = self.rng.choice((0.05, 0.3, 0.8))
         for turn in range(30_000):
             ring = self.west.ring
             assert ring is not None
-            if not ring.strays and ring.taking is None and self.is_still:
+            if not ring.strays and ring.taking_over is None and self.is_still:
                 return
             if turn > 3_000:
                 self.loss = self.repeats = works = 0.0
-            if turn % 8 == 0 and ring.taking is None and ring.strays:
-                points = self.chance.sample(sorted(ring.strays), min(3, len(ring.strays)))
-                self.west.handover.wish(spots(points), self.groups[b"east"].card)
+            if turn % 8 == 0 and ring.taking_over is None and ring.strays:
+                points = self.rng.sample(sorted(ring.strays), min(3, len(ring.strays)))
+                self.west.handoff.wish(spots(points), self.groups[b"east"].descriptor)
             self.step()
-            if self.chance.random() < works:
+            if self.rng.random() < works:
                 self.work()
         raise AssertionError("the group never came")
 
@@ -103,7 +103,7 @@ class JoiningWorld(World):
         self.compare()
         self.bring()
         self.compare()
-        assert ring_of(self.west.machine).brought == ring_of(self.west.machine).arcs  # type: ignore[union-attr]
+        assert ring_of(self.west.machine).brought == ring_of(self.west.machine).ranges  # type: ignore[union-attr]
         self.move(self.west, self.groups[b"east"])
         self.run(2)
 
@@ -144,7 +144,7 @@ def test_what_a_group_brings_is_served_and_not_owned() -> None:
     machine.apply(Claim((), True, ("tcp://127.0.0.1:7500",)), 0, 0)
     found = ring(machine)
     assert sorted(found.strays) == sorted([point_of("news"), point_of("shop"), home_of("ann")])
-    assert found.arcs == () and found.owns_topic("news") and found.owns_topic("{shop}refunds")
+    assert found.ranges == () and found.owns_topic("news") and found.owns_topic("{shop}refunds")
     assert found.owns_home("ann") and not found.owns_topic("sport") and not found.owns_home("bob")
     again = Ownership.restore(found.state())
     assert again.state() == found.state() and again.owns_topic("news")
@@ -153,13 +153,13 @@ def test_what_a_group_brings_is_served_and_not_owned() -> None:
 def test_a_point_with_a_topic_is_not_given_to_one_who_has_his_own() -> None:
     machine = broker("news")
     machine.apply(Claim((WHOLE,)), 0, 0)
-    taker = Card(b"west", ("west-1",))
+    target = GroupDescriptor(b"west", ("west-1",))
     for name in ("news", "{news}again"):
-        with pytest.raises(InvalidRequest, match="'news' is here, where the taker has one of its own"):
-            machine.apply(Give((WHOLE,), taker, spots([point_of(name)])), 0, 0)
-    assert ring(machine).arcs == (WHOLE,)
-    machine.apply(Give((WHOLE,), taker, spots([point_of("sport")])), 0, 0)
-    assert ring(machine).arcs == ()
+        with pytest.raises(InvalidRequest, match="'news' is here, where the target has one of its own"):
+            machine.apply(HandOff((WHOLE,), target, spots([point_of(name)])), 0, 0)
+    assert ring(machine).ranges == (WHOLE,)
+    machine.apply(HandOff((WHOLE,), target, spots([point_of("sport")])), 0, 0)
+    assert ring(machine).ranges == ()
 
 
 def test_a_topic_that_was_collected_is_in_the_way_too() -> None:
@@ -168,11 +168,11 @@ def test_a_topic_that_was_collected_is_in_the_way_too() -> None:
     machine.retired["news"] = 7
     assert list(transfer.topics_in(machine, (spot(point_of("news")),))) == ["news"]
     with pytest.raises(InvalidRequest, match="'news' is here"):
-        machine.apply(Give((WHOLE,), Card(b"west", ()), (spot(point_of("news")),)), 0, 0)
+        machine.apply(HandOff((WHOLE,), GroupDescriptor(b"west", ()), (spot(point_of("news")),)), 0, 0)
 
 
 def test_nothing_is_loaded_into_what_is_brought() -> None:
-    """Not even from a giver that does not know of vacant points."""
+    """Not even from a source that does not know of vacant points."""
     machine = broker("news")
     machine.apply(Claim((), True), 0, 0)
     machine.apply(Seek(b"east", (WHOLE,)), 0, 0)
@@ -222,10 +222,10 @@ def test_a_session_is_over_once_a_greater_epoch_is_heard_of() -> None:
     assert (client.epoch, client.token, list(client.past_tokens)) == (5, b"", [b"ours"])
 
 
-def test_an_old_claim_and_an_old_gift_are_read() -> None:
+def test_an_old_claim_and_an_old_transfer_are_read() -> None:
     """Journals that were written before anything could be brought."""
     assert decode_command(b"\x92\xa5claim\x90") == Claim(())
-    assert isinstance(decode_command(b"\x93\xa4give\x90\x92\xc4\x01w\x90"), Give)
+    assert isinstance(decode_command(b"\x93\xa4give\x90\x92\xc4\x01w\x90"), HandOff)
 
 
 def test_a_topic_that_came_up_in_the_ring_meanwhile_keeps_both_as_they_are() -> None:
@@ -241,18 +241,18 @@ def test_a_topic_that_came_up_in_the_ring_meanwhile_keeps_both_as_they_are() -> 
     for turn in range(4_000):
         ring = west.ring
         assert ring is not None
-        if turn % 8 == 0 and ring.taking is None and not clashes:
-            west.handover.wish((WHOLE,), east.card)
+        if turn % 8 == 0 and ring.taking_over is None and not clashes:
+            west.handoff.wish((WHOLE,), east.descriptor)
         world.step()
-        clashes += west.handover.take_clashes()
+        clashes += west.handoff.take_clashes()
     assert set(clashes) == {"stars"}
-    assert ring.taking is None and ring.arcs == () and point_of("stars") in ring.strays
-    assert east.ring is not None and east.ring.arcs == (WHOLE,)
+    assert ring.taking_over is None and ring.ranges == () and point_of("stars") in ring.strays
+    assert east.ring is not None and east.ring.ranges == (WHOLE,)
     assert [describe_topic(group.journal, "stars") for group in (east, west)] == before
     for _ in range(4_000):  # All else can be taken, with that point left out.
-        if ring.taking is None and not ring.arcs:
-            west.handover.wish(without((WHOLE,), (spot(point_of("stars")),)), east.card)
+        if ring.taking_over is None and not ring.ranges:
+            west.handoff.wish(without((WHOLE,), (spot(point_of("stars")),)), east.descriptor)
         world.step()
-    assert east.ring.arcs == (spot(point_of("stars")),) and list(ring.strays) == [point_of("stars")]
+    assert east.ring.ranges == (spot(point_of("stars")),) and list(ring.strays) == [point_of("stars")]
     assert [describe_topic(group.journal, "stars") for group in (east, west)] == before
     assert west.machine.clients["eve"].epoch == 2, "two sessions of the same epoch"

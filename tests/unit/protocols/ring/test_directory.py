@@ -10,55 +10,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.ring.arcs import LAST, WHOLE, Arc, Arcs, common, joined, owns, without
 from tidings.protocols.ring.directory import TELLINGS, Directory
-from tidings.protocols.ring.messages import Card, Gone, Word
+from tidings.protocols.ring.key_ranges import LAST, WHOLE, KeyRange, KeyRanges, common, joined, owns, without
+from tidings.protocols.ring.messages import Gone, GroupDescriptor, Word
 
 
-def card(group: bytes, slot: int = 0, term: int = 0, leader: str = "", left: bool = False) -> Card:
-    return Card(group, (f"tcp://{group.hex()}",), leader, term, slot, left)
+def descriptor(group: bytes, slot: int = 0, term: int = 0, leader: str = "", left: bool = False) -> GroupDescriptor:
+    return GroupDescriptor(group, (f"tcp://{group.hex()}",), leader, term, slot, left)
 
 
 class History:
-    """Groups that give arcs to each other, and every word that any of them could have said."""
+    """Groups that give ranges to each other, and every word that any of them could have said."""
 
-    def __init__(self, chance: random.Random, groups: int, moves: int) -> None:
-        self.chance = chance
-        self.arcs: dict[bytes, Arcs] = {bytes([number]): () for number in range(groups)}
-        self.gone: dict[bytes, tuple[Gone, ...]] = dict.fromkeys(self.arcs, ())
-        self.slots = dict.fromkeys(self.arcs, 0)
-        self.terms = dict.fromkeys(self.arcs, 0)
-        self.left: dict[bytes, bool] = dict.fromkeys(self.arcs, False)
+    def __init__(self, rng: random.Random, groups: int, moves: int) -> None:
+        self.rng = rng
+        self.ranges: dict[bytes, KeyRanges] = {bytes([number]): () for number in range(groups)}
+        self.gone: dict[bytes, tuple[Gone, ...]] = dict.fromkeys(self.ranges, ())
+        self.slots = dict.fromkeys(self.ranges, 0)
+        self.terms = dict.fromkeys(self.ranges, 0)
+        self.left: dict[bytes, bool] = dict.fromkeys(self.ranges, False)
         self.words: list[Word] = []
-        self.arcs[bytes([0])] = (WHOLE,)
-        for group in self.arcs:
+        self.ranges[bytes([0])] = (WHOLE,)
+        for group in self.ranges:
             self.say(group)
         for _ in range(moves):
             self.move()
 
     def say(self, group: bytes) -> None:
         self.slots[group] += 1
-        self.terms[group] += self.chance.randrange(2)
-        leader = self.chance.choice(["", f"tcp://leader-{self.terms[group]}"])
-        told = card(group, self.slots[group], self.terms[group], leader, self.left[group])
-        self.words.append(Word(told, self.arcs[group], self.gone[group]))
+        self.terms[group] += self.rng.randrange(2)
+        leader = self.rng.choice(["", f"tcp://leader-{self.terms[group]}"])
+        told = descriptor(group, self.slots[group], self.terms[group], leader, self.left[group])
+        self.words.append(Word(told, self.ranges[group], self.gone[group]))
 
     def move(self) -> None:
-        giver, taker = self.chance.sample(list(self.arcs), 2)
-        if self.left[taker] or self.left[giver]:
+        source, target = self.rng.sample(list(self.ranges), 2)
+        if self.left[target] or self.left[source]:
             return
-        start, end = (key_of(str(self.chance.random())) for _ in range(2))
-        arcs = common(self.arcs[giver], (Arc(start, end),))
-        if self.chance.random() < 0.1 and giver != bytes([0]):
-            arcs, self.left[giver] = self.arcs[giver], True
-        self.arcs[giver] = without(self.arcs[giver], arcs)
-        self.gone[giver] += tuple(Gone(arc, card(taker)) for arc in arcs)
-        self.say(giver)
-        self.arcs[taker] = joined((*self.arcs[taker], *arcs))
-        self.say(taker)
+        start, end = (key_of(str(self.rng.random())) for _ in range(2))
+        ranges = common(self.ranges[source], (KeyRange(start, end),))
+        if self.rng.random() < 0.1 and source != bytes([0]):
+            ranges, self.left[source] = self.ranges[source], True
+        self.ranges[source] = without(self.ranges[source], ranges)
+        self.gone[source] += tuple(Gone(key_range, descriptor(target)) for key_range in ranges)
+        self.say(source)
+        self.ranges[target] = joined((*self.ranges[target], *ranges))
+        self.say(target)
 
     def owner(self, point: Key) -> bytes:
-        [owner] = [group for group, arcs in self.arcs.items() if owns(arcs, point)]
+        [owner] = [group for group, ranges in self.ranges.items() if owns(ranges, point)]
         return owner
 
 
@@ -66,23 +66,23 @@ POINTS = [key_of(f"point {number}") for number in range(64)]
 
 
 def state(directory: Directory) -> object:
-    cards = sorted(directory.cards(), key=lambda card: card.group)
+    descriptors = sorted(directory.descriptors(), key=lambda descriptor: descriptor.group)
     found = [directory.find(point) for point in POINTS]
-    return cards, [directory.arcs_of(card.group) for card in cards], found, directory.covers()
+    return descriptors, [directory.ranges_of(descriptor.group) for descriptor in descriptors], found, directory.covers()
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_order_of_words_does_not_matter_and_all_of_them_lead_to_the_owners(seed: int) -> None:
-    chance = random.Random(seed)
-    history = History(chance, groups=chance.randrange(2, 7), moves=chance.randrange(30))
+    rng = random.Random(seed)
+    history = History(rng, groups=rng.randrange(2, 7), moves=rng.randrange(30))
     states = []
     for _ in range(4):
         directory = Directory()
-        words = history.words + chance.sample(history.words, len(history.words) // 2)
-        chance.shuffle(words)
+        words = history.words + rng.sample(history.words, len(history.words) // 2)
+        rng.shuffle(words)
         for word in words:
             directory.learn(word)
-            if chance.random() < 0.2:
+            if rng.random() < 0.2:
                 directory.find(POINTS[0])
         states.append(state(directory))
         for point in POINTS:
@@ -97,7 +97,7 @@ def test_the_order_of_words_does_not_matter_and_all_of_them_lead_to_the_owners(s
 @given(
     st.lists(
         st.builds(
-            card,
+            descriptor,
             group=st.sampled_from([b"a", b"b"]),
             slot=st.integers(0, 3),
             term=st.integers(0, 3),
@@ -108,34 +108,34 @@ def test_the_order_of_words_does_not_matter_and_all_of_them_lead_to_the_owners(s
     ),
     st.randoms(use_true_random=False),
 )
-def test_the_order_of_cards_does_not_matter(cards: list[Card], chance: random.Random) -> None:
+def test_the_order_of_descriptors_does_not_matter(descriptors: list[GroupDescriptor], rng: random.Random) -> None:
     one, other = Directory(), Directory()
-    for each in cards:
-        one.learn_card(each)
-    chance.shuffle(cards)
-    for each in cards:
-        other.learn_card(each)
+    for each in descriptors:
+        one.learn_descriptor(each)
+    rng.shuffle(descriptors)
+    for each in descriptors:
+        other.learn_descriptor(each)
     for group in (b"a", b"b"):
-        assert one.card(group) == other.card(group)
+        assert one.descriptor(group) == other.descriptor(group)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_claims_and_gaps_are_what_a_simple_list_of_words_says(seed: int) -> None:
     """Words that contradict each other, against a model that looks at every claim for every point."""
-    chance = random.Random(seed)
-    directory, claims = Directory(), dict[bytes, tuple[int, int, Arcs]]()
+    rng = random.Random(seed)
+    directory, claims = Directory(), dict[bytes, tuple[int, int, KeyRanges]]()
     for number in range(40):
-        group = bytes([chance.randrange(6)])
-        slot = chance.randrange(20)
-        ends = [Arc(*(chance.choice(POINTS) for _ in range(2))) for _ in range(chance.randrange(3))]
-        arcs = joined(ends)
-        directory.learn(Word(card(group, slot), arcs))
+        group = bytes([rng.randrange(6)])
+        slot = rng.randrange(20)
+        ends = [KeyRange(*(rng.choice(POINTS) for _ in range(2))) for _ in range(rng.randrange(3))]
+        ranges = joined(ends)
+        directory.learn(Word(descriptor(group, slot), ranges))
         if slot > claims.get(group, (-1, 0, ()))[0]:
-            claims[group] = slot, number, arcs
-        known: Arcs = joined(arc for _, _, arcs in claims.values() for arc in arcs)
+            claims[group] = slot, number, ranges
+        known: KeyRanges = joined(key_range for _, _, ranges in claims.values() for key_range in ranges)
         assert directory.covers() == (known == (WHOLE,))
         for point in POINTS:
-            claiming = [(learned, group) for group, (_, learned, arcs) in claims.items() if owns(arcs, point)]
+            claiming = [(learned, group) for group, (_, learned, ranges) in claims.items() if owns(ranges, point)]
             found = directory.find(point)
             assert (found and found.group) == (max(claiming)[1] if claiming else None)
             gap = directory.gap(point)
@@ -143,123 +143,123 @@ def test_claims_and_gaps_are_what_a_simple_list_of_words_says(seed: int) -> None
             if gap is not None:
                 assert common((gap,), known) == ()
                 assert point == gap.start or owns(known, gap.start)
-                assert point == gap.start or not without((Arc(point, gap.start),), known), "There is a nearer one."
+                assert point == gap.start or not without((KeyRange(point, gap.start),), known), "There is a nearer one."
 
 
 def test_a_claim_that_was_taken_away_counts_again_when_the_other_is_given_up() -> None:
     directory, point = Directory(), POINTS[0]
-    directory.learn(Word(card(b"a", 5), (WHOLE,)))
-    directory.learn(Word(card(b"b", 7), (WHOLE,)))
-    assert directory.find(point) == card(b"b", 7)
-    assert not directory.learn(Word(card(b"a", 5), (WHOLE,))), "This is no newer."
-    assert directory.find(point) == card(b"b", 7)
-    directory.learn(Word(card(b"a", 6), (WHOLE,)))
-    assert directory.find(point) == card(b"a", 6)
-    assert directory.learn(Word(card(b"a", 9), ()))
-    assert directory.find(point) == card(b"b", 7)
+    directory.learn(Word(descriptor(b"a", 5), (WHOLE,)))
+    directory.learn(Word(descriptor(b"b", 7), (WHOLE,)))
+    assert directory.find(point) == descriptor(b"b", 7)
+    assert not directory.learn(Word(descriptor(b"a", 5), (WHOLE,))), "This is no newer."
+    assert directory.find(point) == descriptor(b"b", 7)
+    directory.learn(Word(descriptor(b"a", 6), (WHOLE,)))
+    assert directory.find(point) == descriptor(b"a", 6)
+    assert directory.learn(Word(descriptor(b"a", 9), ()))
+    assert directory.find(point) == descriptor(b"b", 7)
 
 
-def test_a_card_without_a_leader_erases_none_of_its_term() -> None:
+def test_a_descriptor_without_a_leader_erases_none_of_its_term() -> None:
     directory = Directory()
-    directory.learn_card(card(b"a", 1, term=4, leader="tcp://four"))
-    assert not directory.learn_card(card(b"a", 2, term=4))
-    assert not directory.learn_card(card(b"a", 3, term=2, leader="tcp://two"))
-    assert directory.card(b"a") == card(b"a", 3, term=4, leader="tcp://four")
-    assert directory.learn_card(card(b"a", 3, term=5))
-    assert directory.card(b"a") == card(b"a", 3, term=5)
+    directory.learn_descriptor(descriptor(b"a", 1, term=4, leader="tcp://four"))
+    assert not directory.learn_descriptor(descriptor(b"a", 2, term=4))
+    assert not directory.learn_descriptor(descriptor(b"a", 3, term=2, leader="tcp://two"))
+    assert directory.descriptor(b"a") == descriptor(b"a", 3, term=4, leader="tcp://four")
+    assert directory.learn_descriptor(descriptor(b"a", 3, term=5))
+    assert directory.descriptor(b"a") == descriptor(b"a", 3, term=5)
 
 
 def test_of_two_ballots_of_one_number_that_of_the_higher_member_leads_whatever_its_address() -> None:
     """Two members ran at once: both ballots are 4, and the one of member 4 deposed that of member 2."""
-    older = Card(b"a", (), "tcp://k2:7400", term=4, leader_number=2)
-    newer = Card(b"a", (), "tcp://k1:7400", term=4, leader_number=4)
-    for cards in ((older, newer), (newer, older)):
+    older = GroupDescriptor(b"a", (), "tcp://k2:7400", term=4, leader_number=2)
+    newer = GroupDescriptor(b"a", (), "tcp://k1:7400", term=4, leader_number=4)
+    for descriptors in ((older, newer), (newer, older)):
         directory = Directory()
-        assert directory.learn_card(cards[0])
-        assert directory.learn_card(cards[1]) == (cards[1] is newer)
-        assert directory.card(b"a") == newer
+        assert directory.learn_descriptor(descriptors[0])
+        assert directory.learn_descriptor(descriptors[1]) == (descriptors[1] is newer)
+        assert directory.descriptor(b"a") == newer
 
 
-def test_what_is_told_of_a_group_has_the_slot_of_its_arcs_and_not_that_of_a_newer_card() -> None:
-    """What the group says itself at that slot would be no news to whoever was told so."""
+def test_what_is_told_of_a_group_has_the_slot_of_its_ranges_and_not_that_of_a_newer_descriptor() -> None:
+    """What the group says itself at that slot would be no news to anyone who was told so."""
     teller, listener = Directory(), Directory()
-    teller.learn(Word(card(b"a", 5), (WHOLE,)))
-    teller.learn_card(card(b"a", 9, term=2, leader="tcp://a"))
+    teller.learn(Word(descriptor(b"a", 5), (WHOLE,)))
+    teller.learn_descriptor(descriptor(b"a", 9, term=2, leader="tcp://a"))
     owner = teller.find(POINTS[0])
     assert owner is not None
     told = teller.word_of(owner)
-    assert told == Word(card(b"a", 5, term=2, leader="tcp://a"), (WHOLE,))
+    assert told == Word(descriptor(b"a", 5, term=2, leader="tcp://a"), (WHOLE,))
     listener.learn(told)
-    half = (Arc(LAST, POINTS[0]),)
-    assert listener.learn(Word(card(b"a", 9, term=2, leader="tcp://a"), half))
-    assert listener.arcs_of(b"a") == half
+    half = (KeyRange(LAST, POINTS[0]),)
+    assert listener.learn(Word(descriptor(b"a", 9, term=2, leader="tcp://a"), half))
+    assert listener.ranges_of(b"a") == half
 
 
-def test_hints_lead_along_the_chain_of_gifts() -> None:
+def test_hints_lead_along_the_chain_of_transfers() -> None:
     directory, point = Directory(), POINTS[0]
     assert directory.hint(point) is None
-    directory.learn(Word(card(b"a", 5), (), (Gone(WHOLE, card(b"b")),)))
-    assert directory.card(b"b") == card(b"b"), "Who was given something is known from now on."
-    assert directory.hint(point) == card(b"b")
-    directory.learn(Word(card(b"b", 5), (), (Gone(WHOLE, card(b"a")), Gone(WHOLE, card(b"c")))))
-    assert directory.hint(point) == card(b"c")
-    directory.learn(Word(card(b"c", 5), (), (Gone(WHOLE, card(b"a")),)))
+    directory.learn(Word(descriptor(b"a", 5), (), (Gone(WHOLE, descriptor(b"b")),)))
+    assert directory.descriptor(b"b") == descriptor(b"b"), "Who was given something is known from now on."
+    assert directory.hint(point) == descriptor(b"b")
+    directory.learn(Word(descriptor(b"b", 5), (), (Gone(WHOLE, descriptor(b"a")), Gone(WHOLE, descriptor(b"c")))))
+    assert directory.hint(point) == descriptor(b"c")
+    directory.learn(Word(descriptor(b"c", 5), (), (Gone(WHOLE, descriptor(b"a")),)))
     assert directory.hint(point) == directory.first_at(point), "Hints that go round lead nowhere."
-    directory.learn(Word(card(b"d", 1), (WHOLE,)))
-    assert directory.hint(point) == card(b"d", 1)
+    directory.learn(Word(descriptor(b"d", 1), (WHOLE,)))
+    assert directory.hint(point) == descriptor(b"d", 1)
 
 
 def test_groups_that_left_own_nothing_and_are_nobody_to_ask() -> None:
     directory, point = Directory(), POINTS[0]
-    directory.learn(Word(card(b"a", 5), (WHOLE,)))
-    directory.learn_card(card(b"a", 6, left=True))
+    directory.learn(Word(descriptor(b"a", 5), (WHOLE,)))
+    directory.learn_descriptor(descriptor(b"a", 6, left=True))
     assert directory.find(point) is None
-    assert directory.arcs_of(b"a") == ()
+    assert directory.ranges_of(b"a") == ()
     assert directory.hint(point) is None
-    assert directory.gap(point) == Arc(point, b"\xff" * 32)
+    assert directory.gap(point) == KeyRange(point, b"\xff" * 32)
 
 
 def test_who_stands_at_a_point_and_before_it() -> None:
     directory = Directory()
     assert directory.first_at(POINTS[0]) is directory.last_before(POINTS[0]) is None
-    cards = sorted((card(bytes([number])) for number in range(9)), key=lambda card: card.point)
-    for each in cards:
-        directory.learn_card(each)
-    for place, each in enumerate(cards):
+    descriptors = sorted((descriptor(bytes([number])) for number in range(9)), key=lambda descriptor: descriptor.point)
+    for each in descriptors:
+        directory.learn_descriptor(each)
+    for place, each in enumerate(descriptors):
         assert directory.first_at(each.point) == each
-        assert directory.last_before(each.point) == cards[place - 1]
-    directory.learn_card(msgspec.structs.replace(cards[3], left=True, slot=1))
-    assert directory.first_at(cards[3].point) == cards[4]
+        assert directory.last_before(each.point) == descriptors[place - 1]
+    directory.learn_descriptor(msgspec.structs.replace(descriptors[3], left=True, slot=1))
+    assert directory.first_at(descriptors[3].point) == descriptors[4]
 
 
 def test_a_full_directory_forgets_who_left_and_then_who_was_not_heard_of_for_longest() -> None:
     directory = Directory(groups_max=3)
-    directory.learn(Word(card(b"a", 1), (WHOLE,)))
-    directory.learn_card(card(b"b", left=True))
-    directory.learn_card(card(b"c"))
-    directory.learn_card(card(b"d"))
-    assert [known.group for known in directory.cards()] == [b"a", b"c", b"d"]
-    directory.learn_card(card(b"a"))
-    directory.learn_card(card(b"e"))
-    assert [known.group for known in directory.cards()] == [b"d", b"a", b"e"]
-    directory.learn_card(card(b"f"))
-    directory.learn_card(card(b"g"))
+    directory.learn(Word(descriptor(b"a", 1), (WHOLE,)))
+    directory.learn_descriptor(descriptor(b"b", left=True))
+    directory.learn_descriptor(descriptor(b"c"))
+    directory.learn_descriptor(descriptor(b"d"))
+    assert [known.group for known in directory.descriptors()] == [b"a", b"c", b"d"]
+    directory.learn_descriptor(descriptor(b"a"))
+    directory.learn_descriptor(descriptor(b"e"))
+    assert [known.group for known in directory.descriptors()] == [b"d", b"a", b"e"]
+    directory.learn_descriptor(descriptor(b"f"))
+    directory.learn_descriptor(descriptor(b"g"))
     assert directory.find(POINTS[0]) is None, "What is forgotten owns nothing."
 
 
 def test_news_is_told_some_times_by_turns_and_then_no_more() -> None:
     directory = Directory()
-    directory.learn_card(card(b"a"))
-    directory.learn_card(card(b"b"))
+    directory.learn_descriptor(descriptor(b"a"))
+    directory.learn_descriptor(descriptor(b"b"))
     told = []
     while news := directory.tell_news(1):
         told += [each.group for each in news]
     assert told[:4] == [b"a", b"b", b"a", b"b"]
     assert told.count(b"a") == told.count(b"b") == TELLINGS * 2
-    assert not directory.learn_card(card(b"a", slot=9))
+    assert not directory.learn_descriptor(descriptor(b"a", slot=9))
     assert not directory.tell_news(1), "That a group has applied more is not worth telling."
-    directory.learn_card(card(b"a", slot=10, left=True))
-    assert directory.tell_news(2) == [card(b"a", slot=10, left=True)]
+    directory.learn_descriptor(descriptor(b"a", slot=10, left=True))
+    assert directory.tell_news(2) == [descriptor(b"a", slot=10, left=True)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -268,16 +268,16 @@ def test_the_pieces_of_all_groups_are_the_circle_once(seed: int) -> None:
     directory = Directory()
     for word in history.words[seed:]:
         directory.learn(word)
-    pieces = {group: directory.pieces_of(group) for group in history.arcs}
+    pieces = {group: directory.pieces_of(group) for group in history.ranges}
     for number in range(50):
         point = key_of(str(number))
         owner = directory.find(point)
-        assert [group for group, arcs in pieces.items() if owns(arcs, point)] == ([owner.group] if owner else [])
+        assert [group for group, ranges in pieces.items() if owns(ranges, point)] == ([owner.group] if owner else [])
 
 
 def test_a_group_that_is_distrusted_is_believed_again_when_it_speaks() -> None:
     directory = Directory()
-    word = Word(card(b"a", slot=5), (WHOLE,))
+    word = Word(descriptor(b"a", slot=5), (WHOLE,))
     directory.learn(word)
     directory.distrust(b"a")
     directory.distrust(b"unknown")

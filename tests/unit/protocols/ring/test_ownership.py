@@ -18,11 +18,11 @@ from tidings.protocols.broker.commands import (
     Collect,
     Command,
     DeadLetter,
+    GroupAck,
     Join,
     Leave,
     Open,
     Publish,
-    Settle,
     Stage,
     Subscribe,
     Trim,
@@ -36,33 +36,33 @@ from tidings.protocols.broker.retention import collect_due, trim_due
 from tidings.protocols.broker.snapshots import SNAPSHOT_VERSION
 from tidings.protocols.effects import Send
 from tidings.protocols.events import Received
-from tidings.protocols.ring.arcs import WHOLE, Arc, home_of, point_of, without
 from tidings.protocols.ring.commands import (
     Claim,
     Drop,
     Facts,
-    Give,
+    HandOff,
     Know,
     Load,
     LoadedBatch,
     LoadedTopic,
     Seek,
-    Take,
+    TakeOver,
     decode_command,
 )
 from tidings.protocols.ring.facts import END, START, Edges, Mark
-from tidings.protocols.ring.messages import Card
-from tidings.protocols.ring.ownership import CONTACTS_MAX, GIVEN_MAX, Ownership
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, home_of, point_of, without
+from tidings.protocols.ring.messages import GroupDescriptor
+from tidings.protocols.ring.ownership import CONTACTS_MAX, HANDED_OFF_MAX, Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
 
-TAKER = Card(b"west", ("tcp://127.0.0.1:7501",))
-GIVER = b"east"
+TARGET = GroupDescriptor(b"west", ("tcp://127.0.0.1:7501",))
+SOURCE = b"east"
 
 
-def around(point: bytes) -> Arc:
-    """An arc with this point and no other that anything in these tests lies at."""
-    return Arc((int.from_bytes(point) - 1).to_bytes(32), point)
+def around(point: bytes) -> KeyRange:
+    """A range with this point and no other that anything in these tests lies at."""
+    return KeyRange((int.from_bytes(point) - 1).to_bytes(32), point)
 
 
 NEWS = (around(point_of("news")),)
@@ -72,10 +72,10 @@ HOME = (around(home_of("ann")),)
 class Story:
     """A group of a ring, and short ways to say what happens next."""
 
-    def __init__(self, *arcs: Arc, **settings: object) -> None:
+    def __init__(self, *ranges: KeyRange, **settings: object) -> None:
         self.machine = Machine(BrokerSettings(**settings), RingPolicy())  # type: ignore[arg-type]
         self._address = 0
-        self.apply(Claim(arcs))
+        self.apply(Claim(ranges))
 
     @property
     def ring(self) -> Ownership:
@@ -129,16 +129,16 @@ ON_NEWS: list[Command] = [
     Attach("ann", 1, ("news",), ()),
     Join("ann", 1, "red", "news", "now", "key"),
     Leave("ann", 1, "red", "news"),
-    Settle("ann", 1, "red", "news", ((0, 1),)),
+    GroupAck("ann", 1, "red", "news", ((0, 1),)),
     DeadLetter("red", "news", 0, "sport", 10),
 ]
 
 
 @pytest.mark.parametrize("command", ON_NEWS, ids=lambda command: type(command).__name__)
-def test_whoever_does_not_own_a_topic_refuses_every_command_for_it(command: Command) -> None:
+def test_anyone_who_does_not_own_a_topic_refuses_every_command_for_it(command: Command) -> None:
     """P7: also when the state knows the topic, because it is frozen."""
     story = working()
-    story.apply(Give(NEWS, TAKER))
+    story.apply(HandOff(NEWS, TARGET))
     story.refuse(command, Moved)
     story.apply(Drop(1))
     story.refuse(command, Moved)
@@ -167,12 +167,12 @@ def test_a_ring_takes_no_staged_batches() -> None:
 def test_only_the_first_claim_counts() -> None:
     story = Story(*NEWS)
     story.again(Claim((WHOLE,)))
-    assert story.ring.arcs == NEWS
+    assert story.ring.ranges == NEWS
 
 
 def test_without_a_claim_there_is_no_ring() -> None:
     with pytest.raises(InvalidRequest):
-        Machine(BrokerSettings(), RingPolicy()).apply(Give(NEWS, TAKER), 0, 0)
+        Machine(BrokerSettings(), RingPolicy()).apply(HandOff(NEWS, TARGET), 0, 0)
 
 
 # Epochs.
@@ -186,9 +186,9 @@ def test_an_epoch_is_adopted_if_it_is_higher() -> None:
         story.put("news", epoch=2)
     story.put("news", epoch=3)
     assert not story.machine.clients["ann"].anonymous
-    elsewhere = Story(around(point_of("news")))
-    elsewhere.apply(Adopt("worker/0123456789abcdef", 1))
-    assert elsewhere.machine.clients["worker/0123456789abcdef"].anonymous
+    not_leader = Story(around(point_of("news")))
+    not_leader.apply(Adopt("worker/0123456789abcdef", 1))
+    assert not_leader.machine.clients["worker/0123456789abcdef"].anonymous
 
 
 def test_where_epochs_are_given_none_is_adopted() -> None:
@@ -204,51 +204,51 @@ def test_where_epochs_are_given_none_is_adopted() -> None:
 
 def test_what_is_given_is_owned_no_more_and_stays_as_it_is() -> None:
     story = working()
-    story.apply(Give(NEWS, TAKER))
-    assert story.ring.arcs == without([WHOLE], NEWS)
-    assert story.ring.giving is not None and story.ring.giving.number == 1
-    assert [gone.card for gone in story.ring.gone] == [TAKER]
-    for command in (Trim((Position("news", 1),)), Collect((("red", "news"),), ("news",)), Give(NEWS, TAKER)):
+    story.apply(HandOff(NEWS, TARGET))
+    assert story.ring.ranges == without([WHOLE], NEWS)
+    assert story.ring.handing_off is not None and story.ring.handing_off.number == 1
+    assert [gone.descriptor for gone in story.ring.gone] == [TARGET]
+    for command in (Trim((Position("news", 1),)), Collect((("red", "news"),), ("news",)), HandOff(NEWS, TARGET)):
         story.again(command)
     assert story.machine.topics["news"].next_offset == 1
 
 
-def test_one_gift_after_the_other() -> None:
+def test_one_transfer_after_the_other() -> None:
     story = working()
-    story.apply(Give(NEWS, TAKER))
-    story.refuse(Give(HOME, TAKER), InvalidRequest)
+    story.apply(HandOff(NEWS, TARGET))
+    story.refuse(HandOff(HOME, TARGET), InvalidRequest)
     story.again(Drop(2))
     story.apply(Drop(1))
     story.again(Drop(1))
-    story.refuse(Give(NEWS, TAKER), Moved)
-    story.apply(Give(HOME, TAKER))
-    assert story.ring.giving is not None and story.ring.giving.number == 2
+    story.refuse(HandOff(NEWS, TARGET), Moved)
+    story.apply(HandOff(HOME, TARGET))
+    assert story.ring.handing_off is not None and story.ring.handing_off.number == 2
 
 
 def test_dropping_forgets_what_was_given_and_nothing_else() -> None:
     story = working()
-    story.apply(Give(NEWS, TAKER))
+    story.apply(HandOff(NEWS, TARGET))
     story.apply(Drop(1))
     machine = story.machine
     assert list(machine.topics) == ["sport"] and not machine.groups and not machine.groups_of
     assert list(machine.subscriptions) == [("ann", ("sport",))] == list(machine.owned["ann"])
     assert list(machine.clients["ann"].tracks) == ["sport"] and machine.clients["ann"].token == b"token"
-    assert [(gone.arc, gone.card) for gone in story.ring.given] == [(NEWS[0], TAKER)]
+    assert [(gone.key_range, gone.descriptor) for gone in story.ring.handed_off] == [(NEWS[0], TARGET)]
 
 
 def test_a_home_that_was_given_leaves_only_the_epoch() -> None:
     story = working()
-    story.apply(Give(HOME, TAKER))
+    story.apply(HandOff(HOME, TARGET))
     story.apply(Drop(1))
     assert (story.machine.clients["ann"].epoch, story.machine.clients["ann"].token) == (1, b"")
     story.put("news", 2)
-    story.apply(Give((WHOLE,), TAKER))
+    story.apply(HandOff((WHOLE,), TARGET))
     story.apply(Drop(2))
     assert not story.machine.clients and story.ring.has_left
 
 
 def test_a_session_that_ends_leaves_what_is_frozen() -> None:
-    """Otherwise the facts of a gift would change after some of them were sent."""
+    """Otherwise the facts of a transfer would change after some of them were sent."""
     name = "worker/0123456789abcdef"
     story = Story(WHOLE)
     story.apply(Open(name, b"token", True))
@@ -256,7 +256,7 @@ def test_a_session_that_ends_leaves_what_is_frozen() -> None:
         story.put(topic, client=name)
         story.apply(Subscribe(name, 1, (topic,), "earliest"))
         story.apply(Join(name, 1, "red", topic, "earliest", "key"))
-    story.apply(Give(NEWS, TAKER))
+    story.apply(HandOff(NEWS, TARGET))
     story.apply(Close(name, 1, ()))
     machine = story.machine
     assert list(machine.clients[name].tracks) == ["news"]
@@ -268,11 +268,11 @@ def test_a_session_that_ends_leaves_what_is_frozen() -> None:
 
 def test_hints_have_a_bound() -> None:
     story = Story(WHOLE)
-    for number in range(GIVEN_MAX + 5):
-        story.apply(Give((around(point_of(f"topic {number}")),), TAKER))
+    for number in range(HANDED_OFF_MAX + 5):
+        story.apply(HandOff((around(point_of(f"topic {number}")),), TARGET))
         story.apply(Drop(number + 1))
-    assert len(story.ring.given) == GIVEN_MAX
-    assert story.ring.given[-1].arc == around(point_of(f"topic {GIVEN_MAX + 4}"))
+    assert len(story.ring.handed_off) == HANDED_OFF_MAX
+    assert story.ring.handed_off[-1].key_range == around(point_of(f"topic {HANDED_OFF_MAX + 4}"))
 
 
 # Taking.
@@ -281,7 +281,7 @@ def test_hints_have_a_bound() -> None:
 def test_only_what_is_being_taken_is_loaded_and_nobody_sees_it() -> None:
     story = Story(*without([WHOLE], NEWS))
     story.refuse(loaded(0, 0), Moved)
-    story.apply(Seek(GIVER, NEWS))
+    story.apply(Seek(SOURCE, NEWS))
     story.apply(loaded(0, 0, 1))
     assert story.machine.topics["news"].next_offset == 2
     story.apply(Open("ann", b"token", False))
@@ -289,12 +289,12 @@ def test_only_what_is_being_taken_is_loaded_and_nobody_sees_it() -> None:
         story.put("news")
     story.again(Trim((Position("news", 2),)))
     story.apply(Seek(b"", ()))
-    assert not story.machine.topics and story.ring.taking is None
+    assert not story.machine.topics and story.ring.taking_over is None
 
 
 def test_batches_are_loaded_once_and_without_gaps() -> None:
     story = Story()
-    story.apply(Seek(GIVER, NEWS))
+    story.apply(Seek(SOURCE, NEWS))
     story.apply(loaded(0, 0, 1))
     story.again(loaded(0, 0, 1))
     story.refuse(loaded(0, 3), InvalidRequest)
@@ -308,61 +308,61 @@ def test_batches_are_loaded_once_and_without_gaps() -> None:
 
 def test_what_is_owned_or_not_yet_forgotten_cannot_be_taken() -> None:
     story = working()
-    story.refuse(Seek(GIVER, NEWS), InvalidRequest)
-    story.apply(Give(NEWS, TAKER))
-    story.refuse(Seek(GIVER, NEWS, 1), InvalidRequest)
+    story.refuse(Seek(SOURCE, NEWS), InvalidRequest)
+    story.apply(HandOff(NEWS, TARGET))
+    story.refuse(Seek(SOURCE, NEWS, 1), InvalidRequest)
     story.apply(Drop(1))
-    story.apply(Seek(GIVER, NEWS, 1))
+    story.apply(Seek(SOURCE, NEWS, 1))
     story.refuse(Seek(b"north", HOME), InvalidRequest)
     story.refuse(Seek(b"", ()), InvalidRequest)
 
 
-def test_a_gift_is_taken_when_all_its_facts_are_here_in_order() -> None:
+def test_a_transfer_is_taken_when_all_its_facts_are_here_in_order() -> None:
     """P8: a list that ends early, or has a hole, makes nobody an owner."""
     story = Story()
-    story.apply(Seek(GIVER, NEWS))
-    story.refuse(Facts(GIVER, 1, START, END, ()), InvalidRequest)
-    story.apply(Seek(GIVER, NEWS, 1))
+    story.apply(Seek(SOURCE, NEWS))
+    story.refuse(Facts(SOURCE, 1, START, END, ()), InvalidRequest)
+    story.apply(Seek(SOURCE, NEWS, 1))
     middle = Mark(0, "news", 1)
-    first = Facts(GIVER, 1, START, middle, (Edges("news", 0, 2, 1, 5),))
+    first = Facts(SOURCE, 1, START, middle, (Edges("news", 0, 2, 1, 5),))
     story.refuse(first, InvalidRequest)
     story.apply(loaded(0, 0, 1))
-    story.refuse(Facts(GIVER, 1, middle, END, ()), InvalidRequest)
-    story.refuse(Facts(GIVER, 2, START, END, ()), InvalidRequest)
+    story.refuse(Facts(SOURCE, 1, middle, END, ()), InvalidRequest)
+    story.refuse(Facts(SOURCE, 2, START, END, ()), InvalidRequest)
     story.apply(first)
     story.again(first)
-    story.refuse(Take(GIVER, 1), InvalidRequest)
-    story.apply(Facts(GIVER, 1, middle, END, ()))
-    story.refuse(Take(GIVER, 2), InvalidRequest)
-    story.apply(Take(GIVER, 1))
-    assert story.ring.arcs == NEWS and story.ring.taking is None
-    assert story.machine.topics["news"].settled_offset == 1
-    for late in (Take(GIVER, 1), Seek(GIVER, NEWS, 1), loaded(0, 0, 1), first):
+    story.refuse(TakeOver(SOURCE, 1), InvalidRequest)
+    story.apply(Facts(SOURCE, 1, middle, END, ()))
+    story.refuse(TakeOver(SOURCE, 2), InvalidRequest)
+    story.apply(TakeOver(SOURCE, 1))
+    assert story.ring.ranges == NEWS and story.ring.taking_over is None
+    assert story.machine.topics["news"].acked_offset == 1
+    for late in (TakeOver(SOURCE, 1), Seek(SOURCE, NEWS, 1), loaded(0, 0, 1), first):
         story.again(late)
 
 
-def test_a_gift_is_not_taken_twice_even_if_it_was_given_on() -> None:
+def test_a_transfer_is_not_taken_twice_even_if_it_was_given_on() -> None:
     """P7: otherwise what its first owner had frozen would come back to life."""
     story = Story()
-    story.apply(Seek(GIVER, NEWS, 1))
-    story.apply(Facts(GIVER, 1, START, END, ()))
-    story.apply(Take(GIVER, 1))
-    story.apply(Give(NEWS, Card(b"north", ())))
+    story.apply(Seek(SOURCE, NEWS, 1))
+    story.apply(Facts(SOURCE, 1, START, END, ()))
+    story.apply(TakeOver(SOURCE, 1))
+    story.apply(HandOff(NEWS, GroupDescriptor(b"north", ())))
     story.apply(Drop(1))
-    story.again(Seek(GIVER, NEWS, 1))
-    assert story.ring.taking is None
-    story.apply(Seek(GIVER, NEWS, 2))
-    assert story.ring.taking is not None
+    story.again(Seek(SOURCE, NEWS, 1))
+    assert story.ring.taking_over is None
+    story.apply(Seek(SOURCE, NEWS, 2))
+    assert story.ring.taking_over is not None
 
 
 def test_what_comes_back_is_no_hint_any_more() -> None:
     story = Story(WHOLE)
-    story.apply(Give((*NEWS, *HOME), TAKER))
+    story.apply(HandOff((*NEWS, *HOME), TARGET))
     story.apply(Drop(1))
     story.apply(Seek(b"west", NEWS, 1))
     story.apply(Facts(b"west", 1, START, END, ()))
-    story.apply(Take(b"west", 1))
-    assert [gone.arc for gone in story.ring.gone] == list(HOME)
+    story.apply(TakeOver(b"west", 1))
+    assert [gone.key_range for gone in story.ring.gone] == list(HOME)
 
 
 # What retention and questions see.
@@ -379,7 +379,7 @@ def test_retention_leaves_alone_what_is_not_owned() -> None:
     trim, collect = trim_due(story.machine, 1_000, []), collect_due(story.machine, 10**9)
     assert trim is not None and [each.topic for each in trim.positions] == ["news", "sport"]
     assert collect is not None and collect.groups == (("red", "stars"),)
-    story.apply(Give((*NEWS, around(point_of("stars"))), TAKER))
+    story.apply(HandOff((*NEWS, around(point_of("stars"))), TARGET))
     trim = trim_due(story.machine, 1_000, [])
     assert trim is not None and [each.topic for each in trim.positions] == ["sport"]
     assert collect_due(story.machine, 10**9) is None
@@ -393,7 +393,7 @@ def answer(story: Story, message: object) -> object:
 
 def test_questions_are_answered_from_what_is_owned() -> None:
     story = working()
-    story.apply(Give((*NEWS, *HOME), TAKER))
+    story.apply(HandOff((*NEWS, *HOME), TARGET))
     topics = answer(story, messages.AskTopics(1))
     assert isinstance(topics, messages.Topics) and [each.name for each in topics.topics] == ["sport"]
     assert answer(story, messages.AskGroups(1)) == messages.Groups(1, ())
@@ -416,10 +416,10 @@ def test_questions_are_answered_from_what_is_owned() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_a_request_for_what_is_frozen_is_turned_away(message: object) -> None:
+def test_a_request_for_what_is_frozen_is_refused(message: object) -> None:
     """P7: also one that could be answered without the journal."""
     story = working()
-    story.apply(Give((*NEWS, *HOME), TAKER))
+    story.apply(HandOff((*NEWS, *HOME), TARGET))
     failed = answer(story, message)
     assert isinstance(failed, messages.Failed) and failed.number == Moved.number
 
@@ -451,9 +451,9 @@ def test_a_client_that_is_not_known_is_shut_out_only_where_its_epochs_are_given(
 def test_groups_that_left_are_remembered_beside_the_others() -> None:
     """P12: they do not push out those that are there."""
     story = working()
-    cards = [Card(b"%d" % number, (), left=number % 2 == 1) for number in range(6 * CONTACTS_MAX)]
-    story.apply(Know(tuple(cards)))
-    kept = [int(card.group) for card in story.ring.contacts]
+    descriptors = [GroupDescriptor(b"%d" % number, (), left=number % 2 == 1) for number in range(6 * CONTACTS_MAX)]
+    story.apply(Know(tuple(descriptors)))
+    kept = [int(descriptor.group) for descriptor in story.ring.contacts]
     last = range(4 * CONTACTS_MAX, 6 * CONTACTS_MAX)
     assert kept == [*last[::2], *last[1::2]]
     assert story.ring.knows_left(b"%d" % last[-1]) and not story.ring.knows_left(b"%d" % last[-2])
@@ -462,13 +462,13 @@ def test_groups_that_left_are_remembered_beside_the_others() -> None:
 
 def test_a_snapshot_has_everything_of_a_ring() -> None:
     story = working()
-    story.apply(Give(NEWS, TAKER))
+    story.apply(HandOff(NEWS, TARGET))
     story.apply(Drop(1))
-    story.apply(Seek(GIVER, NEWS, 4))
+    story.apply(Seek(SOURCE, NEWS, 4))
     story.apply(loaded(0, 0, 1))
-    story.apply(Facts(GIVER, 4, START, Mark(0, "news", 1), (Edges("news", 0, 2, 0, 5),)))
-    story.apply(Give(HOME, TAKER))
-    story.apply(Know((TAKER,)))
+    story.apply(Facts(SOURCE, 4, START, Mark(0, "news", 1), (Edges("news", 0, 2, 0, 5),)))
+    story.apply(HandOff(HOME, TARGET))
+    story.apply(Know((TARGET,)))
     machine = restored(story)
     ring = ring_of(machine)
     assert ring is not None and ring.state() == story.ring.state()

@@ -9,8 +9,8 @@ from tidings.protocols.broker.commands import Adopt, BatchWrite, Command, Open, 
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Target
 from tidings.protocols.broker.ownership import OwnershipPolicy, OwnsEverything
-from tidings.protocols.ring.arcs import WHOLE, point_of
 from tidings.protocols.ring.commands import Claim, Drop
+from tidings.protocols.ring.key_ranges import WHOLE, point_of
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings

@@ -1,6 +1,6 @@
-"""Two groups in memory that hand arcs to each other while clients work, and a broker that never moved anything.
+"""Two groups in memory that hand ranges to each other while clients work, and a broker that never moved anything.
 
-Each group is a state machine on a made-up journal; its leader's `Handover` may be replaced at any time, and the state
+Each group is a state machine on a simulated journal; its leader's `Handoff` may be replaced at any time, and the state
 may be rebuilt from a snapshot, its indexes and the records behind it. Messages get lost, repeated and reordered, and
 commands are applied late or never. What a group accepts is also done to the reference, and the answers must agree.
 """
@@ -23,10 +23,10 @@ from tidings.protocols.broker.commands import (
     Collect,
     Command,
     Detach,
+    GroupAck,
     Join,
     Leave,
     Open,
-    Settle,
     Subscribe,
     Trim,
     Unsubscribe,
@@ -37,11 +37,21 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Acknowledgement, Position, Target
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Persist
-from tidings.protocols.ring.arcs import WHOLE, Arc, Arcs, common, home_of, joined, owns, point_of, without
 from tidings.protocols.ring.commands import Claim, decode_command
-from tidings.protocols.ring.handover import Handover, ToGroup
+from tidings.protocols.ring.handoff import Handoff, ToGroup
+from tidings.protocols.ring.key_ranges import (
+    WHOLE,
+    KeyRange,
+    KeyRanges,
+    common,
+    home_of,
+    joined,
+    owns,
+    point_of,
+    without,
+)
 from tidings.protocols.ring.limits import Limits
-from tidings.protocols.ring.messages import Card
+from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
@@ -54,7 +64,7 @@ PAIR = ("{shop}orders", "{shop}refunds")
 CLIENTS = ("ann", "bob", "cleo", "dan", "eve", *(f"worker/{number:016x}" for number in range(3)))
 GROUPS = ("red", "blue")
 GONE = -1
-"""The epoch of a made-up name that has been used up."""
+"""The epoch of a simulated name that has been used up."""
 
 
 class Journal:
@@ -109,7 +119,7 @@ class Journal:
         self.apply(Carry((carried,)), time_ms, (self.read(place),))
 
 
-# What can be asked of a topic and of a client, whoever has them.
+# What can be asked of a topic and of a client, no matter who has them.
 
 
 def describe_topic(journal: Journal, name: str, machine: Machine | None = None) -> dict[str, Any]:
@@ -125,7 +135,7 @@ def describe_topic(journal: Journal, name: str, machine: Machine | None = None) 
         assert len(messages) == topic.end_of(entry) - first
         batches.append((first, topic.times[entry], topic.shared.get(first), messages))
     return {
-        "edges": (topic.first_offset, topic.next_offset, topic.settled_offset, machine.used_at_ms.get(name, 0)),
+        "edges": (topic.first_offset, topic.next_offset, topic.acked_offset, machine.used_at_ms.get(name, 0)),
         "batches": batches,
         "ids": [(at_ms, each, topic.ids[each]) for at_ms, each in topic.id_times],
         "lasts": sorted(lasts.items()),
@@ -171,7 +181,7 @@ class Flight(NamedTuple):
 
 
 class Group:
-    """A group and whoever leads it now."""
+    """A group and its leader now."""
 
     def __init__(self, world: World, name: bytes) -> None:
         self._world = world
@@ -179,7 +189,7 @@ class Group:
         self.journal = Journal()
         self.pending: list[Persist] = []
         self.term = 0
-        self.handover = self._lead()
+        self.handoff = self._lead()
 
     @property
     def machine(self) -> Machine:
@@ -190,26 +200,28 @@ class Group:
         return ring_of(self.machine)
 
     @property
-    def card(self) -> Card:
-        return Card(self.name, (f"{self.name.decode()}-1", f"{self.name.decode()}-2"), f"{self.term}", self.term)
+    def descriptor(self) -> GroupDescriptor:
+        return GroupDescriptor(
+            self.name, (f"{self.name.decode()}-1", f"{self.name.decode()}-2"), f"{self.term}", self.term
+        )
 
-    def _lead(self) -> Handover:
+    def _lead(self) -> Handoff:
         self.term += 1
-        return Handover(self.machine, self.journal.read, self._world.find_card, LIMITS)
+        return Handoff(self.machine, self.journal.read, self._world.find_descriptor, LIMITS)
 
     def change_leader(self) -> None:
         """Somebody else leads, who knows what is in the journal; what was on its way there may get lost."""
-        if self._world.chance.random() < 0.5:
+        if self._world.rng.random() < 0.5:
             self.pending.clear()
-        if self._world.chance.random() < 0.5:
+        if self._world.rng.random() < 0.5:
             self.journal.restart()
-        self.handover = self._lead()
+        self.handoff = self._lead()
 
     def run(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, ToGroup):
-                frames = encode_message(self.card.leader, effect.message, effect.bodies)
-                self._world.send(Flight(effect.card.group, [bytes(frame) for frame in frames]))
+                frames = encode_message(self.descriptor.leader, effect.message, effect.bodies)
+                self._world.send(Flight(effect.descriptor.group, [bytes(frame) for frame in frames]))
             else:
                 assert isinstance(effect, Persist)
                 self.pending.append(effect)
@@ -218,7 +230,7 @@ class Group:
         """One command that the leader wanted is applied, or lost."""
         if self.pending:
             persist = self.pending.pop(0)
-            if self._world.chance.random() >= loss:
+            if self._world.rng.random() >= loss:
                 try:
                     self.journal.apply(persist.command, self._world.now_ms, persist.bodies)
                 except TidingsError:
@@ -229,7 +241,7 @@ class World:
     """Two groups, the way between them, and clients."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.now_ms = 1_000_000
         self.flights: list[Flight] = []
         self.loss = self.repeats = 0.1
@@ -246,31 +258,31 @@ class World:
         east.journal.apply(Claim((WHOLE,)), self.now_ms)
         west.journal.apply(Claim(()), self.now_ms)
 
-    def find_card(self, group: bytes) -> Card | None:
-        return self.groups[group].card if self.chance.random() < 0.7 else None
+    def find_descriptor(self, group: bytes) -> GroupDescriptor | None:
+        return self.groups[group].descriptor if self.rng.random() < 0.7 else None
 
     def send(self, flight: Flight) -> None:
-        if self.chance.random() >= self.loss:
+        if self.rng.random() >= self.loss:
             self.flights.append(flight)
-        if self.chance.random() < self.repeats:
+        if self.rng.random() < self.repeats:
             self.flights.append(flight)
 
     # Time passes.
 
     def step(self) -> None:
         """Something happens: a message arrives, a command is applied, time passes, somebody else leads."""
-        self.now_ms += self.chance.randrange(200)
-        group = self.groups[b"east" if self.chance.random() < 0.5 else b"west"]
-        what = self.chance.random()
+        self.now_ms += self.rng.randrange(200)
+        group = self.groups[b"east" if self.rng.random() < 0.5 else b"west"]
+        what = self.rng.random()
         if what < 0.4 and self.flights:
-            flight = self.flights.pop(self.chance.randrange(len(self.flights)))
+            flight = self.flights.pop(self.rng.randrange(len(self.flights)))
             header = decode_header(flight.frames)
             receiver = self.groups[flight.to]
-            receiver.run(receiver.handover.receive(self.now_ms, header.message, tuple(flight.frames[2:])))  # type: ignore[arg-type]
+            receiver.run(receiver.handoff.receive(self.now_ms, header.message, tuple(flight.frames[2:])))  # type: ignore[arg-type]
         elif what < 0.7 and group.pending:
             group.apply_next(self.loss)
         elif what < 0.95:
-            group.run(group.handover.tick(self.now_ms, group.card))
+            group.run(group.handoff.tick(self.now_ms, group.descriptor))
         elif what < 0.97:
             group.change_leader()
         elif what < 0.985:
@@ -282,42 +294,42 @@ class World:
     def _carry(self, group: Group) -> None:
         stored = [topic for topic in group.machine.topics.values() if topic.offsets]
         if stored:
-            topic = self.chance.choice(stored)
-            group.journal.carry(topic.name, self.chance.randrange(len(topic.offsets)), self.now_ms)
+            topic = self.rng.choice(stored)
+            group.journal.carry(topic.name, self.rng.randrange(len(topic.offsets)), self.now_ms)
 
     def check_owners(self) -> None:
         """No point has two owners, and one that has none is on its way from one to the other."""
         east, west = (group.ring for group in self.groups.values())
         assert east is not None and west is not None
-        seen = (east.arcs, west.arcs, east.giving, west.giving)
+        seen = (east.ranges, west.ranges, east.handing_off, west.handing_off)
         if seen == self._seen:
             return
         self._seen = seen
-        assert not common(east.arcs, west.arcs), "two groups own the same"
-        found = [*east.arcs, *west.arcs]
-        for name, giver, taker in ((b"east", east, west), (b"west", west, east)):
-            if giver.giving is not None and taker.taken.get(name, 0) < giver.giving.number:
-                assert not common(found, giver.giving.arcs), "something that was given is owned"
-                found += giver.giving.arcs
+        assert not common(east.ranges, west.ranges), "two groups own the same"
+        found = [*east.ranges, *west.ranges]
+        for name, source, target in ((b"east", east, west), (b"west", west, east)):
+            if source.handing_off is not None and target.taken_over.get(name, 0) < source.handing_off.number:
+                assert not common(found, source.handing_off.ranges), "something that was given is owned"
+                found += source.handing_off.ranges
         assert joined(found) == (WHOLE,), "something is owned by nobody"
 
     # Clients.
 
     def owner(self, point: bytes) -> Group | None:
         for group in self.groups.values():
-            if group.ring is not None and owns(group.ring.arcs, point):
+            if group.ring is not None and owns(group.ring.ranges, point):
                 return group
         return None
 
     @property
     def is_still(self) -> bool:
         """Whether nothing is frozen."""
-        return all(group.ring is not None and group.ring.giving is None for group in self.groups.values())
+        return all(group.ring is not None and group.ring.handing_off is None for group in self.groups.values())
 
     def ask(self, command: Command, point: bytes, bodies: tuple[bytes, ...] = ()) -> bool:
-        """A client's command at whoever owns what it is about; the reference does the same. Whether it was accepted."""
+        """A client's command at the owner of what it is about; the reference does the same. Whether it was accepted."""
         group = self.owner(point)
-        if group is None or self.chance.random() < 0.05:
+        if group is None or self.rng.random() < 0.05:
             for other in self.groups.values():
                 if other is not group:
                     self.expect_moved(other, command, bodies)
@@ -339,10 +351,10 @@ class World:
             return f"{type(error).__name__}: {error}"
 
     def expect_moved(self, group: Group, command: Command, bodies: tuple[bytes, ...]) -> None:
-        """Whoever does not own something says so, and does nothing."""
+        """Anyone who does not own something says so, and does nothing."""
         if isinstance(command, Trim | Collect | Close):
             return
-        before = whole(group.journal) if self.chance.random() < 0.1 else None
+        before = whole(group.journal) if self.rng.random() < 0.1 else None
         answer = self._done(group.journal, command, bodies)
         assert isinstance(answer, str) and answer.startswith(Moved.__name__), (command, answer)
         assert before is None or whole(group.journal) == before
@@ -350,20 +362,20 @@ class World:
 
     def work(self) -> None:
         """One client does something."""
-        chance = self.chance
-        client, topic = chance.choice(CLIENTS), chance.choice(TOPICS)
+        rng = self.rng
+        client, topic = rng.choice(CLIENTS), rng.choice(TOPICS)
         epoch = self.epochs.get(client, 0)
         if epoch == GONE:
             return
-        if not epoch or chance.random() < 0.03:
+        if not epoch or rng.random() < 0.03:
             self._open(client)
             return
-        what = chance.random()
+        what = rng.random()
         if what < 0.45:
             self._put(client, epoch, topic)
         elif what < 0.55:
-            topics = PAIR if topic in PAIR and chance.random() < 0.7 else (topic,)
-            start = chance.choice(("now", "earliest", "last"))
+            topics = PAIR if topic in PAIR and rng.random() < 0.7 else (topic,)
+            start = rng.choice(("now", "earliest", "last"))
             self.ask(Subscribe(client, epoch, topics, start), point_of(topic))  # type: ignore[arg-type]
         elif what < 0.75:
             self._read(client, epoch)
@@ -373,37 +385,37 @@ class World:
             self._tidy(client, epoch, topic)
 
     def _open(self, client: str) -> None:
-        token = self.chance.randbytes(8)
+        token = self.rng.randbytes(8)
         if self.ask(Open(client, token, client.startswith("worker/")), home_of(client)):
             self.epochs[client] = self.reference.machine.clients[client].epoch
 
     def _put(self, client: str, epoch: int, topic: str) -> None:
-        chance = self.chance
-        topics = PAIR if topic in PAIR and chance.random() < 0.5 else (topic,)
-        count = chance.randint(1, 4)
+        rng = self.rng
+        topics = PAIR if topic in PAIR and rng.random() < 0.5 else (topic,)
+        count = rng.randint(1, 4)
         tracks = self.reference.machine.clients[client].tracks
         lasts = {each: tracks[each].last if each in tracks else 0 for each in topics}
-        back = chance.choice((0, 0, 0, 0, 1, 3, -1))
+        back = rng.choice((0, 0, 0, 0, 1, 3, -1))
         targets = tuple(Target(each, max(1, last + 1 - back)) for each, last in lasts.items())
         ids = None
-        if chance.random() < 0.4:
-            ids = tuple(chance.choice((None, f"id-{chance.randrange(30)}")) for _ in range(count))
+        if rng.random() < 0.4:
+            ids = tuple(rng.choice((None, f"id-{rng.randrange(30)}")) for _ in range(count))
         body = b"|".join(
-            b"%s-%d-%d" % (client.encode(), self.now_ms, each) * chance.randint(1, 9) for each in range(count)
+            b"%s-%d-%d" % (client.encode(), self.now_ms, each) * rng.randint(1, 9) for each in range(count)
         )
-        if chance.random() < 0.02:
+        if rng.random() < 0.02:
             body = b"|".join(bytes([65 + each]) * 500 for each in range(count))
         self.ask(Write(client, epoch, (BatchWrite(targets, count, len(body), ids),)), point_of(topic), (body,))
 
     def _read(self, client: str, epoch: int) -> None:
-        chance, machine = self.chance, self.reference.machine
+        rng, machine = self.rng, self.reference.machine
         mine = sorted(machine.owned.get(client, {}))
         if not mine:
             return
-        _, topics = chance.choice(mine)
+        _, topics = rng.choice(mine)
         point = point_of(topics[0])
-        positions = tuple(Position(each, chance.randint(0, machine.topics[each].next_offset)) for each in topics)
-        what = chance.random()
+        positions = tuple(Position(each, rng.randint(0, machine.topics[each].next_offset)) for each in topics)
+        what = rng.random()
         if what < 0.6:
             self.ask(Write(client, epoch, (), (Acknowledgement(topics, positions),)), point)
         elif what < 0.9:
@@ -412,25 +424,25 @@ class World:
             self.ask(Unsubscribe(client, epoch, topics), point)
 
     def _share(self, client: str, epoch: int, topic: str) -> None:
-        chance, machine = self.chance, self.reference.machine
-        group = chance.choice(GROUPS)
+        rng, machine = self.rng, self.reference.machine
+        group = rng.choice(GROUPS)
         known = machine.groups.get((group, topic))
-        if known is None or client not in known.members or chance.random() < 0.2:
+        if known is None or client not in known.members or rng.random() < 0.2:
             self.ask(Join(client, epoch, group, topic, "earliest", "key"), point_of(topic))
-        elif chance.random() < 0.15:
+        elif rng.random() < 0.15:
             self.ask(Leave(client, epoch, group, topic), point_of(topic))
         else:
             end = machine.topics[topic].next_offset
-            offsets = sorted(chance.sample(range(end + 1), min(end + 1, chance.randint(0, 4))))
-            start = chance.randint(0, end)
-            self.ask(Settle(client, epoch, group, topic, ((start, start + 2),), offsets), point_of(topic))
+            offsets = sorted(rng.sample(range(end + 1), min(end + 1, rng.randint(0, 4))))
+            start = rng.randint(0, end)
+            self.ask(GroupAck(client, epoch, group, topic, ((start, start + 2),), offsets), point_of(topic))
 
     def _tidy(self, client: str, epoch: int, topic: str) -> None:
-        chance, machine = self.chance, self.reference.machine
+        rng, machine = self.rng, self.reference.machine
         known = machine.topics.get(topic)
-        what = chance.random()
+        what = rng.random()
         if what < 0.5 and known is not None:
-            self.ask(Trim((Position(topic, chance.randint(0, known.next_offset)),)), point_of(topic))
+            self.ask(Trim((Position(topic, rng.randint(0, known.next_offset)),)), point_of(topic))
         elif what < 0.7:
             keys = tuple(key for key in machine.groups if key[1] == topic)
             self.ask(Collect(keys, (topic,)), point_of(topic))
@@ -454,7 +466,7 @@ class World:
     # The comparison.
 
     def compare(self) -> None:
-        """Whoever owns something knows the same of it as the reference."""
+        """Anyone who owns something knows the same of it as the reference."""
         for name in TOPICS:
             group = self.owner(point_of(name))
             if group is not None:
@@ -470,7 +482,7 @@ class World:
         for group in self.groups.values():
             machine, ring = group.machine, group.ring
             assert ring is not None
-            kept = (*ring.arcs, *(ring.taking.arcs if ring.taking else ()))
+            kept = (*ring.ranges, *(ring.taking_over.ranges if ring.taking_over else ()))
             assert all(owns(kept, point_of(name)) for name in (*machine.topics, *machine.retired))
             assert all(owns(kept, point_of(topic)) for _, topics in machine.subscriptions for topic in topics)
             assert all(owns(kept, point_of(topic)) for _, topic in machine.groups)
@@ -480,46 +492,46 @@ class World:
 
     # A whole run.
 
-    def arcs_to_move(self, giver: Group) -> Arcs:
-        ring = giver.ring
+    def ranges_to_move(self, source: Group) -> KeyRanges:
+        ring = source.ring
         assert ring is not None
-        if self.chance.random() < 0.2:
-            return ring.arcs
-        return common(ring.arcs, (Arc(self.chance.randbytes(32), self.chance.randbytes(32)),))
+        if self.rng.random() < 0.2:
+            return ring.ranges
+        return common(ring.ranges, (KeyRange(self.rng.randbytes(32), self.rng.randbytes(32)),))
 
-    def move(self, giver: Group, taker: Group) -> None:
-        """Some arcs go from one group to the other, while clients work."""
-        arcs = self.arcs_to_move(giver)
-        if not arcs:
+    def move(self, source: Group, target: Group) -> None:
+        """Some ranges go from one group to the other, while clients work."""
+        ranges = self.ranges_to_move(source)
+        if not ranges:
             return
-        leaves = arcs == giver.ring.arcs and bool(taker.ring.arcs)  # type: ignore[union-attr]
-        self.loss = self.repeats = self.chance.choice((0.0, 0.1, 0.3))
-        works = self.chance.choice((0.05, 0.3, 0.8))
+        leaves = ranges == source.ring.ranges and bool(target.ring.ranges)  # type: ignore[union-attr]
+        self.loss = self.repeats = self.rng.choice((0.0, 0.1, 0.3))
+        works = self.rng.choice((0.05, 0.3, 0.8))
         for turn in range(20_000):
-            ring = taker.ring
+            ring = target.ring
             assert ring is not None
-            if ring.taking is None and self.is_still and not without(arcs, ring.arcs):
+            if ring.taking_over is None and self.is_still and not without(ranges, ring.ranges):
                 return
             if turn > 2_000:
                 self.loss = self.repeats = works = 0.0
             if turn % 8:
                 pass
             elif leaves:
-                giver.handover.leave(taker.card)
-            elif ring.taking is None:
-                taker.handover.wish(arcs, giver.card)
+                source.handoff.leave(target.descriptor)
+            elif ring.taking_over is None:
+                target.handoff.wish(ranges, source.descriptor)
             self.step()
-            if self.chance.random() < works:
+            if self.rng.random() < works:
                 self.work()
-        raise AssertionError("the hand-over came to no end")
+        raise AssertionError("the handoff came to no end")
 
     def run(self, moves: int = 3) -> None:
         """Everything of one seed."""
         for _ in range(120):
             self.work()
         for _ in range(moves):
-            giver, taker = self.chance.sample(list(self.groups.values()), 2)
-            self.move(giver, taker)
+            source, target = self.rng.sample(list(self.groups.values()), 2)
+            self.move(source, target)
             self.compare()
             for _ in range(20):
                 self.work()

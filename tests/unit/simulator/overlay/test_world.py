@@ -1,4 +1,4 @@
-"""The made-up network of overlays: time, latency, loss, cuts, crashes and the failure detector it plays."""
+"""The simulated network of overlays: time, latency, loss, cuts, crashes and the failure detector it plays."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_message_arrives_after_its_latency() -> None:
     assert (world.delivered, world.sent, world.now_ms) == (2, {Note: 2}, 10)
 
 
-def test_a_timer_fires_once_anew_or_never() -> None:
+def test_a_timer_fires_once_again_or_never() -> None:
     world, seen = stage()
     do(world, "a", SetTimer(Alarm("x"), 10), SetTimer(Alarm("y"), 20), SetTimer(Alarm("z"), 30))
     do(world, "a", SetTimer(Alarm("x"), 40), CancelTimer(Alarm("y")), CancelTimer(Alarm("never set")))
@@ -203,11 +203,11 @@ def test_an_observer_hears_only_of_what_it_asked_for() -> None:
 
 
 def test_who_is_up_is_known_in_any_order_of_crashes_and_starts() -> None:
-    chance = random.Random(8)
+    rng = random.Random(8)
     world, _ = stage("abcdefgh")
     up = set("abcdefgh")
     for _ in range(200):
-        name = chance.choice("abcdefgh")
+        name = rng.choice("abcdefgh")
         if name in up:
             world.crash(name)
             up.remove(name)
@@ -219,9 +219,9 @@ def test_who_is_up_is_known_in_any_order_of_crashes_and_starts() -> None:
 
 
 def test_what_is_planned_happens_in_the_order_of_time_and_of_planning() -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     agenda, taken = Agenda(), []
-    times_us = iter([chance.randrange(20_000) for _ in range(2_000)])
+    times_us = iter([rng.randrange(20_000) for _ in range(2_000)])
     planned = itertools.count()
 
     def plan(earliest_us: int) -> None:

@@ -1,4 +1,4 @@
-"""`tidings group`: the members of a replica group, and how they come and go."""
+"""`tidings cluster`: the members of a replica group, and how they come and go."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ The exit code is 1 if a member does not answer or there is no leader.
 """
 
 EXAMPLES = """\
-  tidings group --bus tcp://127.0.0.1:7401
-  tidings group status --bus tcp://127.0.0.1:7401,tcp://127.0.0.1:7402 --json
+  tidings cluster --bus tcp://127.0.0.1:7401
+  tidings cluster status --bus tcp://127.0.0.1:7401,tcp://127.0.0.1:7402 --json
   tidings serve --data d/ --bind tcp://127.0.0.1:7404 --into tcp://127.0.0.1:7401   # in a terminal of its own, then
-  tidings group add tcp://127.0.0.1:7404 --bus tcp://127.0.0.1:7401
-  tidings group remove 1 --bus tcp://127.0.0.1:7402
+  tidings cluster add tcp://127.0.0.1:7404 --bus tcp://127.0.0.1:7401
+  tidings cluster remove 1 --bus tcp://127.0.0.1:7402
 """
 
 CHANGE_SECONDS = 120.0
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "status":
         return _status(arguments, members)
     if arguments.member is None:
-        raise InvalidRequest(f"`tidings group {arguments.action}` needs a member: give its address.")
+        raise InvalidRequest(f"`tidings cluster {arguments.action}` needs a member: give its address.")
     member = arguments.member.strip()
     if not member.isdecimal():
         member = spelled(member)
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequest(f"A node that is to be added has no number yet: give its address instead of {member}.")
     kind = operators.AddMember if arguments.action == "add" else operators.RemoveMember
     request: messages.AnyRequest = kind(1, member)
-    advice = "see `tidings group status`, and try again."
+    advice = "see `tidings cluster status`, and try again."
     found = members.ask_leader(request, operators.Members, arguments.timeout, advice)
     if arguments.json:
         print_json(_fields(found, {}))

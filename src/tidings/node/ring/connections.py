@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Hello
 from tidings.wire.codec import Frame
 
-VISITORS_MAX = 100_000
+CONNECTIONS_MAX = 100_000
 BROKEN_MAX = 100_000
 HELD_MAX = 1_000
 HELD_BYTES_MAX = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ class Question:
         self.answers: list[AnyAnswer] = []
 
 
-class Visitor:
+class ClientConnection:
     """One connection of a client."""
 
     __slots__ = (
@@ -78,17 +78,17 @@ class Visitor:
         self.held_bytes = 0
 
 
-class Visitors:
+class ClientConnections:
     """All connections, by the peer that the socket knows and by the number that other nodes know."""
 
     def __init__(self, first_number: int) -> None:
         self._last_number = first_number
-        self._by_peer: dict[Any, Visitor] = {}
-        self._by_number: dict[int, Visitor] = {}
+        self._by_peer: dict[Any, ClientConnection] = {}
+        self._by_number: dict[int, ClientConnection] = {}
         self._broken: dict[Any, None] = {}
         """Connections that were given up, and over which something may still come."""
 
-    def __iter__(self) -> Iterator[Visitor]:
+    def __iter__(self) -> Iterator[ClientConnection]:
         return iter(list(self._by_number.values()))
 
     def __len__(self) -> int:
@@ -97,37 +97,37 @@ class Visitors:
     def is_broken(self, peer: Any) -> bool:
         return peer in self._broken
 
-    def at(self, now_ms: int, peer: Any) -> Visitor | None:
+    def at(self, now_ms: int, peer: Any) -> ClientConnection | None:
         """Who is at this connection; somebody new if nobody was, None if there are too many."""
-        visitor = self._by_peer.get(peer)
-        if visitor is None:
-            if len(self._by_peer) >= VISITORS_MAX:
+        connection = self._by_peer.get(peer)
+        if connection is None:
+            if len(self._by_peer) >= CONNECTIONS_MAX:
                 return None
             self._last_number += 1
-            visitor = Visitor(self._last_number, peer, now_ms)
-            self._by_peer[peer] = self._by_number[visitor.number] = visitor
-        visitor.heard_ms = now_ms
-        return visitor
+            connection = ClientConnection(self._last_number, peer, now_ms)
+            self._by_peer[peer] = self._by_number[connection.number] = connection
+        connection.heard_ms = now_ms
+        return connection
 
-    def find(self, number: int) -> Visitor | None:
+    def find(self, number: int) -> ClientConnection | None:
         return self._by_number.get(number)
 
-    def give_up(self, visitor: Visitor) -> None:
+    def give_up(self, connection: ClientConnection) -> None:
         """Nothing that comes over this connection counts any more.
 
         A bare REQ, which is wrapped in a tuple, keeps its connection, and never has more than one request under way.
         """
-        self.forget(visitor)
-        if not isinstance(visitor.peer, tuple):
-            self._broken[visitor.peer] = None
+        self.forget(connection)
+        if not isinstance(connection.peer, tuple):
+            self._broken[connection.peer] = None
         if len(self._broken) > BROKEN_MAX:
             del self._broken[next(iter(self._broken))]
 
-    def forget(self, visitor: Visitor) -> None:
-        self._by_peer.pop(visitor.peer, None)
-        self._by_number.pop(visitor.number, None)
+    def forget(self, connection: ClientConnection) -> None:
+        self._by_peer.pop(connection.peer, None)
+        self._by_number.pop(connection.number, None)
 
     def forget_silent(self, now_ms: int) -> None:
-        for visitor in self:
-            if now_ms - visitor.heard_ms > SILENCE_MS_MAX:
-                self.forget(visitor)
+        for connection in self:
+            if now_ms - connection.heard_ms > SILENCE_MS_MAX:
+                self.forget(connection)

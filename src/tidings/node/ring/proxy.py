@@ -1,10 +1,10 @@
-"""The door of a node: requests of any client go to whoever owns what they are about, and answers come back.
+"""The door of a node: requests of any client go to the owner of what they are about, and answers come back.
 
 Nothing is kept here but where to send. A request's frames are relayed as they came, to the leader of the group that
 owns its topics, and what comes back goes to the client as it is; whatever gets lost the client sends again.
 
 **One connection, one way.** All requests of a connection for one group go to the same leader. When that has to change
-(another one leads, or the topics have moved) the connection is given up: the client is told `Elsewhere`, what still
+(another one leads, or the topics have moved) the connection is given up: the client is told `NotLeader`, what still
 comes over it is dropped, and the client sends everything unanswered again over a new one. So what one connection
 carries arrives in the order in which it was sent, and never twice by our doing.
 
@@ -27,17 +27,24 @@ from typing import Any
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, Moved, ProtocolError, TidingsError
+from tidings.node.ring.body_cache import BodyCache
+from tidings.node.ring.connections import (
+    HELD_BYTES_MAX,
+    HELD_MAX,
+    ClientConnection,
+    ClientConnections,
+    Question,
+    Waiting,
+)
 from tidings.node.ring.interest import Reading, Tell
-from tidings.node.ring.larder import Larder
 from tidings.node.ring.places import APART, is_everywhere, points_of
 from tidings.node.ring.together import together
-from tidings.node.ring.visitors import HELD_BYTES_MAX, HELD_MAX, Question, Visitor, Visitors, Waiting
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.arcs import LAST, Arcs, home_of
 from tidings.protocols.ring.directory import Directory
-from tidings.protocols.ring.messages import Back, Card, Ref, Relay, Shown, Turned
+from tidings.protocols.ring.key_ranges import LAST, KeyRanges, home_of
+from tidings.protocols.ring.messages import Back, GroupDescriptor, NotOwner, Ref, Relay, Shown
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 
@@ -85,7 +92,7 @@ def tag_of(header: Frame) -> bytes:
 def is_word_of_door(request: AnyRequest) -> bool:
     """Whether a door says on its own to a group that serves a client that the client is there, or goes.
 
-    It is for whoever serves it, and not only for the owner of the client's home.
+    It is for anyone who serves it, and not only for the owner of the client's home.
 
     >>> is_word_of_door(messages.Bye(OWN + 1, "alice", 1)), is_word_of_door(messages.Bye(1, "alice", 1))
     (True, False)
@@ -93,7 +100,7 @@ def is_word_of_door(request: AnyRequest) -> bool:
     return request.request >= OWN and isinstance(request, messages.Beat | messages.Bye)
 
 
-class Front:
+class Proxy:
     """The clients of one node."""
 
     def __init__(
@@ -103,19 +110,19 @@ class Front:
         send: Send,
         reply: Reply,
         want: Callable[[int, Key], None],
-        doubt: Callable[[bytes], None],
+        suspect: Callable[[bytes], None],
         fetch: Callable[[str, tuple[Ref, ...]], None],
         tell: Tell,
     ) -> None:
         self._directory = directory
-        self.visitors = Visitors(first_number)
+        self.connections = ClientConnections(first_number)
         self._send = send
         self._reply = reply
         self._want = want
         """Asks for the owner of a point to be found."""
-        self._doubt = doubt
+        self._suspect = suspect
         """Says that what is known of a group seems to be wrong."""
-        self.larder = Larder(self._let_through, self._give_up_number, fetch)
+        self.body_cache = BodyCache(self._let_through, self._give_up_number, fetch)
         """Bodies that came by themselves, and the deliveries that wait for them."""
         self.reading = Reading(tell)
         self._own_number = OWN
@@ -124,8 +131,8 @@ class Front:
         self.group = b""
         """The group of this node."""
         self.strays: Collection[Key] | None = None
-        """Points of what our group had before it joined its ring: they lead to it, whoever owns them in the ring. None
-        as long as it is not known here that the group is in a ring, and all its topics may be such.
+        """Points of what our group had before it joined its ring: they lead to it, no matter who owns them in the ring.
+        None as long as it is not known here that the group is in a ring, and all its topics may be such.
         """
         self._swept_at_ms = 0
         self._now_ms = 0
@@ -135,7 +142,7 @@ class Front:
     def receive(self, now_ms: int, peer: Any, frames: Sequence[Frame], user: str | None) -> None:
         """A client's request."""
         self._now_ms = now_ms
-        if self.visitors.is_broken(peer):
+        if self.connections.is_broken(peer):
             return
         header = frames[0] if frames else b""
         try:
@@ -143,15 +150,15 @@ class Front:
         except ProtocolError as error:
             self._refuse(peer, codec.guess_request(header), error)
             return
-        visitor = self.visitors.at(now_ms, peer)
-        if visitor is None:
+        connection = self.connections.at(now_ms, peer)
+        if connection is None:
             self._refuse(peer, request.request, LimitReached("This node has too many clients: ask another one."))
             return
         waiting = Waiting(request, list(frames), user, now_ms)
-        if visitor.held or not self._pass_on(now_ms, visitor, waiting):
-            self._hold(visitor, waiting)
+        if connection.held or not self._pass_on(now_ms, connection, waiting):
+            self._hold(connection, waiting)
 
-    def _pass_on(self, now_ms: int, visitor: Visitor, waiting: Waiting) -> bool:
+    def _pass_on(self, now_ms: int, connection: ClientConnection, waiting: Waiting) -> bool:
         """Sends a request on its way; False if it is not known where that leads."""
         request, frames, user, _ = waiting
         try:
@@ -159,37 +166,37 @@ class Front:
             if self._is_too_early(request, points):
                 return False
             if is_everywhere(request):
-                return self._ask_everywhere(now_ms, visitor, request, user)
+                return self._ask_everywhere(now_ms, connection, request, user)
             if not points:
                 raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
             if len(points) > 1:
                 raise InvalidRequest(APART)
         except TidingsError as error:
-            self._refuse(visitor.peer, request.request, error)
+            self._refuse(connection.peer, request.request, error)
             return True
-        card = self._owner_of(now_ms, points[0])
-        if card is None:
+        descriptor = self._owner_of(now_ms, points[0])
+        if descriptor is None:
             return False
         match request:
             case messages.Beat():
-                self._beat(now_ms, visitor, card, request, user)
+                self._beat(now_ms, connection, descriptor, request, user)
                 return True
             case messages.Bye():
-                self._say_bye(now_ms, visitor, card, request, user)
+                self._say_bye(now_ms, connection, descriptor, request, user)
                 return True
             case messages.Hello() if not request.anonymous:
                 gap = self._directory.gap(LAST)
                 if gap is not None and now_ms - waiting.since_ms < COVERED_MS_MAX:
                     self._want(now_ms, gap.end)
                     return False
-                visitor.greeting[request.request] = (request, user)
+                connection.greeting[request.request] = (request, user)
             case messages.Flow():
-                visitor.streams[request.stream] = card.group
-                visitor.reads[request.stream] = request.topics
+                connection.streams[request.stream] = descriptor.group
+                connection.reads[request.stream] = request.topics
                 self.reading.note(now_ms, request.topics)
             case messages.Work():
-                visitor.streams[request.stream] = card.group
-        self._relay(now_ms, visitor, card, request, frames, user)
+                connection.streams[request.stream] = descriptor.group
+        self._relay(now_ms, connection, descriptor, request, frames, user)
         return True
 
     def _is_too_early(self, request: AnyRequest, points: tuple[Key, ...]) -> bool:
@@ -203,275 +210,287 @@ class Front:
             return False
         return is_everywhere(request) or any(point not in self.strays for point in points)
 
-    def _known_owner(self, point: Key) -> Card | None:
-        return self._directory.card(self.group) if point in (self.strays or ()) else self._directory.find(point)
+    def _known_owner(self, point: Key) -> GroupDescriptor | None:
+        return self._directory.descriptor(self.group) if point in (self.strays or ()) else self._directory.find(point)
 
-    def _owner_of(self, now_ms: int, point: Key) -> Card | None:
-        card = self._known_owner(point)
-        if card is None or not card.leader:
+    def _owner_of(self, now_ms: int, point: Key) -> GroupDescriptor | None:
+        descriptor = self._known_owner(point)
+        if descriptor is None or not descriptor.leader:
             self._want(now_ms, point)
             return None
-        return card
+        return descriptor
 
     def _relay(
         self,
         now_ms: int,
-        visitor: Visitor,
-        card: Card,
+        connection: ClientConnection,
+        descriptor: GroupDescriptor,
         request: AnyRequest,
         frames: Sequence[Frame],
         user: str | None,
-        arcs: Arcs = (),
+        ranges: KeyRanges = (),
     ) -> None:
-        if self.visitors.find(visitor.number) is None:
+        if self.connections.find(connection.number) is None:
             return  # It was given up just now.
-        path = visitor.paths.setdefault(card.group, card.leader)
-        if path != card.leader:
-            self.give_up(visitor, request.request)
+        path = connection.paths.setdefault(descriptor.group, descriptor.leader)
+        if path != descriptor.leader:
+            self.give_up(connection, request.request)
             return
         client = getattr(request, "client", None)
         if client is not None and not isinstance(request, messages.Beat):
-            visitor.groups.setdefault(client, {})[card.group] = None
-        self._send(now_ms, path, Relay(visitor.number, card.group, user, arcs), frames)
+            connection.groups.setdefault(client, {})[descriptor.group] = None
+        self._send(now_ms, path, Relay(connection.number, descriptor.group, user, ranges), frames)
 
-    def _hold(self, visitor: Visitor, waiting: Waiting) -> None:
-        visitor.held.append(waiting)
-        visitor.held_bytes += sum(map(len, waiting.frames))
-        if len(visitor.held) > HELD_MAX or visitor.held_bytes > HELD_BYTES_MAX:
-            self.give_up(visitor, waiting.request.request)
+    def _hold(self, connection: ClientConnection, waiting: Waiting) -> None:
+        connection.held.append(waiting)
+        connection.held_bytes += sum(map(len, waiting.frames))
+        if len(connection.held) > HELD_MAX or connection.held_bytes > HELD_BYTES_MAX:
+            self.give_up(connection, waiting.request.request)
 
     # Requests that are more than a relay.
 
-    def _beat(self, now_ms: int, visitor: Visitor, home: Card, beat: messages.Beat, user: str | None) -> None:
+    def _beat(
+        self, now_ms: int, connection: ClientConnection, home: GroupDescriptor, beat: messages.Beat, user: str | None
+    ) -> None:
         at: dict[bytes, list[int]] = {}
         for stream in beat.streams:
-            group = visitor.streams.get(stream)
+            group = connection.streams.get(stream)
             if group is None:
-                visitor.missing[stream] = None
+                connection.missing[stream] = None
             else:
                 at.setdefault(group, []).append(stream)
         if beat.streams:  # A name that only publishes has none; those of the session's main name stay.
-            visitor.streams = {stream: group for group, streams in at.items() for stream in streams}
-            visitor.reads = {stream: topics for stream, topics in visitor.reads.items() if stream in visitor.streams}
+            connection.streams = {stream: group for group, streams in at.items() for stream in streams}
+            connection.reads = {
+                stream: topics for stream, topics in connection.reads.items() if stream in connection.streams
+            }
         for group, streams in at.items():
             own = messages.Beat(self._next_number(), beat.client, beat.epoch, tuple(streams))
-            if not self._send_own(now_ms, visitor, group, own, user):
+            if not self._send_own(now_ms, connection, group, own, user):
                 return
-        if beat.client not in visitor.groups:  # This connection only beats, for a session that is at some other one.
-            for card in self._directory.cards():
-                if card.leader and card.group != home.group and self._directory.arcs_of(card.group):
+        if beat.client not in connection.groups:  # This connection only beats, for a session that is at some other one.
+            for descriptor in self._directory.descriptors():
+                if descriptor.leader and descriptor.group != home.group and self._directory.ranges_of(descriptor.group):
                     own = messages.Beat(self._next_number(), beat.client, beat.epoch, ())
-                    self._relay(now_ms, visitor, card, own, [codec.encode(own)], user)
+                    self._relay(now_ms, connection, descriptor, own, [codec.encode(own)], user)
         plain = msgspec.structs.replace(beat, streams=())
-        self._relay(now_ms, visitor, home, plain, [codec.encode(plain)], user)
+        self._relay(now_ms, connection, home, plain, [codec.encode(plain)], user)
 
-    def _say_bye(self, now_ms: int, visitor: Visitor, home: Card, bye: messages.Bye, user: str | None) -> None:
-        cards = {home.group: home}
-        for group in visitor.groups.pop(bye.client, {}):
-            card = self._directory.card(group)
-            if card is None or visitor.paths.get(group) != card.leader:
-                self.give_up(visitor, bye.request)
+    def _say_bye(
+        self, now_ms: int, connection: ClientConnection, home: GroupDescriptor, bye: messages.Bye, user: str | None
+    ) -> None:
+        descriptors = {home.group: home}
+        for group in connection.groups.pop(bye.client, {}):
+            descriptor = self._directory.descriptor(group)
+            if descriptor is None or connection.paths.get(group) != descriptor.leader:
+                self.give_up(connection, bye.request)
                 return
-            cards[group] = card
-        self._ask(now_ms, visitor, Question(bye, now_ms + TOLD_MS_MAX), list(cards.values()), bye, user)
+            descriptors[group] = descriptor
+        self._ask(now_ms, connection, Question(bye, now_ms + TOLD_MS_MAX), list(descriptors.values()), bye, user)
 
-    def _on_welcome(self, visitor: Visitor, welcome: messages.Welcome, header: Frame) -> bool:
+    def _on_welcome(self, connection: ClientConnection, welcome: messages.Welcome, header: Frame) -> bool:
         """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
-        hello, user = visitor.greeting.pop(welcome.request)
+        hello, user = connection.greeting.pop(welcome.request)
         home = self._known_owner(points_of(hello)[0])
         others = [
-            card
-            for card in self._directory.cards()
-            if card.leader and (home is None or card.group != home.group) and self._directory.arcs_of(card.group)
+            descriptor
+            for descriptor in self._directory.descriptors()
+            if descriptor.leader
+            and (home is None or descriptor.group != home.group)
+            and self._directory.ranges_of(descriptor.group)
         ]
         if not others or len(others) > TOLD_MAX:
             return False
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
         told = messages.Beat(0, hello.client, welcome.epoch, ())
-        self._ask(self._now_ms, visitor, question, others, told, user)
+        self._ask(self._now_ms, connection, question, others, told, user)
         return True
 
     def _ask(
         self,
         now_ms: int,
-        visitor: Visitor,
+        connection: ClientConnection,
         question: Question,
-        cards: Sequence[Card],
+        descriptors: Sequence[GroupDescriptor],
         request: AnyRequest,
         user: str | None,
-        pieces: Mapping[Card, Arcs] | None = None,
+        pieces: Mapping[GroupDescriptor, KeyRanges] | None = None,
     ) -> None:
-        """Asks several groups the same, under a number of our own for each, and perhaps for some arcs of each."""
-        for card in cards:
+        """Asks several groups the same, under a number of our own for each, and perhaps for some ranges of each."""
+        for descriptor in descriptors:
             own = msgspec.structs.replace(request, request=self._next_number())
             question.open[own.request] = None
-            visitor.asking[own.request] = question
-            arcs = pieces[card] if pieces is not None else ()
-            self._relay(now_ms, visitor, card, own, [codec.encode(own)], user, arcs)
+            connection.asking[own.request] = question
+            ranges = pieces[descriptor] if pieces is not None else ()
+            self._relay(now_ms, connection, descriptor, own, [codec.encode(own)], user, ranges)
 
-    def _ask_everywhere(self, now_ms: int, visitor: Visitor, request: AnyRequest, user: str | None) -> bool:
+    def _ask_everywhere(self, now_ms: int, connection: ClientConnection, request: AnyRequest, user: str | None) -> bool:
         gap = self._directory.gap(LAST)
         if gap is not None:
             self._want(now_ms, gap.end)
             return False
-        pieces = {card: self._directory.pieces_of(card.group) for card in self._directory.cards()}
-        owners = [card for card, arcs in pieces.items() if arcs or (self.strays and card.group == self.group)]
-        unled = [card for card in owners if not card.leader]
+        pieces = {each: self._directory.pieces_of(each.group) for each in self._directory.descriptors()}
+        owners = [each for each, ranges in pieces.items() if ranges or (self.strays and each.group == self.group)]
+        unled = [each for each in owners if not each.leader]
         if unled:
-            for card in unled:
-                self._doubt(card.group)
+            for each in unled:
+                self._suspect(each.group)
             return False
         question = Question(request)
-        self._ask(now_ms, visitor, question, owners, request, user, pieces)
+        self._ask(now_ms, connection, question, owners, request, user, pieces)
         return True
 
     def _next_number(self) -> int:
         self._own_number += 1
         return self._own_number
 
-    def _send_own(self, now_ms: int, visitor: Visitor, group: bytes, request: AnyRequest, user: str | None) -> bool:
-        """Sends a request of our own where the visitor's own go; False if that broke the connection."""
-        card = self._directory.card(group)
-        if card is None or visitor.paths.get(group) != card.leader:
-            self.give_up(visitor)
+    def _send_own(
+        self, now_ms: int, connection: ClientConnection, group: bytes, request: AnyRequest, user: str | None
+    ) -> bool:
+        """Sends a request of our own where the connection's own go; False if that broke the connection."""
+        descriptor = self._directory.descriptor(group)
+        if descriptor is None or connection.paths.get(group) != descriptor.leader:
+            self.give_up(connection)
             return False
-        self._relay(now_ms, visitor, card, request, [codec.encode(request)], user)
+        self._relay(now_ms, connection, descriptor, request, [codec.encode(request)], user)
         return True
 
     # What comes back.
 
     def on_back(self, back: Back, frames: Sequence[Frame]) -> None:
         """An answer or a delivery for a client here. It is dropped if that connection was given up."""
-        if self.larder.has_line(back.visitor):
-            self.larder.stand_behind(back.visitor, frames)
+        if self.body_cache.has_line(back.connection):
+            self.body_cache.stand_behind(back.connection, frames)
         elif frames:
-            self._let_through(back.visitor, list(frames))
+            self._let_through(back.connection, list(frames))
 
     def on_shown(self, now_ms: int, sender: str, shown: Shown, frames: Sequence[Frame]) -> None:
         """A delivery for a client here, whose bodies come by themselves."""
-        if frames and self.visitors.find(shown.visitor) is not None:
-            self.larder.show(now_ms, shown.visitor, sender, shown.refs, frames)
+        if frames and self.connections.find(shown.connection) is not None:
+            self.body_cache.show(now_ms, shown.connection, sender, shown.refs, frames)
 
     def _let_through(self, number: int, frames: list[Frame]) -> None:
-        visitor = self.visitors.find(number)
-        if visitor is not None:
+        connection = self.connections.find(number)
+        if connection is not None:
             tag = tag_of(frames[0])
-            if tag not in LOOKED_AT or not self._is_for_us(visitor, frames[0]):
-                self._reply(visitor.peer, frames)
+            if tag not in LOOKED_AT or not self._is_for_us(connection, frames[0]):
+                self._reply(connection.peer, frames)
 
     def _give_up_number(self, number: int) -> None:
-        visitor = self.visitors.find(number)
-        if visitor is not None:
-            self.give_up(visitor)
+        connection = self.connections.find(number)
+        if connection is not None:
+            self.give_up(connection)
 
-    def on_turned(self, turned: Turned) -> None:
+    def on_not_owner(self, not_owner: NotOwner) -> None:
         """A request was not taken, because somebody else leads or owns; what is said of that has been learned."""
-        visitor = self.visitors.find(turned.visitor)
-        if visitor is not None:
-            self.give_up(visitor, turned.request if turned.request < OWN else 0)
+        connection = self.connections.find(not_owner.connection)
+        if connection is not None:
+            self.give_up(connection, not_owner.request if not_owner.request < OWN else 0)
 
-    def _is_for_us(self, visitor: Visitor, header: Frame) -> bool:
+    def _is_for_us(self, connection: ClientConnection, header: Frame) -> bool:
         """Whether an answer ends here; what is left of it goes to the client in other words."""
         answer = codec.decode_answer(header)
         match answer:
-            case messages.Welcome(request) if request in visitor.greeting:
-                return self._on_welcome(visitor, answer, header)
-            case messages.Elsewhere(request):
-                self._doubt_paths(visitor)
-                self.give_up(visitor, request if request < OWN else 0)
+            case messages.Welcome(request) if request in connection.greeting:
+                return self._on_welcome(connection, answer, header)
+            case messages.NotLeader(request):
+                self._suspect_paths(connection)
+                self.give_up(connection, request if request < OWN else 0)
                 return True
             case messages.Failed(request, Moved.number):
-                self._doubt_paths(visitor)
-                self.give_up(visitor, request if request < OWN else 0)
+                self._suspect_paths(connection)
+                self.give_up(connection, request if request < OWN else 0)
                 return True
-            case messages.BeatDone(request, missing) if request >= OWN and request not in visitor.asking:
-                visitor.missing.update(dict.fromkeys(missing))
+            case messages.BeatDone(request, missing) if request >= OWN and request not in connection.asking:
+                connection.missing.update(dict.fromkeys(missing))
                 return True
-            case messages.BeatDone(request) if request < OWN and visitor.missing:
-                missing, visitor.missing = tuple(visitor.missing), {}
+            case messages.BeatDone(request) if request < OWN and connection.missing:
+                missing, connection.missing = tuple(connection.missing), {}
                 for stream in missing:
-                    visitor.streams.pop(stream, None)
-                self._reply(visitor.peer, [codec.encode(messages.BeatDone(request, missing))])
+                    connection.streams.pop(stream, None)
+                self._reply(connection.peer, [codec.encode(messages.BeatDone(request, missing))])
                 return True
         number = getattr(answer, "request", 0)
-        question = visitor.asking.pop(number, None)
+        question = connection.asking.pop(number, None)
         if question is not None:
-            self._on_part(visitor, question, number, answer)
+            self._on_part(connection, question, number, answer)
         return bool(number >= OWN)
 
-    def _on_part(self, visitor: Visitor, question: Question, number: int, answer: Any) -> None:
+    def _on_part(self, connection: ClientConnection, question: Question, number: int, answer: Any) -> None:
         del question.open[number]
         question.answers.append(answer)
         if not question.open or (isinstance(answer, messages.Failed) and question.welcome is None):
-            self._settle(visitor, question)
+            self._finish_question(connection, question)
 
-    def _settle(self, visitor: Visitor, question: Question) -> None:
+    def _finish_question(self, connection: ClientConnection, question: Question) -> None:
         """Answers the client with what has been said by now."""
         for left in question.open:
-            visitor.asking.pop(left, None)
+            connection.asking.pop(left, None)
         question.open.clear()
         if question.welcome is not None:
-            self._reply(visitor.peer, [question.welcome])
+            self._reply(connection.peer, [question.welcome])
         else:
-            self._reply(visitor.peer, [codec.encode(together(question.request, question.answers))])
+            self._reply(connection.peer, [codec.encode(together(question.request, question.answers))])
 
-    def _doubt_paths(self, visitor: Visitor) -> None:
-        for group in visitor.paths:
-            self._doubt(group)
+    def _suspect_paths(self, connection: ClientConnection) -> None:
+        for group in connection.paths:
+            self._suspect(group)
 
     # Changes.
 
     def on_news(self, now_ms: int) -> None:
         """Something has been learned: connections whose ways are wrong now are given up, and what waited goes on."""
         self._now_ms = now_ms
-        for visitor in self.visitors:
-            for group, path in visitor.paths.items():
-                card = self._directory.card(group)
-                if card is not None and card.leader and card.leader != path:
-                    self.give_up(visitor)
+        for connection in self.connections:
+            for group, path in connection.paths.items():
+                descriptor = self._directory.descriptor(group)
+                if descriptor is not None and descriptor.leader and descriptor.leader != path:
+                    self.give_up(connection)
                     break
             else:
-                if visitor.held:
-                    self._go_on(now_ms, visitor)
+                if connection.held:
+                    self._go_on(now_ms, connection)
 
-    def _go_on(self, now_ms: int, visitor: Visitor) -> None:
-        while visitor.held and self._pass_on(now_ms, visitor, visitor.held[0]):
-            if self.visitors.find(visitor.number) is None:
+    def _go_on(self, now_ms: int, connection: ClientConnection) -> None:
+        while connection.held and self._pass_on(now_ms, connection, connection.held[0]):
+            if self.connections.find(connection.number) is None:
                 return
-            waiting = visitor.held.pop(0)
-            visitor.held_bytes -= sum(map(len, waiting.frames))
+            waiting = connection.held.pop(0)
+            connection.held_bytes -= sum(map(len, waiting.frames))
 
     def tick(self, now_ms: int) -> None:
         """What waits asks again, and gives up in the end; who is silent is forgotten."""
         self._now_ms = now_ms
-        for visitor in self.visitors:
-            for question in dict.fromkeys(visitor.asking.values()):
+        for connection in self.connections:
+            for question in dict.fromkeys(connection.asking.values()):
                 if question.until_ms is not None and now_ms > question.until_ms:
-                    self._settle(visitor, question)
-            if visitor.held:
-                self._go_on(now_ms, visitor)
-                if visitor.held and now_ms - visitor.held[0].since_ms > HELD_MS_MAX:
-                    self.give_up(visitor, visitor.held[0].request.request)
+                    self._finish_question(connection, question)
+            if connection.held:
+                self._go_on(now_ms, connection)
+                if connection.held and now_ms - connection.held[0].since_ms > HELD_MS_MAX:
+                    self.give_up(connection, connection.held[0].request.request)
         if now_ms - self._swept_at_ms >= SWEEP_EVERY_MS:
             self._swept_at_ms = now_ms
-            self.visitors.forget_silent(now_ms)
+            self.connections.forget_silent(now_ms)
 
     def groups_in_use(self) -> dict[bytes, None]:
         """The groups to which requests of present connections go."""
-        return {group: None for visitor in self.visitors for group in visitor.paths}
+        return {group: None for connection in self.connections for group in connection.paths}
 
     def topics_read(self) -> dict[str, None]:
         """What clients here read."""
-        return {topic: None for visitor in self.visitors for topics in visitor.reads.values() for topic in topics}
+        return {
+            topic: None for connection in self.connections for topics in connection.reads.values() for topic in topics
+        }
 
-    def give_up(self, visitor: Visitor, request: int = 0) -> None:
+    def give_up(self, connection: ClientConnection, request: int = 0) -> None:
         """Ends a connection: the client comes back over a new one, with everything that was not answered."""
-        if self.visitors.find(visitor.number) is None:
+        if self.connections.find(connection.number) is None:
             return
-        self.visitors.give_up(visitor)
-        self.larder.forget(visitor.number)
-        visitor.held.clear()
-        self._reply(visitor.peer, [codec.encode(messages.Elsewhere(request, "", self.nodes))])
+        self.connections.give_up(connection)
+        self.body_cache.forget(connection.number)
+        connection.held.clear()
+        self._reply(connection.peer, [codec.encode(messages.NotLeader(request, "", self.nodes))])
 
     def _refuse(self, peer: Any, request: int, error: TidingsError) -> None:
         self._reply(peer, [codec.encode(messages.Failed(request, error.number, str(error)))])

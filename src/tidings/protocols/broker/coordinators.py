@@ -1,6 +1,6 @@
 """Groups at work: the members' streams, and how work goes out to them.
 
-`lanes` decides who works on what; this is where its offers come from and where its parcels go. Messages are
+`lanes` decides who works on what; this is where its offers come from and where its batches go. Messages are
 offered in the order of the topic, as far as members have room.
 """
 
@@ -17,8 +17,8 @@ from tidings.protocols.broker import messages
 from tidings.protocols.broker.groups import Group, GroupKey
 from tidings.protocols.broker.lanes import Lanes
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.members import LaneKey, LaneSettings, Settlement
-from tidings.protocols.broker.members import Parcel as Picked
+from tidings.protocols.broker.members import LaneSettings, OrderingKey, PendingAck
+from tidings.protocols.broker.members import PickedBatch as Picked
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.effects import Effect, Examine, Peer, Share
@@ -35,7 +35,7 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Batches examined because a member says that it has messages of them in hand."""
+    """Batches examined because a member says that it has messages of them in flight."""
 
     key: GroupKey
     peer: Peer
@@ -43,24 +43,24 @@ class Claim(msgspec.Struct, frozen=True):
     entries: tuple[int, ...]
 
 
-class Settling(msgspec.Struct, frozen=True):
-    """Whom to answer when a settlement is durable."""
+class AckReply(msgspec.Struct, frozen=True):
+    """Whom to answer when an ack is durable."""
 
     key: GroupKey
     peer: Peer
-    message: messages.Settle
-    settlements: tuple[Settlement, ...]
+    message: messages.GroupAck
+    acks: tuple[PendingAck, ...]
     stale: tuple[int, ...]
 
 
-class Burying(msgspec.Struct, frozen=True):
+class DeadLettering(msgspec.Struct, frozen=True):
     """A message that failed too often, on its way to another topic."""
 
     key: GroupKey
-    settlement: Settlement
+    ack: PendingAck
 
 
-class Station:
+class Consumer:
     """A member's stream."""
 
     __slots__ = ("epoch", "granted", "peer", "stream", "turn")
@@ -72,38 +72,38 @@ class Station:
         self.granted = message.request
         """The request that granted the room; an older one that comes late does not change it."""
         self.turn = 0
-        """How many parcels and answers to Settle and Release were sent: the member takes them in this order."""
+        """How many batches and answers to Ack and Release were sent: the member takes them in this order."""
 
 
-class Workshop:
+class GroupCoordinator:
     """One group at work."""
 
     def __init__(self, group: Group, settings: LaneSettings) -> None:
         self.group = group
         self.lanes = Lanes(settings)
-        self.stations: dict[str, Station] = {}
+        self.consumers: dict[str, Consumer] = {}
         self.position = group.progress.low
         """The next offset to offer."""
         self.awaited: dict[str, None] = {}
-        """Members that may still have something in hand from before a restart."""
+        """Members that may still have something in flight from before a restart."""
         self.examining = False
         self.claiming: dict[str, None] = {}
         """Members whose streams are about to begin: until their claims have been weighed, nothing is given out."""
         self.begun: dict[str, tuple[int, int]] = {}
         """The epoch and number of each member's newest stream, also when it has ended: no older one begins again."""
-        self.settling: dict[str, int] = {}
-        """How many settlements of each member are on their way to the journal."""
+        self.acking: dict[str, int] = {}
+        """How many acks of each member are on their way to the journal."""
         self.postponed: dict[str, tuple[Peer, messages.Work]] = {}
-        """Streams that begin when these settlements have been decided."""
+        """Streams that begin when these acks have been decided."""
 
 
-class Workshops:
+class Coordinators:
     """All groups at work, and what is given out to their members."""
 
     def __init__(self, machine: Machine, withheld: Withheld) -> None:
         self._machine = machine
         self._withheld = withheld
-        self._workshops: dict[GroupKey, Workshop] = {}
+        self._coordinators: dict[GroupKey, GroupCoordinator] = {}
         limits = machine.settings
         self._settings = LaneSettings(
             redelivery_ms=limits.redelivery_ms,
@@ -111,11 +111,11 @@ class Workshops:
             attempts_max=limits.deliveries_max if limits.dead_letter else None,
         )
 
-    def _workshop(self, group: Group) -> Workshop:
-        workshop = self._workshops.get(group.key)
-        if workshop is None or workshop.group is not group:
-            workshop = self._workshops[group.key] = Workshop(group, self._settings)
-        return workshop
+    def _coordinator(self, group: Group) -> GroupCoordinator:
+        coordinator = self._coordinators.get(group.key)
+        if coordinator is None or coordinator.group is not group:
+            coordinator = self._coordinators[group.key] = GroupCoordinator(group, self._settings)
+        return coordinator
 
     def pump_topics(self, now_ms: int, topics: dict[str, None]) -> list[Effect]:
         """Gives out what has come to these topics."""
@@ -123,33 +123,33 @@ class Workshops:
         for name in topics:
             for group in self._machine.groups_of.get(name, {}).values():
                 if group.members:
-                    effects += self.pump(now_ms, self._workshop(group))
+                    effects += self.pump(now_ms, self._coordinator(group))
         return effects
 
-    def pump(self, now_ms: int, workshop: Workshop) -> list[Effect]:
+    def pump(self, now_ms: int, coordinator: GroupCoordinator) -> list[Effect]:
         """Gives a group's members what they have room for."""
-        if workshop.awaited or workshop.examining or workshop.claiming:
+        if coordinator.awaited or coordinator.examining or coordinator.claiming:
             return []
-        topic = self._machine.topics[workshop.group.topic]
-        if workshop.position < topic.next_offset and (hunger := workshop.lanes.hunger()) > 0:
+        topic = self._machine.topics[coordinator.group.topic]
+        if coordinator.position < topic.next_offset and (credit := coordinator.lanes.credit()) > 0:
             # Batches of which everything is done are not read again.
-            start = max(workshop.position, topic.first_offset)
-            workshop.position = workshop.group.progress.next_open(start, topic.next_offset)
-            if workshop.position < topic.next_offset and not self._withheld.holds(topic, workshop.position):
-                return [self._examine(workshop, topic, hunger)]
-        return [self._share(workshop, topic, picked) for picked in workshop.lanes.pick(now_ms)]
+            start = max(coordinator.position, topic.first_offset)
+            coordinator.position = coordinator.group.progress.next_open(start, topic.next_offset)
+            if coordinator.position < topic.next_offset and not self._withheld.holds(topic, coordinator.position):
+                return [self._examine(coordinator, topic, credit)]
+        return [self._share(coordinator, topic, picked) for picked in coordinator.lanes.pick(now_ms)]
 
-    def _damage_before(self, workshop: Workshop) -> StorageDamaged | None:
+    def _damage_before(self, coordinator: GroupCoordinator) -> StorageDamaged | None:
         """What to tell the members when all is done that comes before a batch that cannot be read."""
-        topic = self._machine.topics[workshop.group.topic]
-        if workshop.lanes.unsettled or workshop.position >= topic.next_offset:
+        topic = self._machine.topics[coordinator.group.topic]
+        if coordinator.lanes.unacked or coordinator.position >= topic.next_offset:
             return None
-        if not self._withheld.holds(topic, workshop.position):
+        if not self._withheld.holds(topic, coordinator.position):
             return None
-        return self._withheld.error(topic, workshop.position)
+        return self._withheld.error(topic, coordinator.position)
 
-    def _examine(self, workshop: Workshop, topic: Topic, hunger: int) -> Examine:
-        entry = topic.find(workshop.position)
+    def _examine(self, coordinator: GroupCoordinator, topic: Topic, credit: int) -> Examine:
+        entry = topic.find(coordinator.position)
         places: list[Place] = []
         ends: list[int] = []
         while entry < len(topic.offsets) and len(places) < EXAMINED_BATCHES_MAX:
@@ -157,47 +157,47 @@ class Workshops:
                 break
             places.append(topic.place(entry))
             ends.append(topic.end_of(entry))
-            if ends[-1] - workshop.position >= hunger:
+            if ends[-1] - coordinator.position >= credit:
                 break
             entry += 1
-        workshop.examining = True
-        return Examine(tuple(places), Next(workshop.group.key, workshop.position, tuple(ends)))
+        coordinator.examining = True
+        return Examine(tuple(places), Next(coordinator.group.key, coordinator.position, tuple(ends)))
 
     def _on_next(self, now_ms: int, origin: Next, batches: tuple[Columns, ...]) -> list[Effect]:
         """Stored batches have been read for an offer."""
         group = self._machine.groups.get(origin.key)
         if group is None:
             return []
-        workshop = self._workshop(group)
-        workshop.examining = False
-        if workshop.position == origin.position:
+        coordinator = self._coordinator(group)
+        coordinator.examining = False
+        if coordinator.position == origin.position:
             topic = self._machine.topics[group.topic]
             for columns, end in zip(batches, origin.ends, strict=True):
-                room = workshop.lanes.hunger()
+                room = coordinator.lanes.credit()
                 if room <= 0:
                     break
-                self._offer(workshop, topic, columns, min(end, workshop.position + room))
-                if workshop.position < end:  # The next columns are of the next batch.
+                self._offer(coordinator, topic, columns, min(end, coordinator.position + room))
+                if coordinator.position < end:  # The next columns are of the next batch.
                     break
-        return self.pump(now_ms, workshop)
+        return self.pump(now_ms, coordinator)
 
-    def _offer(self, workshop: Workshop, topic: Topic, columns: Columns, end: int) -> None:
-        """Offers the messages of one batch from the workshop's position to `end`."""
-        start = workshop.position
+    def _offer(self, coordinator: GroupCoordinator, topic: Topic, columns: Columns, end: int) -> None:
+        """Offers the messages of one batch from the coordinator's position to `end`."""
+        start = coordinator.position
         first = topic.offsets[topic.find(start)]
         kept = topic.thinned.get(first)
         rows = range(start - first, end - first) if kept is None else kept[start - first : end - first]
-        keys = lane_keys(workshop.group, columns, rows)
-        progress = workshop.group.progress
+        keys = ordering_keys(coordinator.group, columns, rows)
+        progress = coordinator.group.progress
         if progress.high <= start:
-            workshop.lanes.offer(start, keys)
+            coordinator.lanes.offer(start, keys)
         else:
             for gap_start, gap_end in progress.gaps(start, end):
-                workshop.lanes.offer(gap_start, keys[gap_start - start : gap_end - start])
-        workshop.position = end
+                coordinator.lanes.offer(gap_start, keys[gap_start - start : gap_end - start])
+        coordinator.position = end
 
-    def _share(self, workshop: Workshop, topic: Topic, picked: Picked) -> Share:
-        """The frames of a parcel: which rows of which stored batches."""
+    def _share(self, coordinator: GroupCoordinator, topic: Topic, picked: Picked) -> Share:
+        """The frames of a batch: which rows of which stored batches."""
         offsets = picked.offsets
         picks: list[tuple[Place, tuple[int, ...]]] = []
         index = 0
@@ -211,13 +211,13 @@ class Workshops:
                 rows = tuple([place.kept[row] for row in rows])
             picks.append((Place(place.address, place.size_bytes), rows))
             index = until
-        station = workshop.stations[picked.member]
-        station.turn += 1
-        message = messages.Parcel(station.stream, station.turn, picked.number, picked.attempt, tuple(offsets))
-        return Share(station.peer, message, tuple(picks))
+        consumer = coordinator.consumers[picked.member]
+        consumer.turn += 1
+        message = messages.GroupBatch(consumer.stream, consumer.turn, picked.number, picked.attempt, tuple(offsets))
+        return Share(consumer.peer, message, tuple(picks))
 
 
-def lane_keys(group: Group, columns: Columns, rows: Any) -> list[LaneKey | None]:
+def ordering_keys(group: Group, columns: Columns, rows: Any) -> list[OrderingKey | None]:
     """The lane of each of these rows."""
     keys = columns.keys
     if keys is None:

@@ -1,7 +1,7 @@
 """Bodies that a reader on the broker's machine takes out of the journal's files by itself.
 
 The broker only points to them: that spares it the reading, and both the way over a socket. A finished record never
-changes, and neither does the file that has it, so whoever has opened the right file reads the right bytes, also when
+changes, and neither does the file that has it, so anyone who has opened the right file reads the right bytes, also when
 retention has removed it since. That it is the right file is seen by its number on its device, which no two files of a
 machine share; that the disk has kept the bytes, by the checksums of the blocks that they lie in, which the broker says.
 So whole blocks are read, those of bodies that lie side by side in one piece. Whatever cannot be read here, or fails its
@@ -21,7 +21,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tidings.client.link import Frame
 from tidings.errors import ProtocolError
-from tidings.protocols.broker.bulk import NEAR_BLOCK_BYTES, NEAR_BYTES_MAX, NearBody, NearFile, ReadDone
+from tidings.protocols.broker.bulk import LOCAL_BLOCK_BYTES, LOCAL_BYTES_MAX, LocalBody, LocalFile, ReadDone
 
 FILES_MAX = 8
 """Open files of one reader: it goes through them one after another."""
@@ -36,42 +36,42 @@ class _Window:
         self.file = file
         self.first = first
         self.sums: array[int] = array("I")
-        self.bodies: list[NearBody] = []
+        self.bodies: list[LocalBody] = []
 
-    def take(self, near: NearBody) -> bool:
+    def take(self, local: LocalBody) -> bool:
         """Makes room for one more body; False if it lies elsewhere."""
-        first, sums = near.position // NEAR_BLOCK_BYTES, _sums(near)
+        first, sums = local.position // LOCAL_BLOCK_BYTES, _sums(local)
         known = self.first + len(self.sums) - first
         if (
-            near.file != self.file
+            local.file != self.file
             or first < self.first
             or known < 0
-            or (self.bodies and (first + len(sums) - self.first) * NEAR_BLOCK_BYTES > WINDOW_BYTES_MAX)
+            or (self.bodies and (first + len(sums) - self.first) * LOCAL_BLOCK_BYTES > WINDOW_BYTES_MAX)
         ):
             return False
         self.sums.extend(sums[known:])
-        self.bodies.append(near)
+        self.bodies.append(local)
         return True
 
     def cut(self, data: memoryview) -> list[Frame] | None:
         """The bodies out of the blocks; None if one of these is not as it was written."""
         for number, expected in enumerate(self.sums):
-            if crc32(data[number * NEAR_BLOCK_BYTES : (number + 1) * NEAR_BLOCK_BYTES]) != expected:
+            if crc32(data[number * LOCAL_BLOCK_BYTES : (number + 1) * LOCAL_BLOCK_BYTES]) != expected:
                 return None
         found: list[Frame] = []
-        for near in self.bodies:
-            start = near.position - self.first * NEAR_BLOCK_BYTES
-            found.append(data[start : start + near.size_bytes])
-            if len(found[-1]) != near.size_bytes:
+        for local in self.bodies:
+            start = local.position - self.first * LOCAL_BLOCK_BYTES
+            found.append(data[start : start + local.size_bytes])
+            if len(found[-1]) != local.size_bytes:
                 return None
         return found
 
 
-class NearFiles:
+class LocalFiles:
     """The files of a journal that one reader has opened."""
 
     def __init__(self) -> None:
-        self._open: dict[NearFile, FileIO] = {}
+        self._open: dict[LocalFile, FileIO] = {}
 
     def bodies(self, done: ReadDone, sent: Sequence[Frame]) -> list[Frame] | None:
         """A body for each batch of an answer, those that were sent among them; None if one of them cannot be read."""
@@ -81,20 +81,20 @@ class NearFiles:
             if found is None:
                 return None
             read += found
-        rest, near = iter(sent), iter(read)
-        bodies = [next(rest, None) if each is None else next(near) for each in done.near]
+        rest, local = iter(sent), iter(read)
+        bodies = [next(rest, None) if each is None else next(local) for each in done.local]
         return None if None in bodies else [body for body in bodies if body is not None]
 
-    def _read(self, wanted: NearFile, window: _Window) -> list[Frame] | None:
-        size = len(window.sums) * NEAR_BLOCK_BYTES
+    def _read(self, wanted: LocalFile, window: _Window) -> list[Frame] | None:
+        size = len(window.sums) * LOCAL_BLOCK_BYTES
         try:
             file = self._file(wanted)
-            data = b"" if file is None else os.pread(file.fileno(), size, window.first * NEAR_BLOCK_BYTES)
+            data = b"" if file is None else os.pread(file.fileno(), size, window.first * LOCAL_BLOCK_BYTES)
         except OSError:
             return None
         return window.cut(memoryview(data))
 
-    def _file(self, wanted: NearFile) -> FileIO | None:
+    def _file(self, wanted: LocalFile) -> FileIO | None:
         file = self._open.get(wanted)
         if file is None:
             # Without O_NONBLOCK, opening what is no file might wait for ever.
@@ -117,28 +117,28 @@ class NearFiles:
 def _windows(done: ReadDone) -> Iterator[_Window]:
     """What to read, for all bodies that are not sent, in their order."""
     window: _Window | None = None
-    for near in done.near:
-        if near is None:
+    for local in done.local:
+        if local is None:
             continue
         if not (
-            0 <= near.file < len(done.files)
-            and near.position >= 0
-            and 0 <= near.size_bytes <= NEAR_BYTES_MAX
-            and len(near.sums) % 4 == 0
+            0 <= local.file < len(done.files)
+            and local.position >= 0
+            and 0 <= local.size_bytes <= LOCAL_BYTES_MAX
+            and len(local.sums) % 4 == 0
         ):
-            raise ProtocolError(f"The broker points to a body at {near}, which cannot be: is that a tidings broker?")
-        if window is None or not window.take(near):
+            raise ProtocolError(f"The broker points to a body at {local}, which cannot be: is that a tidings broker?")
+        if window is None or not window.take(local):
             if window is not None:
                 yield window
-            window = _Window(near.file, near.position // NEAR_BLOCK_BYTES)
-            window.take(near)
+            window = _Window(local.file, local.position // LOCAL_BLOCK_BYTES)
+            window.take(local)
     if window is not None:
         yield window
 
 
-def _sums(near: NearBody) -> array[int]:
+def _sums(local: LocalBody) -> array[int]:
     """What the blocks of a body have to be checked by; too few if the broker does not say."""
-    sums: array[int] = array("I", near.sums)
+    sums: array[int] = array("I", local.sums)
     if byteorder == "big":
         sums.byteswap()
     return sums

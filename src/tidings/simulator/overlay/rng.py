@@ -1,4 +1,4 @@
-"""Chance for simulations, in which every other message draws somebody by lot.
+"""Random numbers for simulations, in which every other message draws somebody by lot.
 
 The standard library draws bits until they fit, so that all are exactly equally likely. Here a draw is a number from 0
 to 1 times the length, which takes a third of the time; among a few thousand, that favours nobody by more than one
@@ -17,11 +17,11 @@ SHORT_MAX = 64
 """Up to here it is quicker to draw from a copy; the standard library has a better way for long lists."""
 
 
-class Chance(Random):
-    """A seeded source of chance.
+class Rng(Random):
+    """A seeded source of randomness.
 
-    >>> chance = Chance(1)
-    >>> chance.choice("abc"), sorted(chance.sample("abc", 3)), len(chance.sample(range(1_000), 2))
+    >>> rng = Rng(1)
+    >>> rng.choice("abc"), sorted(rng.sample("abc", 3)), len(rng.sample(range(1_000), 2))
     ('a', ['a', 'b', 'c'], 2)
     """
 

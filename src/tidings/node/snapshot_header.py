@@ -1,8 +1,8 @@
 """What a replica's snapshots and indexes hold beside those of its state.
 
-A segment of a replica's journal is sealed with a `Head`: the state, where it stands, what was promised, and what was
-accepted beyond it, by its place in the journal. The index of each segment has the places of the slots that were
-applied while it was written, so that those who are behind can be sent them, however old they are.
+A segment of a replica's journal is sealed with a `SnapshotHeader`: the state, where it stands, what was promised, and
+what was accepted beyond it, by its place in the journal. The index of each segment has the places of the slots that
+were applied while it was written, so that those who are behind can be sent them, however old they are.
 
 Segments that were sealed before, by a broker alone, hold the broker's own snapshot and index.
 """
@@ -25,7 +25,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     """Known to be chosen, and waiting only for what damage has taken before it."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotHeader(msgspec.Struct, frozen=True, array_like=True):
     """All that the records before it say."""
 
     node: int
@@ -55,18 +55,18 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_head_decoder = msgspec.msgpack.Decoder(Head)
+_header_decoder = msgspec.msgpack.Decoder(SnapshotHeader)
 _piece_decoder = msgspec.msgpack.Decoder(Piece)
 
 
-def encode(what: Head | Piece) -> bytes:
+def encode(what: SnapshotHeader | Piece) -> bytes:
     return _encoder.encode(what)
 
 
-def decode_head(data: bytes | memoryview) -> Head | None:
+def decode_snapshot_header(data: bytes | memoryview) -> SnapshotHeader | None:
     """What a replica sealed; None for the snapshot of a broker alone, which has topics where a ballot would be."""
     try:
-        return _head_decoder.decode(data)
+        return _header_decoder.decode(data)
     except msgspec.ValidationError:
         return None
 

@@ -1,4 +1,4 @@
-"""Arcs go from one group to another while clients work, and nothing is lost, doubled or answered differently."""
+"""Ranges go from one group to another while clients work, and nothing is lost, doubled or answered differently."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidings.protocols.broker.commands import Adopt, Open
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.ring import transfer
-from tidings.protocols.ring.arcs import WHOLE, Arc
 from tidings.protocols.ring.facts import Edges, Epoch, Fact, Known, Retired
-from tidings.protocols.ring.gift import Gift
-from tidings.protocols.ring.giving import Giver, Parcel
-from tidings.protocols.ring.handover import LIMITS
-from tidings.protocols.ring.handover_messages import Ready
-from tidings.protocols.ring.messages import Card
-from tidings.protocols.ring.ownership import Giving, Ownership
+from tidings.protocols.ring.handoff import LIMITS
+from tidings.protocols.ring.handoff_messages import Ready
+from tidings.protocols.ring.handoff_source import HandoffSource, PieceBuilder
+from tidings.protocols.ring.key_ranges import WHOLE, KeyRange
+from tidings.protocols.ring.messages import GroupDescriptor
+from tidings.protocols.ring.ownership import HandingOff, Ownership
 from tidings.protocols.ring.policy import RingPolicy
+from tidings.protocols.ring.transfer_facts import Transfer
 from tidings.settings import BrokerSettings
 
 SEEDS, SEEDS_SOAK = 50, 500
@@ -35,7 +35,7 @@ SEEDS_TO_FIND = 60
 
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)
-def test_whoever_owns_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
+def test_the_owner_of_a_topic_answers_as_if_it_had_never_moved(first: int) -> None:
     """P7, P8: by lost, repeated and late messages, changes of leaders on both sides, and restarts."""
     for seed in range(first, first + 10):
         world = World(seed)
@@ -48,7 +48,7 @@ def test_whoever_owns_a_topic_answers_as_if_it_had_never_moved(first: int) -> No
 
 
 def _no_facts(of_topic: Any) -> Any:
-    def planted(self: Gift, name: str) -> Iterator[Fact]:
+    def planted(self: Transfer, name: str) -> Iterator[Fact]:
         return (fact for fact in of_topic(self, name) if isinstance(fact, Edges | Retired))
 
     return planted
@@ -59,19 +59,19 @@ def _short_list(names_from: Any) -> Any:
 
 
 def _not_frozen(give: Any) -> Any:
-    def planted(self: Ownership, arcs: Any, taker: Any) -> None:
-        self.gifts += 1
-        self.giving = Giving(arcs, taker, self.gifts)
+    def planted(self: Ownership, ranges: Any, target: Any) -> None:
+        self.transfers += 1
+        self.handing_off = HandingOff(ranges, target, self.transfers)
 
     return planted
 
 
 def _not_remembered(take: Any) -> Any:
     def planted(self: Ownership) -> Any:
-        before = dict(self.taken)
-        arcs = take(self)
-        self.taken = before
-        return arcs
+        before = dict(self.taken_over)
+        ranges = take(self)
+        self.taken_over = before
+        return ranges
 
     return planted
 
@@ -81,7 +81,7 @@ def _epoch_of_nobody(known: Any) -> Any:
 
 
 def _without_last_body(add: Any) -> Any:
-    def planted(self: Parcel, topic: Topic, have: int) -> Any:
+    def planted(self: PieceBuilder, topic: Topic, have: int) -> Any:
         packed = add(self, topic, have)
         if len(self.bodies) > 1:
             self.bodies[-1] = bytes(len(self.bodies[-1]))
@@ -98,15 +98,19 @@ def _gap_allowed(check: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-    "only the edges of topics are handed over": (Gift, "facts_of_topic", _no_facts),
-    "the list of topics ends early, and the gift is taken before its last piece": (Gift, "topics_from", _short_list),
-    "the homes of clients are left out": (Gift, "clients_from", lambda _: lambda self, name: []),
-    "what is given is not frozen": (Ownership, "give", _not_frozen),
-    "the taker forgets what it has taken": (Ownership, "take", _not_remembered),
-    "epochs are not handed over": (Gift, "_known", _epoch_of_nobody),
-    "a body gets lost on its way": (Parcel, "add", _without_last_body),
+    "only the edges of topics are handed over": (Transfer, "facts_of_topic", _no_facts),
+    "the list of topics ends early, and the transfer is taken before its last piece": (
+        Transfer,
+        "topics_from",
+        _short_list,
+    ),
+    "the homes of clients are left out": (Transfer, "clients_from", lambda _: lambda self, name: []),
+    "what is given is not frozen": (Ownership, "hand_off", _not_frozen),
+    "the target forgets what it has taken": (Ownership, "take_over", _not_remembered),
+    "epochs are not handed over": (Transfer, "_known", _epoch_of_nobody),
+    "a body gets lost on its way": (PieceBuilder, "add", _without_last_body),
     "what was loaded is loaded again": (transfer, "_check_load", _gap_allowed),
-    "the giver forgets nothing": (transfer, "forget", lambda _: lambda machine, ring, arcs: None),
+    "the source forgets nothing": (transfer, "forget", lambda _: lambda machine, ring, ranges: None),
     "a restart reads what was loaded in an earlier life": (Topic, "_unload", lambda _: lambda self, first: None),
 }
 
@@ -127,15 +131,15 @@ def _run_seeds() -> None:
 @pytest.mark.parametrize(("slot", "is_given"), [(4, False), (5, False), (6, True)])
 def test_nothing_is_given_to_a_group_that_has_left(slot: int, is_given: bool) -> None:
     """P12: its word may have been long on its way. One that has come back since speaks from a later slot."""
-    taker = Card(b"taker", ("tcp://127.0.0.1:1",), slot=5, left=True)
+    target = GroupDescriptor(b"taker", ("tcp://127.0.0.1:1",), slot=5, left=True)
     ring = Ownership((WHOLE,))
     machine = Machine(BrokerSettings(), RingPolicy(ring))
-    giver = Giver(machine, lambda _: b"", lambda _: taker, LIMITS)
-    ready = Ready(msgspec.structs.replace(taker, slot=slot, left=False), b"giver", (WHOLE,))
-    assert bool(giver.on_ready(0, ring, ready)) == is_given
+    source = HandoffSource(machine, lambda _: b"", lambda _: target, LIMITS)
+    ready = Ready(msgspec.structs.replace(target, slot=slot, left=False), b"giver", (WHOLE,))
+    assert bool(source.on_ready(0, ring, ready)) == is_given
 
 
-def test_a_session_that_was_replaced_is_fenced_by_the_taker_too() -> None:
+def test_a_session_that_was_replaced_is_fenced_by_the_target_too() -> None:
     """Decision 9: also where its successor has left nothing behind. A client's first session has nobody to fence."""
     ring = Ownership((WHOLE,))
     machine = Machine(BrokerSettings(), RingPolicy(ring))
@@ -143,8 +147,8 @@ def test_a_session_that_was_replaced_is_fenced_by_the_taker_too() -> None:
         machine.apply(Open(name, token, name.startswith("anonymous")), 0, 0)
     for name in ("ann", "bob"):  # They were adopted here: their homes are elsewhere.
         machine.clients[name].token = b""
-    gift = Gift(machine, (Arc(bytes(32), bytes(31) + b"\x01"),), 10)
-    facts = [fact for name in gift.clients_from("") for fact in gift.facts_of_client(name)]
+    frozen = Transfer(machine, (KeyRange(bytes(32), bytes(31) + b"\x01"),), 10)
+    facts = [fact for name in frozen.clients_from("") for fact in frozen.facts_of_client(name)]
     assert facts == [Epoch(Known("ann", 2, False))]
     taken = Machine(BrokerSettings(), RingPolicy(Ownership()))
     for fact in facts:

@@ -1,4 +1,4 @@
-"""The front's half of `contents`: bodies that have come by themselves, and the deliveries that wait for them.
+"""The proxy's half of `contents`: bodies that have come by themselves, and the deliveries that wait for them.
 
 A body that is missing for `FETCH_AFTER_MS` is asked for at its owner, again every `FETCH_AGAIN_MS`; after `WAIT_MS_MAX`
 the connections of all who wait for it are given up. What waits for one client is a line: nothing overtakes. Bodies are
@@ -35,10 +35,10 @@ WAITING_BYTES_MAX = 64 * 1024 * 1024
 class _Waiting:
     """Frames for a client; some may have to come yet."""
 
-    __slots__ = ("frames", "missing", "visitor")
+    __slots__ = ("connection", "frames", "missing")
 
-    def __init__(self, visitor: int, frames: list[Frame | None], missing: int = 0) -> None:
-        self.visitor = visitor
+    def __init__(self, connection: int, frames: list[Frame | None], missing: int = 0) -> None:
+        self.connection = connection
         self.frames = frames
         """None where a body is missing; nothing at all once nobody waits for it."""
         self.missing = missing
@@ -73,8 +73,8 @@ Key = tuple[str, Ref]
 """A body: the node that has it in its journal, and what it is called there."""
 
 
-class Larder:
-    """The front's half."""
+class BodyCache:
+    """The proxy's half."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Larder:
     # What comes.
 
     def on_bodies(self, now_ms: int, bodies: Bodies, frames: Sequence[Frame]) -> None:
-        """Bodies have come; whoever waited for them is served."""
+        """Bodies have come; anyone who waited for them is served."""
         served: dict[int, None] = {}
         for ref, frame in zip(bodies.refs, frames, strict=False):
             key = (bodies.owner, ref)
@@ -116,28 +116,30 @@ class Larder:
             for waiting, index in missing.wanted if missing is not None else ():
                 if waiting.frames:
                     self._fill(waiting, index, frame)
-                    served[waiting.visitor] = None
+                    served[waiting.connection] = None
         while len(self._kept) > KEPT_MAX or self.kept_bytes > KEPT_BYTES_MAX:
             self._throw_out_oldest()
-        for visitor in served:
-            self._serve(visitor)
+        for connection in served:
+            self._serve(connection)
 
     def _fill(self, waiting: _Waiting, index: int, frame: Frame) -> None:
         waiting.frames[index] = frame
         waiting.missing -= 1
-        self._lines[waiting.visitor].size_bytes += len(frame)
+        self._lines[waiting.connection].size_bytes += len(frame)
         self.waiting_bytes += len(frame)
         # It is not checked here whether that is too much: what waits for this body is about to go.
 
-    def show(self, now_ms: int, visitor: int, owner: str, refs: Sequence[Ref | None], frames: Sequence[Frame]) -> None:
+    def show(
+        self, now_ms: int, connection: int, owner: str, refs: Sequence[Ref | None], frames: Sequence[Frame]
+    ) -> None:
         """A delivery for a client: its header, and the bodies that have no reference."""
         behind = iter(frames[1:])
-        waiting = _Waiting(visitor, [frames[0]])
+        waiting = _Waiting(connection, [frames[0]])
         for ref in refs:
             if ref is None:
                 frame = next(behind, None)
                 if frame is None:
-                    self._end(visitor)  # Nobody sends that, and the client would miss something.
+                    self._end(connection)  # Nobody sends that, and the client would miss something.
                     return
                 waiting.frames.append(frame)
                 continue
@@ -145,9 +147,9 @@ class Larder:
             waiting.frames.append(None if kept is None else kept[1])
             if kept is None and not self._miss(now_ms, (owner, ref), waiting):
                 waiting.frames.clear()
-                self._end(visitor)
+                self._end(connection)
                 return
-        self._stand(visitor, waiting)
+        self._stand(connection, waiting)
 
     def _miss(self, now_ms: int, key: Key, waiting: _Waiting) -> bool:
         missing = self._missing.get(key)
@@ -161,31 +163,31 @@ class Larder:
 
     # What waits.
 
-    def has_line(self, visitor: int) -> bool:
+    def has_line(self, connection: int) -> bool:
         """Whether something waits for a client, behind which everything else has to wait."""
-        return visitor in self._lines
+        return connection in self._lines
 
-    def stand_behind(self, visitor: int, frames: Sequence[Frame]) -> None:
+    def stand_behind(self, connection: int, frames: Sequence[Frame]) -> None:
         """An answer for a client for whom something waits."""
-        self._stand(visitor, _Waiting(visitor, list(frames)))
+        self._stand(connection, _Waiting(connection, list(frames)))
 
-    def _stand(self, visitor: int, waiting: _Waiting) -> None:
-        line = self._lines.get(visitor)
+    def _stand(self, connection: int, waiting: _Waiting) -> None:
+        line = self._lines.get(connection)
         if line is None:
             if not waiting.missing:
-                self._answer(visitor, _whole(waiting))
+                self._answer(connection, _whole(waiting))
                 return
-            line = self._lines[visitor] = _Line()
+            line = self._lines[connection] = _Line()
         line.items.append(waiting)
         size_bytes = waiting.size_bytes
         line.size_bytes += size_bytes
         self.waiting_bytes += size_bytes
         if len(line.items) > LINE_MAX or line.size_bytes > LINE_BYTES_MAX or self.waiting_bytes > WAITING_BYTES_MAX:
-            self._end(visitor)
+            self._end(connection)
 
-    def _serve(self, visitor: int) -> None:
+    def _serve(self, connection: int) -> None:
         """Lets through what has all its bodies, as far as the first that has not."""
-        while (line := self._lines.get(visitor)) is not None:
+        while (line := self._lines.get(connection)) is not None:
             if line.items[0].missing:
                 return
             waiting = line.items.popleft()
@@ -193,20 +195,20 @@ class Larder:
             line.size_bytes -= size_bytes
             self.waiting_bytes -= size_bytes
             if not line.items:
-                del self._lines[visitor]
-            self._answer(visitor, _whole(waiting))
+                del self._lines[connection]
+            self._answer(connection, _whole(waiting))
 
-    def forget(self, visitor: int) -> None:
+    def forget(self, connection: int) -> None:
         """A client's connection has ended: nothing waits for it any more."""
-        line = self._lines.pop(visitor, None)
+        line = self._lines.pop(connection, None)
         if line is not None:
             self.waiting_bytes -= line.size_bytes
             for waiting in line.items:
                 waiting.frames.clear()
 
-    def _end(self, visitor: int) -> None:
-        self.forget(visitor)
-        self._give_up(visitor)
+    def _end(self, connection: int) -> None:
+        self.forget(connection)
+        self._give_up(connection)
 
     # Time.
 
@@ -222,8 +224,8 @@ class Larder:
                 del self._missing[key]
             elif now_ms - missing.since_ms >= WAIT_MS_MAX:
                 del self._missing[key]
-                for visitor in dict.fromkeys(waiting.visitor for waiting, _ in missing.wanted):
-                    self._end(visitor)
+                for connection in dict.fromkeys(waiting.connection for waiting, _ in missing.wanted):
+                    self._end(connection)
             elif now_ms - missing.asked_ms >= FETCH_AGAIN_MS and room:
                 room -= 1
                 missing.asked_ms = now_ms

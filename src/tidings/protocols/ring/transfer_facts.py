@@ -1,7 +1,7 @@
-"""The list of facts of a gift, in the order in which `facts` defines it, from any place on.
+"""The list of facts of a transfer, in the order in which `facts` defines it, from any place on.
 
 Replicas of a group cut the runs of a track at different places, because each seals its own segments; so runs are put
-together and cut anew here, and every leader that a giver ever has gives the same list.
+together and cut again here, and every leader that a source ever has gives the same list.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from itertools import islice
 
 from tidings.protocols.broker.clients import Track
 from tidings.protocols.broker.state import State
-from tidings.protocols.ring.arcs import Arcs, home_of, owns, point_of
 from tidings.protocols.ring.facts import Edges, Epoch, Fact, Home, Ids, Known, Reader, Retired, Runs, Sharers
+from tidings.protocols.ring.key_ranges import KeyRanges, home_of, owns, point_of
 
 
-class Gift:
-    """What there is in some arcs that are frozen."""
+class Transfer:
+    """What there is in some ranges that are frozen."""
 
-    def __init__(self, machine: State, arcs: Arcs, records_max: int) -> None:
+    def __init__(self, machine: State, ranges: KeyRanges, records_max: int) -> None:
         self._machine = machine
         self._records_max = records_max
         self._publishers: dict[str, list[str]] = {}
         """topic -> who has put to it, by name."""
         for client in sorted(machine.clients.values(), key=lambda each: each.name):
             for topic in client.tracks:
-                if owns(arcs, point_of(topic)):
+                if owns(ranges, point_of(topic)):
                     self._publishers.setdefault(topic, []).append(client.name)
-        stored = (name for name in (*machine.topics, *machine.retired) if owns(arcs, point_of(name)))
+        stored = (name for name in (*machine.topics, *machine.retired) if owns(ranges, point_of(name)))
         self.topics = sorted(dict.fromkeys((*stored, *self._publishers)))
-        self._arcs = arcs
+        self._ranges = ranges
         self.clients = sorted(
             client.name
             for client in machine.clients.values()
-            if (client.token and owns(arcs, home_of(client.name))) or (client.epoch > 1 and not client.anonymous)
+            if (client.token and owns(ranges, home_of(client.name))) or (client.epoch > 1 and not client.anonymous)
         )
 
     def topics_from(self, name: str) -> list[str]:
@@ -52,7 +52,7 @@ class Gift:
             yield Retired(name, machine.retired.get(name, 0))
         else:
             used_at_ms = machine.used_at_ms.get(name, 0)
-            yield Edges(name, topic.first_offset, topic.next_offset, topic.settled_offset, used_at_ms)
+            yield Edges(name, topic.first_offset, topic.next_offset, topic.acked_offset, used_at_ms)
             ids = ((at_ms, each, topic.ids[each]) for at_ms, each in topic.id_times)
             while some := tuple(islice(ids, self._records_max)):
                 yield Ids(name, some)
@@ -66,9 +66,9 @@ class Gift:
             yield Sharers(group.state(), tuple(self._known(member) for member in group.members))
 
     def facts_of_client(self, name: str) -> Iterator[Fact]:
-        """What the taker has to know of a client: more if its home is in the arcs."""
+        """What the target has to know of a client: more if its home is in the ranges."""
         client = self._machine.clients.get(name)
-        if client is not None and not (client.token and owns(self._arcs, home_of(name))):
+        if client is not None and not (client.token and owns(self._ranges, home_of(name))):
             yield Epoch(self._known(name))
         elif client is not None:
             yield Home(self._known(name), client.token, tuple(client.past_tokens))
