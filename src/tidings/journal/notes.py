@@ -12,20 +12,30 @@ another name, fails its check as one with a flipped bit does. Notes of the first
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from tidings.errors import StorageDamaged
 
-if TYPE_CHECKING:
-    from tidings.journal.disk import Disk
-
 T = TypeVar("T")
 
 _MAGIC = b"TDF1"
 _PREFIX = struct.Struct("<4sI")
+
+
+class Files(Protocol):
+    """What a note needs of a disk."""
+
+    salt: int
+
+    def names(self) -> list[str]: ...
+
+    def map(self, name: str) -> memoryview: ...
+
+    def replace(self, name: str, buffers: Sequence[bytes]) -> None: ...
 
 
 def encode_note(name: str, salt: int, content: bytes) -> bytes:
@@ -47,12 +57,12 @@ def decode_note(name: str, salt: int, data: bytes) -> bytes:
     return content
 
 
-def write_note(disk: Disk, name: str, content: object) -> None:
+def write_note(disk: Files, name: str, content: object) -> None:
     """Gives a note new contents, atomically."""
     disk.replace(name, [encode_note(name, disk.salt, msgspec.msgpack.encode(content))])
 
 
-def read_note(disk: Disk, name: str, kind: type[T]) -> T | None:
+def read_note(disk: Files, name: str, kind: type[T]) -> T | None:
     """What a note says; None if there is none."""
     if name not in disk.names():
         return None
