@@ -9,8 +9,9 @@ SHELL  := /bin/bash
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
 
-# Most of `make test` is waiting, so there are more workers than cores; one of them has all tests that share a Spark.
-PYTEST_FLAGS ?= -n 5 --dist loadgroup
+# Much of `make test` is waiting, so there are more workers than cores. One of them has all tests that share a Spark
+# session (tests/scheduling.py). Many more would be too many: Spark gives a new Python process 10 seconds to answer.
+PYTEST_FLAGS ?= -n 4 --dist loadgroup
 # Those of `make check` wait for little.
 CHECK_FLAGS  ?= -n 3 --dist worksteal
 SEEDS        ?= 60000

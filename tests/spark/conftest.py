@@ -16,9 +16,8 @@ import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tidings.spark.session import CHECKPOINTS
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""What a test runs is over in a second: the time goes into starting up, where Java proves of each class of Spark that
-it is sound, and into what Java makes faster in vain."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What a test runs is over in a second: the time goes into starting up, and into what Java makes faster in vain."""
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
 """Where Spark's scripts look for options: for a driver, a master or worker, and the program that starts these."""
 
