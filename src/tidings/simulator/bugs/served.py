@@ -25,7 +25,7 @@ from tidings.simulator.endings.tampering import TAMPERED
 _mutant = partial(mutant, world=TAMPERED)
 
 
-@_mutant("checked-for-ever", "a block that was found good once counts as good for ever", RULE, first_seed=22)
+@_mutant("checked-for-ever", "a block that was found good once counts as good for ever", RULE, first_seed=6)
 def _checked_for_ever() -> Iterator[None]:
     with patched(Checked, "forget", lambda _: lambda self: None):
         yield
