@@ -149,7 +149,7 @@ def _no_grace() -> Iterator[None]:
 
 @mutant("forget-attempts", "after a restart what dead members had in flight goes out as new", MARKED, world=WORLD)
 def _forget_attempts() -> Iterator[None]:
-    with patched(Lanes, "suspect", lambda _: lambda self, until: None):
+    with patched(Lanes, "expect_redelivery", lambda _: lambda self, until: None):
         yield
 
 
