@@ -71,6 +71,14 @@ class Commit(msgspec.Struct):
     """Whether the roll is on disk, whatever came of the records."""
 
 
+class SegmentRemoved(StorageError):
+    """What was to be read has been let go by retention."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"The journal no longer holds address {address}: its segment has been removed.")
+        self.address = address
+
+
 class Journal:
     """Opened on a disk, recovered, then ready. All methods belong to the owner's loop, except `write`."""
 
@@ -335,7 +343,7 @@ class Journal:
     def _sealed_at(self, address: int) -> Segment:
         number = bisect_right(self._sealed, address, key=lambda segment: segment.base_address) - 1
         if number < 0:
-            raise StorageError(f"The journal no longer holds address {address}: its segment has been removed.")
+            raise SegmentRemoved(address)
         return self._sealed[number]
 
     def file_location(self, address: int, size: int) -> tuple[FileLocation, int, bytes] | None:

@@ -26,7 +26,7 @@ import msgspec
 from tidings.boot import boot_id
 from tidings.errors import Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.journal.checked import DamagedPlace
-from tidings.journal.journal import Commit, Journal
+from tidings.journal.journal import Commit, Journal, SegmentRemoved
 from tidings.journal.scrub import Scrub
 from tidings.message import Contents
 from tidings.node.damages import Damages
@@ -38,7 +38,7 @@ from tidings.protocols.broker.commands import Carried, CarriedStage, Carry
 from tidings.protocols.broker.retention import Segment, carry_due, lowest_address
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Share, Stop
-from tidings.protocols.events import Damaged, Examined, Received, Refused, Ticked
+from tidings.protocols.events import Damaged, Examined, Moved, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -399,7 +399,17 @@ class Engine(Generic[LogT, RingT]):
                 # Any other is a message that gets lost on its way: anyone who waits for it asks again.
             except DamagedPlace as damage:
                 self.log.on_damage(effect, damage)
+            except SegmentRemoved as removed:
+                self._do_again(effect, removed)
         return None
+
+    def _do_again(self, effect: Effect, removed: SegmentRemoved) -> None:
+        """Retention let go of what an effect wants to read, or copied it forward, while the effect waited for a
+        confirmation or for a repair. A message is not sent then: anyone who waits for it asks again."""
+        wanted = self.broker.handle(Moved(self.now_ms, effect))
+        if any(place.address == removed.address for each in wanted for place in places_of(each)):
+            raise removed  # The state itself still refers to it.
+        self.run(wanted)
 
     def withhold(self, effect: Effect, damage: DamagedPlace, reason: str | None) -> None:
         """What an effect wants to read is damaged: it stays here, and all else goes on."""

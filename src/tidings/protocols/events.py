@@ -54,6 +54,12 @@ class Damaged(Event, frozen=True):
     """What is wrong with that one; None if it may yet come from another member, and is only to be waited for."""
 
 
+class Moved(Event, frozen=True):
+    """What an effect wants to read does not lie there any more: retention let it go, or copied it forward."""
+
+    effect: Any
+
+
 class Examined(Event, frozen=True):
     """What `Examine` asked for: the columns of each place, in their order."""
 

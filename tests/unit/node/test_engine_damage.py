@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.unit.node.desk import Desk, values
@@ -127,3 +128,16 @@ def test_many_damaged_places_are_all_told_and_bounded() -> None:
     status = desk.ask(messages.AskStatus(5))
     assert status.numbers["damaged"] == 20
     assert len(status.damaged) == messages.DAMAGED_MAX
+
+
+def test_a_group_whose_very_first_batch_is_damaged_is_told_and_the_broker_goes_on() -> None:
+    desk = filled()
+    flip(desk, 0)
+    desk.hello("bob")
+    desk.ask(messages.Join(1, "bob", desk.epochs["bob"], "workers", "news", start="earliest"))
+    work = messages.Work(5, "bob", desk.epochs["bob"], "workers", "news", 1, 100, (), True, None)
+    desk.ask(work)
+    told = desk.ask(msgspec.structs.replace(work, request=6, begins=False))
+    assert isinstance(told, messages.Failed) and told.number == StorageDamaged.number
+    assert "from offset 0 to 0 cannot be read" in told.text
+    assert desk.put("ann", "news", 31, b"more").stored[0].first_offset == 30

@@ -23,8 +23,8 @@ from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.subscriptions import Subscription, canonical
 from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.writing import check_part
-from tidings.protocols.effects import Effect, Forward, Peer, Persist, Send, Stop
-from tidings.protocols.events import Damaged, Event, Examined, Persisted, Received, Refused, Ticked
+from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Stop
+from tidings.protocols.events import Damaged, Event, Examined, Moved, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 
 ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
@@ -84,6 +84,10 @@ class Broker:
                 return self.sharing.on_examined(now_ms, batches, origin)
             case Damaged():
                 return damage.on_damaged(self, event)
+            case Moved(now_ms, Examine(_, origin)):
+                return self.sharing.examine_again(now_ms, origin)
+            case Moved(now_ms, PersistCopy(_, _, DeadLettering() as dead_lettering)):
+                return self.sharing.on_refused(now_ms, dead_lettering)
             case Refused(_, _, Origin(peer, message), error):
                 return self._failed(peer, message, error)
             case Refused(now_ms, _, AckReply() as acking, error):

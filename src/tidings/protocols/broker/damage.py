@@ -90,9 +90,11 @@ def _step_back(broker: Broker, forward: Forward, delivery: Delivery, readable: i
 def _examine_less(broker: Broker, event: Damaged, places: tuple[object, ...], origin: Next | Claim) -> list[Effect]:
     count = event.readable
     match origin:
-        case Next(key, position, ends) if count:
-            return [Examine(places[:count], Next(key, position, ends[:count]))]
+        case Next(key, position, ends):
+            readable = Next(key, position, ends[:count])
+            if count:
+                return [Examine(places[:count], readable)]
+            return broker.sharing.on_examined(event.now_ms, (), readable)
         case Claim(key, peer, message, entries):  # Nobody can say which lanes these messages belong to.
             left = Claim(key, peer, message, entries[:count] + entries[count + 1 :])
             return [Examine(places[:count] + places[count + 1 :], left)]
-    return broker.sharing.on_examined(event.now_ms, (), origin)

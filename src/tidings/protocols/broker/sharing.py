@@ -223,6 +223,18 @@ class Sharing(Coordinators):
             return self._on_claim(now_ms, origin, batches)
         return self._on_next(now_ms, origin, batches)
 
+    def examine_again(self, now_ms: int, origin: Next | Claim) -> list[Effect]:
+        """What was to be examined lies elsewhere by now, or is gone."""
+        group = self._machine.groups.get(origin.key)
+        if group is None:
+            return []
+        coordinator = self._coordinator(group)
+        if isinstance(origin, Claim):
+            coordinator.claiming.pop(origin.message.client, None)
+            return self._work_later(now_ms, origin.peer, origin.message)
+        coordinator.examining = False
+        return self.pump(now_ms, coordinator)
+
     # Work comes back.
 
     def on_group_ack(self, now_ms: int, peer: Peer, message: messages.GroupAck) -> list[Effect]:
@@ -292,6 +304,10 @@ class Sharing(Coordinators):
         if coordinator.acking.get(client) or client not in coordinator.postponed:
             return []
         peer, message = coordinator.postponed.pop(client)
+        return self._work_later(now_ms, peer, message)
+
+    def _work_later(self, now_ms: int, peer: Peer, message: messages.Work) -> list[Effect]:
+        """Does what a member asked for a while ago."""
         try:
             self._machine.check_session(message.client, message.epoch)
             return self.on_work(now_ms, peer, message)
