@@ -41,7 +41,7 @@ def test_a_folder_that_is_there_already_is_not_touched(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 1
-    assert "already there" in done.stderr
+    assert "exists already" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ __all__ = ["where"]
 
 QUIET = {"client_id", "lost", "on", "publisher", "stage", "stop", "transaction", "wake", "close"}
 """What asks the broker nothing, so that a child may call it: names, what is made to be used later, and the end."""
-WITHIN = {"perform", "settle", "start", "be_patient"}
+WITHIN = {"perform", "apply_change", "start", "be_patient"}
 """What the other calls are made of."""
 
 FIRST = """

@@ -406,10 +406,9 @@ class Engine(Generic[LogT, RingT]):
     def _do_again(self, effect: Effect, removed: SegmentRemoved) -> None:
         """Retention let go of what an effect wants to read, or copied it forward, while the effect waited for a
         confirmation or for a repair. A message is not sent then: anyone who waits for it asks again."""
-        wanted = self.broker.handle(Moved(self.now_ms, effect))
-        if any(place.address == removed.address for each in wanted for place in places_of(each)):
-            raise removed  # The state itself still refers to it.
-        self.run(wanted)
+        if lowest_address(self.broker.machine, self.journal.end_address) <= removed.address:
+            raise removed  # The state still refers to it: it should not have been let go.
+        self.run(self.broker.handle(Moved(self.now_ms, effect)))
 
     def withhold(self, effect: Effect, damage: DamagedPlace, reason: str | None) -> None:
         """What an effect wants to read is damaged: it stays here, and all else goes on."""

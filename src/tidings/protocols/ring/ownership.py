@@ -51,8 +51,9 @@ def newest(descriptors: Iterable[GroupDescriptor]) -> tuple[GroupDescriptor, ...
     """Of descriptors in the order in which they were heard of as many as are remembered, those of groups that left
     behind.
 
-    >>> [descriptor.group for descriptor in newest([GroupDescriptor(b"a", ()), GroupDescriptor(b"b", (), left=True),
-    GroupDescriptor(b"c", ())])] [b'a', b'c', b'b']
+    >>> groups = [GroupDescriptor(b"a", ()), GroupDescriptor(b"b", (), left=True), GroupDescriptor(b"c", ())]
+    >>> [descriptor.group for descriptor in newest(groups)]
+    [b'a', b'c', b'b']
     """
     known = list(descriptors)
     here = [descriptor for descriptor in known if not descriptor.left]

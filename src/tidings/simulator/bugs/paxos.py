@@ -188,7 +188,7 @@ def _no_re_proposal() -> Iterator[None]:
     "of the values reported for a slot the first is proposed, not the highest",
     ONE,
     ASSERTIONS,
-    first_seed=4229,
+    first_seed=461,
 )
 def _any_re_proposal() -> Iterator[None]:
     def make(take_promise: Any) -> Any:
