@@ -9,9 +9,9 @@ SHELL  := /bin/bash
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$candidate" && break; done)
 
-# Much of `make test` is waiting, so there are more workers than cores. One of them has all tests that share a Spark
-# session (tests/scheduling.py). Many more would be too many: Spark gives a new Python process 10 seconds to answer.
-PYTEST_FLAGS ?= -n 4 --dist loadgroup
+# Much of `make test` is waiting, so there are more workers than cores; two at most run Spark (tests/scheduling.py).
+# Many more would be too many: Spark gives a new Python process 10 seconds to answer.
+PYTEST_FLAGS ?= -n 5 --dist loadgroup
 # Those of `make check` wait for little.
 CHECK_FLAGS  ?= -n 3 --dist worksteal
 SEEDS        ?= 60000
@@ -20,7 +20,7 @@ SEEDS        ?= 60000
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test soak collected bench lint format lock clean
+.PHONY: help setup java demo check test record soak collected bench lint format lock clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -28,7 +28,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything that is locked
 
-$(STAMP): requirements-dev.lock pyproject.toml
+$(STAMP): requirements-dev.lock pyproject.toml lab/pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "tidings needs Python 3.11 or newer, and there is none on the PATH:" \
 			"install one, or say where it is with make PYTHON=/path/to/python." >&2; exit 1; fi
@@ -41,7 +41,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@# Most of what is installed nobody ever imports: Python compiles the rest when it is first wanted.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --use-pep517 --require-hashes \
 		-r requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e lab
 	@$(MAKE) --no-print-directory java
 	@touch $@
 
@@ -59,16 +59,24 @@ demo: $(STAMP) ## publishers, subscribers, a crash and a recovery in front of yo
 	@$(BIN)/tidings demo
 
 check: $(STAMP) ## lint, types and unit tests: what to run after changing a line
-	@$(MAKE) --no-print-directory -j 2 lint collected COLLECTED="tests/unit src/tidings"
-	$(BIN)/pytest $(CHECK_FLAGS) tests/unit src/tidings
+	@$(MAKE) --no-print-directory -j 2 lint collected COLLECTED="tests/unit src/tidings lab/tidings_lab"
+	$(BIN)/pytest $(CHECK_FLAGS) tests/unit src/tidings lab/tidings_lab
 
 test: $(STAMP) ## lint, types and every test that ends in minutes
-	@$(MAKE) --no-print-directory -j 2 lint collected
+	@$(MAKE) --no-print-directory -j 3 lint collected $(CLASSES)
 	$(BIN)/pytest $(PYTEST_FLAGS)
+
+CLASSES := $(VENV)/spark.jsa
+
+$(CLASSES): $(STAMP) # What Java makes of Spark's classes: a dozen processes read it.
+	@$(BIN)/python -m tests.spark.class_archive $@ 2>$(VENV)/.classes || { tail -n 50 $(VENV)/.classes; exit 1; }
 
 collected: $(STAMP) # Compiles the tests, beside the linters: or else every worker does it for itself.
 	@$(BIN)/pytest --collect-only --quiet $(COLLECTED) >$(VENV)/.collected 2>&1 || \
 		{ tail -n 50 $(VENV)/.collected; exit 1; }
+
+record: $(STAMP) ## every test, and write down how long it took and which seeds find planted bugs: for the next runs
+	$(BIN)/pytest $(PYTEST_FLAGS) --record
 
 soak: $(STAMP) ## the long tests, and SEEDS=60000 fresh seeds of all simulated worlds
 	$(BIN)/pytest -m soak --timeout=0 $(PYTEST_FLAGS) -n 0
@@ -96,7 +104,7 @@ lock: ## write the lock files anew (needs uv)
 
 clean: ## remove .venv and everything that was made
 	rm -rf $(VENV) $(DOCS) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 DOCS := .venv-docs
 .PHONY: docs hooks

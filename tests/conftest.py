@@ -6,37 +6,31 @@ from __future__ import annotations
 
 import os
 import secrets
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.processor_time import ProcessorTime
-from tests.scheduling import Scheduling
+from tests.records import Records, durations_s
+from tests.scheduling import Scheduling, expected_s
 
 # How long an example takes says how busy the machine is, and nothing about what is tested. By default one that takes
 # 200 ms fails its test, and so does a slow search for examples.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-HERE = Path(__file__).parent
-LONG_FIRST = (
-    "spark/test_kills.py",
-    "spark/test_cluster.py",
-    "integration/test_bench.py",
-    "spark",
-    "integration",
-    "simulation",
-)
-"""Files and folders whose tests take seconds and more, those that take longest first."""
-
 FIRST_SEED = "TIDINGS_FIRST_SEED"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write down what tests/records.py says")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Seeds that have always held say nothing new. The workers of a run inherit the one that is drawn here."""
     config.pluginmanager.register(ProcessorTime())
+    config.pluginmanager.register(Records())
     os.environ.setdefault(FIRST_SEED, str(secrets.randbelow(10**12)))
 
 
@@ -51,11 +45,5 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes long before what does not: workers take tests from the front, and wait for nobody at the end."""
-    items.sort(key=_rank)
-
-
-def _rank(item: pytest.Item) -> int:
-    for rank, name in enumerate(LONG_FIRST):
-        if item.path.is_relative_to(HERE / name):
-            return rank
-    return len(LONG_FIRST)
+    known_s = durations_s()
+    items.sort(key=lambda item: -expected_s(item.nodeid, known_s))

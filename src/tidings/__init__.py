@@ -13,13 +13,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tidings.client import aconnect, connect, open_bus
-from tidings.client.bus import Bus
-from tidings.client.group import GroupSubscription
-from tidings.client.subscription import Subscription
 from tidings.errors import (
     Fenced,
     InvalidRequest,
@@ -40,18 +35,64 @@ from tidings.errors import (
     Unauthorized,
     Unavailable,
 )
-from tidings.message import Batch, GroupInfo, MemberInfo, Message, Receipt, Receipts, Share, TopicInfo
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import Any
+
+    from tidings.client import Opening, aconnect, connect
+    from tidings.client.aio import AsyncBus
+    from tidings.client.bus import Bus
+    from tidings.client.group import AsyncGroupSubscription, GroupSubscription
+    from tidings.client.publisher import AsyncPublisher, Publisher
+    from tidings.client.ranges import RangeStart, Stored, When
+    from tidings.client.rows import Value
+    from tidings.client.serving import Handler
+    from tidings.client.soon import AsyncSoon, Soon
+    from tidings.client.staging import AsyncStage, Stage
+    from tidings.client.subscription import AsyncBatches, AsyncMessages, AsyncSubscription, Subscription
+    from tidings.client.transaction import AsyncTransaction, Transaction
+    from tidings.message import (
+        Batch,
+        Columns,
+        GroupInfo,
+        Headers,
+        MemberInfo,
+        Message,
+        Receipt,
+        Receipts,
+        Share,
+        TopicInfo,
+    )
+    from tidings.protocols.broker.bulk import PublishDone, StageName
+    from tidings.protocols.broker.messages import LaneKind, Start
+    from tidings.wire.even import Even
 
 __version__ = "0.2.0"
 
-__all__ = [
+__all__ = [  # Without `open`: `from tidings import *` shadows nothing. Say `tidings.open`.
+    "AsyncBatches",
+    "AsyncBus",
+    "AsyncGroupSubscription",
+    "AsyncMessages",
+    "AsyncPublisher",
+    "AsyncSoon",
+    "AsyncStage",
+    "AsyncSubscription",
+    "AsyncTransaction",
     "Batch",
     "Bus",
+    "Columns",
+    "Even",
     "Fenced",
     "GroupInfo",
     "GroupSubscription",
+    "Handler",
+    "Headers",
     "InvalidRequest",
     "InvalidTopic",
+    "LaneKind",
     "LimitReached",
     "LocalError",
     "MemberInfo",
@@ -60,31 +101,100 @@ __all__ = [
     "Moved",
     "NoSuchTopic",
     "NotSubscribed",
+    "Opening",
     "OutOfSequence",
     "Overloaded",
     "ProtocolError",
+    "PublishDone",
+    "Publisher",
+    "RangeStart",
     "Receipt",
     "Receipts",
     "RemoteError",
     "Share",
+    "Soon",
+    "Stage",
+    "StageName",
+    "Start",
     "StorageDamaged",
     "StorageError",
+    "Stored",
     "Subscription",
     "TidingsError",
     "TopicInfo",
+    "Transaction",
     "Unauthorized",
     "Unavailable",
+    "Value",
+    "When",
     "aconnect",
+    "aopen",
     "connect",
-    "open",
 ]
 
 
-def open(path: str | Path, client_id: str | None = None, **options: Any) -> Bus:  # noqa: A001 - the name is the API
+_HOMES = {
+    "tidings.client": ("Opening", "aconnect", "connect"),
+    "tidings.client.aio": ("AsyncBus",),
+    "tidings.client.bus": ("Bus",),
+    "tidings.client.group": ("AsyncGroupSubscription", "GroupSubscription"),
+    "tidings.client.publisher": ("AsyncPublisher", "Publisher"),
+    "tidings.client.ranges": ("RangeStart", "Stored", "When"),
+    "tidings.client.rows": ("Value",),
+    "tidings.client.serving": ("Handler",),
+    "tidings.client.soon": ("AsyncSoon", "Soon"),
+    "tidings.client.staging": ("AsyncStage", "Stage"),
+    "tidings.client.subscription": ("AsyncBatches", "AsyncMessages", "AsyncSubscription", "Subscription"),
+    "tidings.client.transaction": ("AsyncTransaction", "Transaction"),
+    "tidings.message": (
+        "Batch",
+        "Columns",
+        "GroupInfo",
+        "Headers",
+        "MemberInfo",
+        "Message",
+        "Receipt",
+        "Receipts",
+        "Share",
+        "TopicInfo",
+    ),
+    "tidings.protocols.broker.bulk": ("PublishDone", "StageName"),
+    "tidings.protocols.broker.messages": ("LaneKind", "Start"),
+    "tidings.wire.even": ("Even",),
+}
+"""Modules that are imported when one of their names is first used: errors alone cost no client."""
+
+if not TYPE_CHECKING:  # Or else mypy would take every name for one that is there.
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        for home, names in _HOMES.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(home), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also what has not been used yet, for completion at a prompt."""
+    return sorted({*globals(), *__all__})
+
+
+def open(  # noqa: A001 - the name is the API
+    path: str | os.PathLike[str],
+    client_id: str | None = None,
+    *,
+    clock: Callable[[], int] | None = None,
+    **options: Any,
+) -> Bus:
     """The bus of a folder, in this process and without a server; the folder is made if it is missing.
 
     All buses that one process opens on a folder share one broker, and every call is durable when it
-    returns. `options` are those of `connect`, and any setting of the broker or the journal by its name.
+    returns. `options` are those of `connect`, and any setting of the broker or the journal by its name. The settings
+    are those of the first one that opens it: another one gives the same or none.
+
+    `clock` is for tests: the broker takes the time from it, in milliseconds since 1970 (see `tidings.testing`).
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -94,15 +204,29 @@ def open(path: str | Path, client_id: str | None = None, **options: Any) -> Bus:
     ...     alice.get("news").text
     'from bob'
     """
-    from tidings.errors import InvalidRequest
-    from tidings.node.embedded import link_to
-    from tidings.settings import BrokerSettings, JournalSettings, load
+    from tidings.client import open_bus
+    from tidings.client.arguments import check_folder
+    from tidings.node.embedded import open_folder
 
-    if "://" in str(path):
-        raise InvalidRequest(f"{path} is the address of a broker, and open takes a folder: use tidings.connect.")
-    given = {
-        kind: {name: options.pop(name) for name in kind.__struct_fields__ if name in options}
-        for kind in (BrokerSettings, JournalSettings)
-    }
-    link = link_to(path, load(BrokerSettings, given[BrokerSettings]), load(JournalSettings, given[JournalSettings]))
-    return open_bus(link, client_id, **options)
+    return open_bus(open_folder(check_folder(path), options, clock), client_id, **options)
+
+
+def aopen(
+    path: str | os.PathLike[str],
+    client_id: str | None = None,
+    *,
+    clock: Callable[[], int] | None = None,
+    **options: Any,
+) -> Opening:
+    """The same as `open`, for asyncio: the broker works in a thread, so that no disk holds up the event loop.
+
+    async with tidings.aopen("data/", client_id="alice") as bus:
+        await bus.put("news", "hello")
+    """
+    from functools import partial
+
+    from tidings.client import aopen_bus
+    from tidings.client.arguments import check_folder
+    from tidings.node.embedded_watched import make_link
+
+    return aopen_bus(partial(make_link, check_folder(path), clock), client_id, **options)

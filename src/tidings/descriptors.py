@@ -92,6 +92,6 @@ def insist(make: Callable[[], Made]) -> Made:
         time.sleep(PAUSE_SECONDS)
 
 
-def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
     """`os.open` with a spare descriptor."""
     return insist(lambda: os.open(path, flags, mode))

@@ -25,11 +25,16 @@ wrong and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class TidingsError(Exception):
     """The root of every error that tidings raises on purpose."""
 
     number = 0
+    receipts: Any = None
+    """Of a `put_many`: the `Receipts` of what had been stored when it failed."""
 
 
 class LocalError(TidingsError):
@@ -83,6 +88,12 @@ class InvalidRequest(LocalError, ValueError):
 class Unavailable(RemoteError):
     number = 10
 
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.resend: Callable[[], Any] = _nothing_to_resend
+        """Sends a put, a put_many or a transaction once more as it was, and returns the same (of an `AsyncBus`:
+        to be awaited). Of any other call it is InvalidRequest: make the call again."""
+
 
 class Overloaded(RemoteError):
     number = 11
@@ -119,6 +130,10 @@ NUMBERED: dict[int, type[TidingsError]] = {
         Moved,
     )
 }
+
+
+def _nothing_to_resend() -> Any:
+    raise InvalidRequest("The call that failed has put nothing that could be sent again: make the call once more.")
 
 
 def from_number(number: int, text: str) -> TidingsError:

@@ -17,6 +17,9 @@ from tidings.errors import InvalidRequest, InvalidTopic
 
 TOPIC_LENGTH_MAX = 128
 NAME_LENGTH_MAX = 128
+ID_LENGTH_MAX = 256
+TIME_US_MAX = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, with which the calendars of Python and Spark end."""
 
 Headers = dict[str, bytes]
 
@@ -311,6 +314,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
     next_offset: int
     subscriptions: int
     size_bytes: int = 0
+    max_backlog: int | None = None
+    """How many messages may wait, if the topic has a limit of its own; 0 for any number."""
 
     @property
     def count(self) -> int:
@@ -327,6 +332,12 @@ class MemberInfo(msgspec.Struct, frozen=True):
     waiting: int
     active: bool
     slow: bool
+    delayed_acks: int = 0
+    """Acks that came later than `delayed_ack_ms` since its stream began."""
+    slow_acks: int = 0
+    """Those of the last minute that came later than `slow_ack_ms`; three make it slow."""
+    longest_ms: int = 0
+    """The longest that an ack has taken since its stream began."""
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
@@ -347,11 +358,10 @@ def check_topic(name: str) -> str:
     'news'
     """
     if not isinstance(name, str):
-        raise InvalidTopic(f"A topic's name must be text, and this is {type(name).__name__}: give a str.")
+        raise InvalidTopic(f"A topic's name must be text, not {type(name).__name__}: give a str.")
     if not 1 <= len(name) <= TOPIC_LENGTH_MAX:
-        raise InvalidTopic(
-            f"A topic's name has 1 to {TOPIC_LENGTH_MAX} characters, and this one has {len(name)}: shorten it."
-        )
+        what = f"this one has {len(name)}: shorten it." if name else "this one is empty: give it one."
+        raise InvalidTopic(f"A topic's name has 1 to {TOPIC_LENGTH_MAX} characters, and {what}")
     if not name.isprintable():
         raise InvalidTopic(f"The topic name {name!r} has control characters: leave them out.")
     return name

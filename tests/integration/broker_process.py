@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from tidings.ring.ports import free_address
+from tidings.admin.ports import free_address
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +38,15 @@ class ServerProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def add_flags(self, *flags: str) -> None:
+        """From the next start on."""
+        self._command = (*self._command, *flags)
+
+    def stderr_lines(self) -> Iterable[str]:
+        """What it says from here on, as it comes."""
+        assert self._process is not None and self._process.stderr is not None
+        return iter(self._process.stderr.readline, "")
 
     def launch(self) -> None:
         """Starts it and waits for nothing.

@@ -15,6 +15,9 @@ from tests.integration.broker_process import BrokerProcess, ServerProcess, Stora
 class House:
     """A place with a bus. Everything that was opened is closed in the end."""
 
+    ORDER_BETWEEN_TOPICS = True
+    """Whether one subscription to several topics follows the order in which they were put to."""
+
     def __init__(self, data: Path) -> None:
         self.data = data
         self._buses: list[tidings.Bus] = []
@@ -108,8 +111,8 @@ class StoredHouse(ServedHouse):
 
 HOUSES: dict[str, type[House]] = {"embedded": EmbeddedHouse, "served": ServedHouse, "stored": StoredHouse}
 
-CONTRACT, GROUPS = "test_contract", "test_groups"
-RINGS = {"ring": (CONTRACT,), "large-ring": (CONTRACT, GROUPS)}
+CONTRACT, BULK, GROUPS = "test_contract", "test_bulk", "test_groups"
+RINGS = {"ring": (CONTRACT, BULK), "large-ring": (CONTRACT, BULK, GROUPS)}
 """Which modules also run on rings. The large one takes seconds to start, so only `make soak` has it."""
 
 
@@ -128,11 +131,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _kind_of_house(request: pytest.FixtureRequest) -> type[House]:
     if request.param not in RINGS:
         return HOUSES[request.param]
-    from tests.integration.ring_house import CANNOT_HOLD, LargeRingHouse, RingHouse
+    from tests.integration.ring_house import LargeRingHouse, RingHouse
 
-    reason = CANNOT_HOLD.get(request.node.originalname)
-    if reason is not None:
-        pytest.skip(reason)
     return LargeRingHouse if request.param == "large-ring" else RingHouse
 
 

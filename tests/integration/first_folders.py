@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.integration.first_release.make import MEMBERS, NODES
 from tests.integration.folder_kinds import ALONE, MEMBER, RING, STORAGE, House
-from tidings.ring.ports import free_addresses
+from tidings.admin.ports import free_addresses
 
 ARCHIVES = Path(__file__).with_name("first_release")
 KINDS = {"alone": ALONE, "killed": ALONE, "storage": STORAGE, "group": MEMBER, "ring": RING}

@@ -12,7 +12,7 @@ from typing import Self
 import tidings
 from tests.integration.broker_process import ServerProcess
 from tests.integration.first_release.make import READ_UP_TO, SETTLED, VALUES, WORKING_ON, key, value
-from tidings.ring.ports import free_addresses
+from tidings.admin.ports import free_addresses
 
 ALONE, EMBEDDED, MEMBER, RING, STORAGE = "alone", "embedded", "member", "ring", "storage"
 KINDS = (ALONE, EMBEDDED, MEMBER, RING, STORAGE)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.integration.folder_kinds import ALONE, EMBEDDED, MEMBER, RING, STORAGE, House, command
 from tests.integration.programs import run_program
-from tidings.ring.ports import free_address
+from tidings.admin.ports import free_address
 
 AWAITED = "awaited"
 """`tidings.open` beside an event loop: there is no embedded bus whose methods are awaited."""

@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 
 from tests.integration.broker_process import ServerProcess
 from tests.integration.cuttable import CuttableNetwork
+from tidings.admin.ports import free_address
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, AskTopics, NotLeader, Topics
 from tidings.protocols.broker.operators import AddMember, AskMembers, Members, RemoveMember
-from tidings.ring.ports import free_address
 from tidings.transport.zeromq import DealerLink
 from tidings.wire.codec import decode_answer, encode
 

@@ -1,19 +1,27 @@
-"""A broker with its door for sockets, plain sockets that knock there, and the two programs, all of them real."""
+"""A broker with its door for sockets, plain sockets that knock there, and the two programs, all of them real.
+
+The programs may also run in a network namespace of their own, which is as good as another machine.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from tests.integration.broker_process import ROOT, ServerProcess
+from tidings.admin.ports import free_address
 from tidings.gateways.calls import Mailbox
-from tidings.ring.ports import free_address
 
 SECONDS_MAX = 60.0
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TIDINGS_")} | {
@@ -28,32 +36,59 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-class SocketBroker(ServerProcess):
-    """`tidings serve --sockets`, on a folder or a storage server. Its door keeps its port."""
+class Reach(NamedTuple):
+    """From where programs reach a gateway, and where it reaches them."""
 
-    def __init__(self, place: Path | str, *arguments: str, settings: dict[str, str] | None = None) -> None:
-        kept = ("--data", str(place)) if isinstance(place, Path) else ("--storage", place)
-        super().__init__("serve", *kept, *arguments, settings=settings)
-        self._given = self._command
-        self.port = free_port()
-        self.spelling = ""
-        """Where the web service answers that runs with the broker, with `--http`."""
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+    listen: tuple[str, ...] = ()
 
-    def start(self) -> SocketBroker:
-        self._command = (*self._given, "--sockets", str(self.port))
-        super().start()
-        assert self._process is not None and self._process.stderr is not None
-        line = self._process.stderr.readline()
-        assert line.startswith("tidings takes editors and subscribers at 127.0.0.1:"), line
-        self.port = int(line.rpartition(":")[2])
-        if "--http" in self._given:
-            line = self._process.stderr.readline()
-            assert line.startswith("tidings spells numbers at http://127.0.0.1:"), line
-            self.spelling = line.split()[-1]
-        return self
+    def subscriber(self, port: int) -> list[str]:
+        command = [sys.executable, "-m", "tidings", "subscriber", "-s", self.host, "-p", str(port)]
+        return [*self.prefix, *command, *self.listen]
 
-    def __enter__(self) -> SocketBroker:
-        return self.start()
+    def run_editor(self, port: int, topic: str, text: str) -> subprocess.CompletedProcess[str]:
+        return run_editor(port, topic, text, [*self.prefix, sys.executable, "-m", "tidings", "editor"], self.host)
+
+
+@contextlib.contextmanager
+def network_namespace() -> Iterator[tuple[str, Reach]]:
+    """A namespace that a pair of interfaces joins to ours: the address of our end, and how programs there reach it.
+
+    Skips the test where the system does not let us make one.
+    """
+    name, network = f"tidings{os.getpid()}", f"198.18.{os.getpid() % 250}"
+    ours, theirs = f"tdo{os.getpid()}", f"tdt{os.getpid()}"
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("making a network namespace takes root and the command ip")
+
+    def ip(*words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+        if done.returncode:
+            pytest.skip(f"this system makes no network namespaces: {done.stderr.strip()}")
+
+    try:
+        ip("netns", "add", name)
+        ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        ip("address", "add", f"{network}.1/30", "dev", ours)
+        ip("link", "set", ours, "up")
+        ip("-n", name, "address", "add", f"{network}.2/30", "dev", theirs)
+        ip("-n", name, "link", "set", theirs, "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        inside = ("ip", "netns", "exec", name)
+        yield f"{network}.2", Reach(f"{network}.1", inside, ("--listen", f"{network}.2"))
+    finally:
+        for words in (("link", "del", ours), ("netns", "del", name)):
+            subprocess.run(["ip", *words], capture_output=True, timeout=SECONDS_MAX, check=False)
+
+
+class Gateway:
+    """What tests need of a server with `--sockets`."""
+
+    port: int
+    spelling: str = ""
+    """Where the web service answers that runs with it, with `--http`."""
+    reach = Reach()
 
     def ask(self, *fields: str | int) -> bytes:
         """One request over a plain socket: everything that is answered until the door closes."""
@@ -62,7 +97,59 @@ class SocketBroker(ServerProcess):
             return read_all(connection)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS_MAX)
+        return socket.create_connection((self.reach.host, self.port), timeout=SECONDS_MAX)
+
+    def read_places(self, stderr: Iterable[str], spells: bool) -> None:
+        """From the lines that say so."""
+        lines = iter(stderr)
+        line = next(lines)
+        assert line.startswith(f"tidings takes editors and subscribers at {self.reach.host}:"), line
+        self.port = int(line.rpartition(":")[2])
+        if spells:
+            line = next(lines)
+            assert line.startswith(f"tidings spells numbers at http://{self.reach.host}:"), line
+            self.spelling = line.split()[-1]
+
+
+class SocketMember(Gateway):
+    """A member of a replica group, or a node of a ring, that is started again with plain sockets."""
+
+    def __init__(self, node: ServerProcess, reach: Reach | None = None, allow: str = "") -> None:
+        self.node = node
+        self.reach = reach or Reach()
+        self.port = free_port()
+        host = self.reach.host
+        flags = ["--sockets", f"{host}:{self.port}", "--http", f"{host}:0"]
+        flags += ["--sockets-allow", allow, "--http-allow", allow] if allow else []
+        node.add_flags(*flags)
+        self.restart()
+
+    def restart(self) -> None:
+        assert self.node.stop() == 0
+        self.start()
+
+    def start(self) -> None:
+        self.node.start()
+        self.read_places(self.node.stderr_lines(), True)
+
+
+class SocketBroker(ServerProcess, Gateway):
+    """`tidings serve --sockets`, on a folder or a storage server. Its door keeps its port."""
+
+    def __init__(self, place: Path | str, *arguments: str, settings: dict[str, str] | None = None) -> None:
+        kept = ("--data", str(place)) if isinstance(place, Path) else ("--storage", place)
+        super().__init__("serve", *kept, *arguments, settings=settings)
+        self._given = self._command if "--http" in self._command else (*self._command, "--digits")
+        self.port = free_port()
+
+    def start(self) -> SocketBroker:
+        self._command = (*self._given, "--sockets", str(self.port))
+        super().start()
+        self.read_places(self.stderr_lines(), "--http" in self._given)
+        return self
+
+    def __enter__(self) -> SocketBroker:
+        return self.start()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -100,10 +187,12 @@ def free_port() -> int:
     return int(free_address().rpartition(":")[2])
 
 
-def run_editor(port: int, topic: str, text: str, program: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_editor(
+    port: int, topic: str, text: str, program: list[str] | None = None, host: str = "127.0.0.1"
+) -> subprocess.CompletedProcess[str]:
     """`tidings editor` (or another editor) from its start to its end."""
     return subprocess.run(
-        [*(program or [sys.executable, "-m", "tidings", "editor"]), *editor_flags(port, topic, text)],
+        [*(program or [sys.executable, "-m", "tidings", "editor"]), *editor_flags(port, topic, text, host)],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
@@ -112,18 +201,18 @@ def run_editor(port: int, topic: str, text: str, program: list[str] | None = Non
     )
 
 
-def editor_flags(port: int, topic: str, text: str) -> list[str]:
-    return ["-h", "127.0.0.1", "-p", str(port), "-t", topic, "-m", text]
+def editor_flags(port: int, topic: str, text: str, host: str = "127.0.0.1") -> list[str]:
+    return ["-h", host, "-p", str(port), "-t", topic, "-m", text]
 
 
 class SubscriberProgram:
     """`tidings subscriber` with its input and output as pipes."""
 
-    def __init__(self, port: int, spell: str = "http://127.0.0.1:1/spell") -> None:
+    def __init__(self, port: int, spell: str = "http://127.0.0.1:1/spell", reach: Reach | None = None) -> None:
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidings", "subscriber", "-s", "127.0.0.1", "-p", str(port), "--spell", spell],
+            [*(reach or Reach()).subscriber(port), "--spell", spell],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tidings
-from tidings.bench.scenarios import SCENARIOS
+from tidings_lab.bench.scenarios import SCENARIOS
 
 SECONDS_MAX = 800
 

@@ -16,10 +16,11 @@ import pytest
 import tidings
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import House, StoredHouse
-from tidings.client import connect_worker, local_files
+from tidings.client import connect_worker, reads_from_files
 from tidings.client.bus import Bus
 from tidings.errors import InvalidRequest, NoSuchTopic, OutOfSequence, Unavailable
 from tidings.protocols.broker import bulk
+from tidings.settings import ClientSettings
 from tidings.transport import curve
 from tidings.transport.zeromq import DealerLink
 from tidings.wire import codec
@@ -63,7 +64,7 @@ def test_a_reader_in_bulk_takes_the_batches_out_of_the_files(
         return take(descriptor, size, position)
 
     with monkeypatch.context() as patched:
-        patched.setattr(local_files.os, "pread", counted)
+        patched.setattr(reads_from_files.os, "pread", counted)
         for start, end in ((0, 30_000), (4_095, 4_097), (29_999, 30_000), (123, 17_777)):
             assert stored(bus, "numbers", start, end) == values[start:end]
     in_files = not isinstance(house, StoredHouse)
@@ -101,8 +102,8 @@ def test_files_that_cannot_be_read_here_are_sent(tmp_path: Path, monkeypatch: py
     with BrokerProcess(tmp_path / "data") as broker, tidings.connect(broker.address, "alice") as bus:
         values = [b"%d" % number * 20 for number in range(30_000)]
         bus.put_many("numbers", values)
-        monkeypatch.setattr(local_files.os, "open", opened)
-        monkeypatch.setattr(local_files.os, "pread", taken)
+        monkeypatch.setattr(reads_from_files.os, "open", opened)
+        monkeypatch.setattr(reads_from_files.os, "pread", taken)
         assert stored(bus, "numbers") == values
     assert len(asked) == 1, "once is enough to see that it cannot"
 
@@ -138,9 +139,9 @@ def test_what_cannot_be_read(house: House) -> None:
     with pytest.raises(InvalidRequest, match="it holds 0 to 1"):
         list(bus.read("news", 0, 2))
     for wrong in ("latest", -1, True):
-        with pytest.raises(InvalidRequest, match="starts at"):
+        with pytest.raises(InvalidRequest, match="must start at"):
             bus.read("news", wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="ends before"):
+    with pytest.raises(InvalidRequest, match="must end at"):
         bus.read("news", 0, -1)
 
 
@@ -200,7 +201,7 @@ def test_a_stage_says_what_is_wrong(house: House) -> None:
     bus = house.connect("alice")
     with pytest.raises(InvalidRequest, match="differ in length"):
         bus.stage("q", 0, "a").write("news", [b"x"], keys=[])
-    with pytest.raises(InvalidRequest, match="numbered from 0"):
+    with pytest.raises(InvalidRequest, match="must be a number from 0 on"):
         bus.stage("q", -1, "a")
     stage = bus.stage("q", 0, "a")
     stage.write("news", [b"x"])
@@ -230,7 +231,7 @@ def test_lost_replies_double_nothing(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path).start()
     try:
         link = ForgetfulLink(broker.address)
-        with Bus(link, "alice", tidings.client.ClientSettings(timeout_ms=200, retries=10)) as bus:
+        with Bus(link, "alice", ClientSettings(timeout_ms=200, retries=10)) as bus:
             stage = bus.stage("query", 0, "a")
             for number in range(7):
                 stage.write("news", [b"%d" % number])

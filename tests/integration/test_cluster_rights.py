@@ -10,9 +10,9 @@ import pytest
 import tidings
 from tests.integration.broker_process import NodeProcess
 from tests.integration.replica_group import Node, free_address, wait_for
+from tidings.admin.asking import Asking
+from tidings.admin.survey import look
 from tidings.protocols.broker import operators
-from tidings.ring.asking import Asking
-from tidings.ring.survey import look
 from tidings.transport.curve import client_options, create_client_keys, create_server_keys
 
 PATIENT = {"timeout": 5.0, "retries": 12}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker_process import ROOT
-from tidings.demo.stage import Account, Verdict, _account
+from tidings_lab.demo.stage import Account, Verdict, _account
 
 
 def test_one_command_shows_the_bus_and_nothing_is_lost() -> None:

@@ -15,8 +15,8 @@ from tests.integration.broker_process import (
     StorageProcess,
     StoredBrokerProcess,
 )
+from tidings.admin.ports import free_address
 from tidings.descriptors import RESERVED
-from tidings.ring.ports import free_address
 from tidings.transport import curve
 
 LIMIT = 4 * RESERVED

@@ -14,7 +14,7 @@ import pytest
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tidings.cli import main
-from tidings.exchange.importing import import_file
+from tidings.files.importing import import_file
 from tidings.message import Message
 
 ROWS = 30_000
@@ -111,7 +111,7 @@ def test_files_that_others_have_made(bus: tidings.Bus, tmp_path: Path) -> None:
         ("a.json", '{"text": "x", "id": 7}\n', "line 1 has an id that is not a text"),
         ("a.json", '{"text": "x", "colour": 7}\n', "has a field 'colour'"),
         ("a.parquet", "no", "is not Parquet"),
-        ("a.txt", "no", "does not say what is in the file"),
+        ("a.txt", "no", "does not end in a known format"),
     ],
 )
 def test_what_cannot_be_imported_says_so(
@@ -150,7 +150,7 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     with tidings.open(tmp_path / "data", client_id="alice") as bus:
         bus.put("news", "x")
         assert run(tmp_path / "data", "export", "news", "--to", "parquet") == 1
-    assert "Parquet is no text" in capsys.readouterr().err
+    assert "Parquet is not text" in capsys.readouterr().err
 
 
 def test_a_killed_import_is_gone_on_with_exactly(tmp_path: Path) -> None:

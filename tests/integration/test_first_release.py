@@ -10,8 +10,8 @@ import pytest
 from tests.integration.first_folders import KINDS, turn, unpack
 from tests.integration.folder_kinds import ALONE, EMBEDDED, MEMBER, RING, STORAGE, House, check, unchanged, use_up
 from tests.integration.folder_refusals import OPENERS, TABLE, is_open, refusals
+from tidings.admin.ports import free_address
 from tidings.journal.folder import read_folder, role_of
-from tidings.ring.ports import free_address
 
 NOTES = {"folder", "inventory", "durable"}
 ROLES = {ALONE: "broker", STORAGE: "broker", MEMBER: "member", RING: "ring"}

@@ -28,9 +28,9 @@ from tests.integration.folder_refusals import (
     refusal,
     refusals,
 )
+from tidings.admin.ports import free_address, free_addresses
 from tidings.journal.folder import FOLDER_NAME, FORMAT, read_folder
 from tidings.journal.notes import encode_note
-from tidings.ring.ports import free_address, free_addresses
 
 IN_USE = "is in use by another broker: stop it first, or connect to it."
 NEWER = f"has format {FORMAT + 1}, and this release reads up to {FORMAT}: use a newer tidings"
@@ -145,7 +145,7 @@ def test_a_folder_of_another_group_is_left_alone(houses: dict[str, House], owner
         said = refusal(owner, house, *options, group=others, bind=house.addresses[0])
     founders = house.addresses[:1] if owner == RING else house.addresses
     assert f"belongs to a group that was founded by {','.join(sorted(founders))}" in said.sentence
-    assert f"and not to --group {','.join(others)}: leave --group out" in said.sentence
+    assert f"and not to --group {','.join(others)}: omit --group, since a member knows its group" in said.sentence
 
 
 def test_a_folder_that_was_killed_is_left_alone_too(tmp_path: Path) -> None:

@@ -663,20 +663,20 @@ def test_the_awaiting_bus_is_a_member_like_any_other(house: House) -> None:
 
     async def main() -> None:
         async with await tidings.aconnect(house.broker.address, "ann") as bus:
-            jobs = await bus.subscribe("jobs", group="workers")
-            first = await jobs.get(timeout=PATIENCE_S)
-            assert first is not None
-            await jobs.extend(first)
-            await jobs.nack(first)
-            again = await jobs.get(timeout=PATIENCE_S)
-            assert again is not None
-            assert (again.text, again.attempt) == ("0", 2)
-            await jobs.ack(again)
-            async for message in jobs.messages(timeout=PATIENCE_S):
-                seen.append(message.text)
-                if message.text == "3":
-                    break
-            await jobs.close()
+            async with await bus.subscribe("jobs", group="workers") as jobs:
+                assert jobs.topics == ("jobs",)
+                first = await jobs.get(timeout=PATIENCE_S)
+                assert first is not None
+                await jobs.extend(first)
+                await jobs.nack(first)
+                again = await jobs.get(timeout=PATIENCE_S)
+                assert again is not None
+                assert (again.text, again.attempt) == ("0", 2)
+                await jobs.ack(again)
+                async for message in jobs.messages(timeout=PATIENCE_S):
+                    seen.append(message.text)
+                    if message.text == "3":
+                        break
 
             @bus.on("jobs", group="workers")
             async def work(message: tidings.Message) -> None:

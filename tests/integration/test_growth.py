@@ -12,9 +12,9 @@ import pytest
 import tidings
 from tests.integration.growth_load import TOPIC, GrowthLoad
 from tests.integration.replica_group import Node, ask, wait_for
+from tidings.admin.ports import free_address
 from tidings.journal.folder import BROKER, MEMBER, RING, role_of
 from tidings.protocols.broker.operators import AskRing, Ring
-from tidings.ring.ports import free_address
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

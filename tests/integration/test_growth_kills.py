@@ -10,7 +10,7 @@ import pytest
 
 import tidings
 from tests.integration.places import place
-from tests.integration.test_first_release_kills import NEVER, dies
+from tests.integration.test_first_release_kills import CHANGES_MIN, NEVER, SOME_WAYS, dies
 from tidings.journal.disk import RealDisk
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
@@ -138,7 +138,7 @@ def no_step(_folder: Path) -> None:
 STEPS = {MEMBER: (no_step, become_group), RING: (become_group, become_ring)}
 
 
-@pytest.mark.parametrize("how", ["before", "half", "after"])
+@pytest.mark.parametrize("how", SOME_WAYS)
 @pytest.mark.parametrize("role", STEPS)
 def test_death_at_every_change_of_growing(place: Path, role: str, how: str) -> None:
     prepare, step = STEPS[role]
@@ -165,4 +165,4 @@ def test_death_at_every_change_of_growing(place: Path, role: str, how: str) -> N
         assert role_of(folder) == role
         assert look(folder) == truth
         shutil.rmtree(folder)
-    assert die_at > 8, "there were that many changes"
+    assert die_at > CHANGES_MIN[how], "there were that many changes"

@@ -217,6 +217,6 @@ def test_a_put_that_ended_unavailable_can_be_sent_again_safely(trouble: Trouble)
     with pytest.raises(tidings.Unavailable, match="tries") as caught:
         bus.put("news", "with an unknown outcome")
     trouble.revive()
-    receipt = caught.value.resend()  # type: ignore[attr-defined]
+    receipt = caught.value.resend()
     assert (receipt.offset, receipt.duplicate) == (1, True)
     assert stored_values(trouble) == ["before", "with an unknown outcome"]

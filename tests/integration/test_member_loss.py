@@ -14,7 +14,7 @@ import pytest
 
 import tidings
 from tests.integration.replica_group import Node, ReplicaGroup
-from tidings.ring.ports import free_address
+from tidings.admin.ports import free_address
 
 SETTINGS = {"TIDINGS_SEGMENT_RECORDS_MAX": "40"}
 

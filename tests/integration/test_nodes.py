@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from tidings.experiments.processes import Cluster, ProcessesRow, run_processes
+from tidings.admin.ports import free_address
 from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import Driver, wait_until
-from tidings.ring.ports import free_address
+from tidings_lab.experiments.processes import Cluster, ProcessesRow, run_processes
 
 Overlay = Literal["chord", "hyparview"]
 
@@ -199,6 +199,15 @@ def test_a_node_leaves_in_good_order_and_the_clients_commands_work(overlay: Over
             with NodeCaller(second) as other:
                 other.publish("news", "hello again")
             wait_until(lambda: "hello again" in tidings_received(first), "it is printed")
+            caller.subscribe("arts")
+            wait_until(lambda: all(caller.look().subscriptions.values()), "it is subscribed twice")
+            lines = 'publish news,sport,arts to several\npublish "a,b" to one\npublish arts the last\n'
+            shell = tidings("nodes", "shell", "--at", second, lines=lines)
+            assert shell.stdout.splitlines()[:2] == ["published to news, sport, arts", "published to a,b"]
+            wait_until(lambda: "the last" in tidings_received(first), "it is printed")
+            wait_until(lambda: "to several" in tidings_received(first), "it is printed")
+            assert tidings_received(first).count(": to several (from") == 1, "once, in whichever topic came first"
+            assert "news" in tidings_received(first).partition(": to several")[0].splitlines()[-1]
         assert tidings("nodes", "shell", "--at", first, lines="unsubscribe sport\n").returncode == 1
 
         driven = tidings("nodes", "drive", "--at", first, "--all", "--commands", "120", "--seed", "3", "--json")

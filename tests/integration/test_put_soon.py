@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tidings
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.integration.conftest import House
 from tests.integration.programs import run_program
 from tests.integration.replica_group import wait_for
@@ -55,6 +59,48 @@ def test_nothing_else_need_be_called(house: House) -> None:
     soon = [bus.put_soon("news", str(number)) for number in range(100)]
     wait_for("the answers", lambda: all(each.done for each in soon))
     assert [each.result().offset for each in soon] == list(range(100))
+
+
+BLOCKING = """
+    import sys
+    import tidings
+
+    bus = tidings.connect(sys.argv[1], "bob")
+    bus.put_soon("news", "one")
+    bus.put_soon("news", "two")
+    sys.stdin.read()
+"""
+AWAITED = """
+    import asyncio, sys
+    import tidings
+
+    async def main():
+        async with tidings.aconnect(sys.argv[1], "bob") as bus:
+            await bus.put_soon("news", "one")
+            await bus.put_soon("news", "two")
+            await asyncio.sleep(600)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("text", [BLOCKING, AWAITED], ids=["blocking", "awaited"])
+def test_a_program_that_sleeps_has_its_messages_stored(broker: BrokerProcess, text: str) -> None:
+    """It does nothing more of its own accord, and is killed in its sleep."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(text), broker.address],
+        stdin=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )
+    try:
+        with tidings.connect(broker.address, "alice") as bus:
+            subscription = bus.subscribe("news", start="earliest")
+            got = [subscription.get(timeout=LONG) for _ in range(2)]
+        assert [message and message.text for message in got] == ["one", "two"]
+        assert program.poll() is None
+    finally:
+        program.kill()
+        program.communicate()
 
 
 def test_calls_go_on_beside_it(house: House) -> None:
@@ -114,6 +160,30 @@ def test_leaving_the_block_says_what_was_refused(build: Callable[..., House]) ->
         bus.topics()  # It is closed all the same.
 
 
+def test_a_publisher_puts_soon(build: Callable[..., House]) -> None:
+    """Under its own numbers; what fails reaches the result, the publisher's flush or close, or else the bus's."""
+    house = build(max_backlog=5)
+    house.connect("alice").subscribe("news")
+    bus = house.connect("bob")
+    with bus.publisher("import-7") as publisher:
+        soon = [publisher.put_soon("news", str(number)) for number in range(5)]
+    assert [each.result().offset for each in soon] == list(range(5))
+    with bus.publisher("import-7") as publisher:
+        assert publisher.last_sequence("news") == 5
+        assert publisher.put_soon("news", "4", sequence=5).result().duplicate
+        publisher.put_soon("news", "too much")
+        bus.put_soon("sport", "of the bus itself")
+        with pytest.raises(tidings.Overloaded):
+            publisher.flush()
+        publisher.put_soon("news", "too much")
+        with pytest.raises(tidings.Overloaded):
+            publisher.close()
+    publisher = bus.publisher("import-8")
+    publisher.put_soon("news", "too much")
+    with pytest.raises(tidings.Overloaded):
+        bus.close()
+
+
 def test_an_error_that_was_seen_is_not_said_again(build: Callable[..., House]) -> None:
     house = build(max_backlog=1)
     house.connect("alice").subscribe("news")
@@ -152,7 +222,7 @@ def test_leaving_the_block_without_a_broker_is_unavailable(broker: BrokerProcess
     bus = tidings.connect(broker.address, "alice", timeout=1, retries=2)
     with pytest.raises(tidings.Unavailable) as caught:
         put_and_leave(bus, "one", "two", before=broker.kill)
-    assert caught.value.__notes__ == ["So ended 2 of the messages that were put with put_soon."]
+    assert caught.value.__notes__ == ["2 messages of put_soon ended like this."]
 
 
 def test_a_program_that_ends_without_close_has_sent_everything(broker: BrokerProcess, tmp_path: Path) -> None:

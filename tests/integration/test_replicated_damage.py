@@ -13,7 +13,7 @@ import pytest
 
 import tidings
 from tests.integration.replica_group import ReplicaGroup
-from tidings.ring.trial import Trial
+from tidings.admin.trial import Trial
 
 COUNT = 60
 VALUES = [b"message %03d " % number * 100 for number in range(COUNT)]

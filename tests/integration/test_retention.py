@@ -11,7 +11,7 @@ import pytest
 import tidings
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.replica_group import ReplicaGroup, wait_for
-from tidings.ring.trial import Trial
+from tidings.admin.trial import Trial
 
 SETTINGS = {"TIDINGS_RETAIN_AGE_MS": "1000"}
 PATIENT = {"timeout": 5.0, "retries": 12}

@@ -9,7 +9,7 @@ import pytest
 import tidings
 from tests.integration.group_load import check_subscriber
 from tests.integration.ring_load import RingLoad
-from tidings.ring.trial import Trial
+from tidings.admin.trial import Trial
 
 
 def disturb(

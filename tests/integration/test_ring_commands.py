@@ -16,10 +16,10 @@ import pytest
 import tidings
 from tests.integration.broker_process import ROOT, BrokerProcess
 from tests.integration.replica_group import wait_for
+from tidings.admin import trial_record
+from tidings.admin.ports import free_address
+from tidings.admin.trial import Trial
 from tidings.journal.folder import RING, role_of
-from tidings.ring import record
-from tidings.ring.ports import free_address
-from tidings.ring.trial import Trial
 from tidings.transport.curve import create_client_keys, create_server_keys
 
 SECONDS_MAX = 120
@@ -60,7 +60,7 @@ def test_a_ring_is_started_looked_at_changed_and_stopped(folder: Path) -> None:
     assert (len(up["groups"]), up["whole"]) == (2, True)
     assert sum(group["share"] for group in up["groups"]) == pytest.approx(1)
     again = ring(folder, "up", "--detach")
-    assert (again.returncode, "runs already" in again.stderr) == (1, True)
+    assert (again.returncode, "is already running" in again.stderr) == (1, True)
 
     shown = ring(folder, "status")
     assert shown.returncode == 0, shown.stderr
@@ -92,8 +92,21 @@ def test_a_ring_is_started_looked_at_changed_and_stopped(folder: Path) -> None:
     assert ring(folder, "start", "c1").returncode == 0
     stopped = fields(ring(folder, "down", "--json"))
     assert stopped == {"stopped": 2}
-    known = record.read(folder)
+    known = trial_record.read(folder)
     assert known is not None and not any(node.running for node in known.nodes)
+
+
+def test_shares_are_even_and_a_group_leaves_from_anywhere(folder: Path) -> None:
+    up = fields(ring(folder, "up", "--groups", "5", "--replicas", "1", "--detach", "--json"))
+    assert max(group["share"] for group in up["groups"]) * 5 < 1.35
+    known = trial_record.read(folder)
+    assert known is not None
+    first, *_, last = (node.address for node in known.nodes)
+    left = command("ring", "leave", "--at", last, "--json")
+    assert fields(left) == {"at": last, "left": True}
+    assert fields(command("ring", "leave", "--at", last, "--json"))["left"], "to ask again does no harm"
+    assert all(group["share"] > 0 for group in groups_of(first, 4))
+    put_and_get(first, last, 1)
 
 
 def test_a_message_is_followed_over_the_ring(folder: Path) -> None:
@@ -116,6 +129,61 @@ def test_a_message_is_followed_over_the_ring(folder: Path) -> None:
     assert (topic["name"], topic["count"], topic["subscriptions"]) == ("news", 2, 0)
 
 
+def test_a_ring_that_gossips_and_has_keys_lives_by_the_same_commands(folder: Path, tmp_path: Path) -> None:
+    """P6, P9: bodies reach readers at all nodes by gossip, and only who has a key is heard."""
+    keys = tmp_path / "keys"
+    create_server_keys(keys)
+    for name in ("replica", "ann", "bob"):
+        create_client_keys(keys, name)
+    guarded = ("--keys", str(keys), "--as", "ann")
+    nameless = ring(folder, "up", "--detach", "--keys", str(keys))
+    assert (nameless.returncode, "give its name with --as NAME" in nameless.stderr) == (1, True)
+    size = ("--groups", "2", "--replicas", "1", "--dissemination", "gossip")
+    up = fields(ring(folder, "up", *size, *guarded, "--detach", "--json"))
+    members = [member for group in up["groups"] for member in group["members"]]
+    assert (up["whole"], [member["dissemination"] for member in members]) == (True, ["gossip", "gossip"])
+    one, other = up["bus"].split(",")
+    assert fields(command("ring", "status", "--at", other, *guarded, "--json"))["whole"]
+    unknown = command("ring", "status", "--at", one)
+    assert (unknown.returncode, "No node of a ring answers" in unknown.stderr) == (1, True)
+
+    topics = [f"news{number}" for number in range(8)]
+    with (
+        tidings.connect(one, "ann", keys=keys, retries=20) as reader,
+        tidings.connect(other, "bob", keys=keys, retries=20) as second,
+    ):
+        for topic in topics:
+            reader.subscribe(topic)
+            second.subscribe(topic)
+            second.put(topic, f"about {topic}")
+        for topic in topics:
+            for bus in (reader, second):
+                message = bus.get(topic, timeout=10)
+                assert message is not None and message.text == f"about {topic}"
+    driven = ring(folder, "drive", "--clients", "2", "--commands", "30", "--topics", "4")
+    assert driven.returncode == 0, driven.stderr
+    assert fields(ring(folder, "add", "--replicas", "1", "--json"))["group"] == "c"
+    assert ring(folder, "remove", "a").returncode == 0
+    assert fields(ring(folder, "status", "--json"))["whole"]
+
+
+def test_a_node_that_disseminates_otherwise_is_named_by_status(tmp_path: Path) -> None:
+    """P9: one setting, the same at all nodes; a contradiction works, slowly, and must not be silent."""
+    first = RingNode(tmp_path / "a", "--ring", "--dissemination", "gossip")
+    with first, RingNode(tmp_path / "b", "--join", first.address) as second:
+
+        def look() -> str | None:
+            done = command("ring", "status", "--at", first.address)
+            if "disseminates" not in done.stderr:
+                return None  # The second node's group has not joined yet.
+            assert done.returncode == 1, done.stdout
+            return done.stderr
+
+        said = wait_for("the contradiction", look)
+        assert f"{second.address} disseminates by scribe, and others by gossip" in said
+        put_and_get(first.address, second.address, 1)
+
+
 def heed_ctrl_c() -> None:
     """What a shell starts in the background ignores Ctrl-C, and so would whatever is started by it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -134,7 +202,7 @@ def test_ctrl_c_stops_a_ring_that_stays(folder: Path) -> None:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         assert any(line.startswith("Ctrl-C stops it") for line in lines), process.communicate()[1]
-        known = record.read(folder)
+        known = trial_record.read(folder)
         assert known is not None and all(node.running for node in known.nodes)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS_MAX)
@@ -156,6 +224,8 @@ def test_ctrl_c_stops_a_ring_that_stays(folder: Path) -> None:
         (["remove"], 2, "remove needs a group"),
         (["add", "a"], 2, "add takes no name"),
         (["add", "--at", "tcp://127.0.0.1:1"], 2, "--dir instead of --at"),
+        (["leave"], 2, "leave needs a node of the group"),
+        (["leave", "--at", "tcp://127.0.0.1:9"], 1, "answers at tcp://127.0.0.1:9"),
         (["up", "--replicas", "2"], 1, "1, 3 or 5 replicas, not 2"),
         (["up", "--groups", "100"], 1, "1 to 64 groups"),
         (["status", "--at", "tcp://127.0.0.1:9"], 1, "No node of a ring answers at tcp://127.0.0.1:9"),
@@ -270,7 +340,7 @@ def test_the_old_spelling_still_works_and_says_what_to_write(tmp_path: Path) -> 
 def test_a_broker_that_stands_alone_is_no_ring_to_join(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "alone") as broker:
         done = command("serve", "--data", str(tmp_path / "new"), "--bind", free_address(), "--join", broker.address)
-        assert (done.returncode, f"{broker.address} is a broker alone, and in no ring" in done.stderr) == (1, True)
+        assert (done.returncode, f"{broker.address} is a single broker outside any ring" in done.stderr) == (1, True)
     assert not (tmp_path / "new").exists()
 
 

@@ -164,6 +164,28 @@ def test_topics_that_are_read_as_one_keep_a_broker_out_of_a_ring(house: RingHous
     assert role_of(node.data) == BROKER
 
 
+def test_what_a_broker_has_staged_and_published_joins_with_it(house: RingHouse) -> None:
+    """D3: a batch that was published stays so, and one that was staged is published where its topics are by then."""
+    house.begin()
+    house.add().start()
+    named = {}
+    with bus_at(house.nodes[2], "ann") as bus:
+        for batch in (1, 2):
+            stage = bus.stage("query", batch, f"attempt-{batch}")
+            for name in NAMES:
+                stage.write(name, [b"%d" % batch], ids=[f"id-{batch}"])
+            named[batch] = [stage.finish()]
+        assert not bus.publish("query", 1, named[1]).repeated
+    house.join(2)
+    house.wait_until_joined(len(NAMES))
+    with bus_at(house.nodes[0], "bob") as bus:
+        assert bus.publish("query", 1, named[1]).repeated
+        assert not bus.publish("query", 2, named[2]).repeated
+        assert bus.publish("query", 2, named[2]).repeated
+        for name in NAMES:
+            assert [value for batch in bus.read(name) for value in batch.values] == [b"1", b"2"]
+
+
 def test_a_name_that_both_sides_know_goes_on_with_one_session(house: RingHouse) -> None:
     """Whichever side has given it more epochs, the next session works everywhere, with the memory of both sides."""
     house.begin()

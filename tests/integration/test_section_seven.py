@@ -1,11 +1,13 @@
 """E2, E3, E4, E7, E8: the sixteen tests of the document's section 7, with its inputs and its outputs.
 
 Storage server, broker with its web service, editors and subscribers are real processes; a subscriber's input and
-output are pipes.
+output are pipes. All of it runs three times: on a storage server; beside a member of a replica group that does not
+lead; and there again with the programs in another network namespace, as if on another machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,17 +16,23 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
 
 import tidings
 from tests.integration.broker_process import StorageProcess
+from tests.integration.replica_group import Node, ReplicaGroup
 from tests.integration.socket_programs import (
     ENVIRONMENT,
+    Gateway,
+    Reach,
     SocketBroker,
+    SocketMember,
     SubscriberProgram,
     free_port,
+    network_namespace,
     run_editor,
     wait_until,
 )
@@ -34,40 +42,56 @@ LONG_TEXT = "one more ship ☂!" * 64
 SEVERAL = 3
 
 
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageProcess]:
-    with StorageProcess(tmp_path_factory.mktemp("section-seven") / "data") as running:
-        yield running
+class Place(NamedTuple):
+    """A gateway, the address of its bus, and what lies behind it."""
+
+    gateway: Gateway
+    address: str
+    behind: StorageProcess | Node
+
+
+@pytest.fixture(scope="module", params=["storage", "member", "namespace"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("section-seven")
+    with contextlib.ExitStack() as stack:
+        if request.param == "storage":
+            storage = stack.enter_context(StorageProcess(folder / "data"))
+            broker = stack.enter_context(SocketBroker(storage.address, "--http", "0"))
+            yield Place(broker, broker.address, storage)
+            return
+        allow, reach = stack.enter_context(network_namespace()) if request.param == "namespace" else ("", Reach())
+        group = stack.enter_context(ReplicaGroup(folder))
+        follower = group.followers()[0]
+        yield Place(SocketMember(follower, reach, allow), group.address, follower)
 
 
 @pytest.fixture(scope="module")
-def broker(storage: StorageProcess) -> Iterator[SocketBroker]:
-    with SocketBroker(storage.address, "--http", "0") as running:
-        yield running
+def broker(place: Place) -> Gateway:
+    return place.gateway
 
 
 @pytest.fixture(scope="module")
-def bus(broker: SocketBroker) -> Iterator[tidings.Bus]:
-    with tidings.connect(broker.address, "watcher") as connected:
+def bus(place: Place) -> Iterator[tidings.Bus]:
+    with tidings.connect(place.address, "watcher") as connected:
         yield connected
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic that no other test uses."""
-    return str(request.node.name)
+    return str(request.node.name).replace("[", " in ").rstrip("]")
 
 
 @pytest.fixture(scope="module")
-def running(broker: SocketBroker) -> Iterator[SubscriberProgram]:
-    with SubscriberProgram(broker.port, broker.spelling) as program:
+def running(broker: Gateway) -> Iterator[SubscriberProgram]:
+    with SubscriberProgram(broker.port, broker.spelling, broker.reach) as program:
         yield program
         assert program.errors == []
         assert program.quit() == 0
 
 
-def publish(broker: SocketBroker, topic: str, text: str) -> None:
-    done = run_editor(broker.port, topic, text)
+def publish(broker: Gateway, topic: str, text: str) -> None:
+    done = broker.reach.run_editor(broker.port, topic, text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -81,7 +105,7 @@ def topics(bus: tidings.Bus) -> list[str]:
     return [info.name for info in bus.topics()]
 
 
-def test_01_subscribe_gets_the_last_message(broker: SocketBroker, running: SubscriberProgram, topic: str) -> None:
+def test_01_subscribe_gets_the_last_message(broker: Gateway, running: SubscriberProgram, topic: str) -> None:
     """E2, E4, E6: and its numbers are written out."""
     publish(broker, topic, "an older one")
     publish(broker, topic, "3 ships and 41 boats")
@@ -91,7 +115,7 @@ def test_01_subscribe_gets_the_last_message(broker: SocketBroker, running: Subsc
     running.command(f"UNSUBSCRIBE {topic}", "c> UNSUBSCRIBE OK")
 
 
-def test_02_unsubscribe(broker: SocketBroker, running: SubscriberProgram, topic: str) -> None:
+def test_02_unsubscribe(broker: Gateway, running: SubscriberProgram, topic: str) -> None:
     """After it nothing of the topic comes, while another topic goes on."""
     other = f"{topic}, the other"
     for name in (topic, other):
@@ -105,7 +129,7 @@ def test_02_unsubscribe(broker: SocketBroker, running: SubscriberProgram, topic:
     running.command(f"UNSUBSCRIBE {other}", "c> UNSUBSCRIBE OK")
 
 
-def test_03_unsubscribe_without_a_subscription(broker: SocketBroker, running: SubscriberProgram, topic: str) -> None:
+def test_03_unsubscribe_without_a_subscription(broker: Gateway, running: SubscriberProgram, topic: str) -> None:
     publish(broker, topic, "text")
     running.command(f"UNSUBSCRIBE {topic}", "c> TOPIC NOT SUBSCRIBED")
 
@@ -142,13 +166,32 @@ def test_06_a_removed_data_folder_is_made_again(tmp_path: Path, topic: str) -> N
         publish(broker, topic, "again")
 
 
-def test_07_a_long_topic_is_published(broker: SocketBroker, bus: tidings.Bus) -> None:
+def test_06_a_members_removed_folder_is_made_again(
+    place: Place, running: SubscriberProgram, bus: tidings.Bus, topic: str
+) -> None:
+    """E5: the member gets from the others what it had, and its subscribers get what was published meanwhile."""
+    if not isinstance(place.gateway, SocketMember):
+        pytest.skip("test_06_a_removed_data_folder_is_made_again is about the storage server")
+    publish(place.gateway, topic, "text")
+    running.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : text")
+    running.lines.clear()
+    assert isinstance(place.behind, Node) and place.behind.stop() == 0
+    bus.put(topic, "meanwhile")
+    place.behind.lose_disk()
+    place.gateway.start()
+    assert place.behind.data.is_dir()
+    publish(place.gateway, topic, "again")
+    running.expect(f"c> MESSAGE FROM {topic} : meanwhile", f"c> MESSAGE FROM {topic} : again")
+    running.command(f"UNSUBSCRIBE {topic}", "c> UNSUBSCRIBE OK")
+
+
+def test_07_a_long_topic_is_published(broker: Gateway, bus: tidings.Bus) -> None:
     """E3: 128 characters, whatever they weigh."""
     publish(broker, LONG_TOPIC, "text")
     assert LONG_TOPIC in topics(bus)
 
 
-def test_08_a_long_text_is_published(broker: SocketBroker, bus: tidings.Bus, topic: str) -> None:
+def test_08_a_long_text_is_published(broker: Gateway, bus: tidings.Bus, topic: str) -> None:
     """E3: 1,024 characters."""
     assert len(LONG_TEXT) == 1024
     publish(broker, topic, LONG_TEXT)
@@ -157,29 +200,29 @@ def test_08_a_long_text_is_published(broker: SocketBroker, bus: tidings.Bus, top
 
 
 @pytest.mark.parametrize("length", [129, 500])
-def test_09_a_topic_that_is_too_long(broker: SocketBroker, bus: tidings.Bus, length: int) -> None:
+def test_09_a_topic_that_is_too_long(broker: Gateway, bus: tidings.Bus, length: int) -> None:
     """E3: a warning and no operation."""
     before = topics(bus)
-    done = run_editor(broker.port, "t" * length, "text")
+    done = broker.reach.run_editor(broker.port, "t" * length, "text")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"this one has {length}" in done.stderr and "Nothing was sent" in done.stderr
     assert topics(bus) == before
 
 
-def test_10_a_text_that_is_too_long(broker: SocketBroker, bus: tidings.Bus, topic: str) -> None:
-    done = run_editor(broker.port, topic, "x" * 1025)
+def test_10_a_text_that_is_too_long(broker: Gateway, bus: tidings.Bus, topic: str) -> None:
+    done = broker.reach.run_editor(broker.port, topic, "x" * 1025)
     assert (done.returncode, done.stdout) == (1, "")
     assert "this one has 1,025" in done.stderr and "Nothing was sent" in done.stderr
     assert topic not in topics(bus)
 
 
-def test_11_a_long_topic_is_subscribed(broker: SocketBroker, running: SubscriberProgram) -> None:
+def test_11_a_long_topic_is_subscribed(broker: Gateway, running: SubscriberProgram) -> None:
     publish(broker, LONG_TOPIC, "text")
     running.command(f"SUBSCRIBE {LONG_TOPIC}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {LONG_TOPIC} : text")
     running.command(f"UNSUBSCRIBE {LONG_TOPIC}", "c> UNSUBSCRIBE OK")
 
 
-def test_12_a_long_text_is_delivered(broker: SocketBroker, running: SubscriberProgram, topic: str) -> None:
+def test_12_a_long_text_is_delivered(broker: Gateway, running: SubscriberProgram, topic: str) -> None:
     publish(broker, topic, LONG_TEXT)
     running.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : {LONG_TEXT}")
     running.command(f"UNSUBSCRIBE {topic}", "c> UNSUBSCRIBE OK")
@@ -195,10 +238,10 @@ def test_13_subscribing_to_a_topic_that_is_too_long(running: SubscriberProgram) 
         assert line.startswith("c> WARNING: ") and "this one has 129" in line and line.endswith("Nothing was done.")
 
 
-def test_14_several_subscribers_at_once(broker: SocketBroker, topic: str) -> None:
+def test_14_several_subscribers_at_once(broker: Gateway, topic: str) -> None:
     """E8: each gets every message."""
     publish(broker, topic, "first")
-    programs = [SubscriberProgram(broker.port, broker.spelling) for _ in range(SEVERAL)]
+    programs = [SubscriberProgram(broker.port, broker.spelling, broker.reach) for _ in range(SEVERAL)]
     try:
         for program in programs:
             program.type(f"SUBSCRIBE {topic}")
@@ -215,9 +258,9 @@ def test_14_several_subscribers_at_once(broker: SocketBroker, topic: str) -> Non
 
 
 def test_15_several_editors_at_once(
-    broker: SocketBroker, running: SubscriberProgram, storage: StorageProcess, topic: str
+    place: Place, broker: Gateway, running: SubscriberProgram, bus: tidings.Bus, topic: str
 ) -> None:
-    """E5, E8: every topic has its file with its messages, and every message is delivered."""
+    """E5, E8: every message is delivered and kept; at a storage server every topic has its file with its messages."""
     publish(broker, topic, "first")
     running.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : first")
     running.lines.clear()
@@ -229,7 +272,11 @@ def test_15_several_editors_at_once(
     assert sorted(running.lines) == [f"c> MESSAGE FROM {topic} : from editor {name}" for name in "abc"[:SEVERAL]]
     expected = {f"{topic} {number}": ["text"] for number in range(SEVERAL)}
     expected[topic] = ["first", *(line.partition(" : ")[2] for line in running.lines)]
-    wait_until(lambda: expected.items() <= texts(storage).items(), "the topics' files")
+    if isinstance(place.behind, StorageProcess):
+        storage = place.behind
+        wait_until(lambda: expected.items() <= texts(storage).items(), "the topics' files")
+    for name, said in expected.items():
+        assert [value.decode() for batch in bus.read(name) for value in batch.values] == said
     running.command(f"UNSUBSCRIBE {topic}", "c> UNSUBSCRIBE OK")
 
 
@@ -263,9 +310,9 @@ def test_wrong_usage_of_the_editor() -> None:
         assert said in done.stdout + done.stderr
 
 
-def test_the_prompt_explains_itself_and_survives_the_web_service(broker: SocketBroker, topic: str) -> None:
+def test_the_prompt_explains_itself_and_survives_the_web_service(broker: Gateway, topic: str) -> None:
     """E6: without the service the text is shown as it came, and that is said once."""
-    with SubscriberProgram(broker.port, f"http://127.0.0.1:{free_port()}/spell") as program:
+    with SubscriberProgram(broker.port, f"http://127.0.0.1:{free_port()}/spell", broker.reach) as program:
         help_line = "c> The commands are SUBSCRIBE <topic>, UNSUBSCRIBE <topic> and QUIT."
         program.command("HELLO", help_line)
         program.command("SUBSCRIBE", help_line)
@@ -278,33 +325,33 @@ def test_the_prompt_explains_itself_and_survives_the_web_service(broker: SocketB
         assert len(program.errors) == 1 and "numbers stay digits" in program.errors[0]
 
 
-def test_bytes_that_are_no_text_are_no_surprise(broker: SocketBroker) -> None:
+def test_bytes_that_are_no_text_are_no_surprise(broker: Gateway) -> None:
     """E2: neither program falls over them."""
-    command = [sys.executable, "-m", "tidings", "subscriber", "-s", "127.0.0.1", "-p", str(broker.port)]
+    command = broker.reach.subscriber(broker.port)
     done = subprocess.run(
         command, input=b"SUBSCRIBE \xff\n\xff\nQUIT\n", capture_output=True, env=ENVIRONMENT, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"c> SUBSCRIBE FAIL\nc> The commands are ")
     for topic, text in (("news", "\udcff"), ("\udcff", "text")):
-        refused = run_editor(broker.port, topic, text)
+        refused = broker.reach.run_editor(broker.port, topic, text)
         assert refused.returncode == 1 and refused.stderr.startswith("Warning: ")
 
 
-def test_quit_ends_the_subscriptions(broker: SocketBroker, bus: tidings.Bus, topic: str) -> None:
+def test_quit_ends_the_subscriptions(broker: Gateway, bus: tidings.Bus, topic: str) -> None:
     publish(broker, topic, "text")
-    with SubscriberProgram(broker.port) as program:
+    with SubscriberProgram(broker.port, reach=broker.reach) as program:
         program.command(f"SUBSCRIBE {topic}", "c> SUBSCRIBE OK", f"c> MESSAGE FROM {topic} : text")
         assert bus.topic(topic).subscriptions == 1
         assert program.quit() == 0
     assert bus.topic(topic).subscriptions == 0
 
 
-def test_at_a_terminal_messages_leave_the_typed_line_alone(broker: SocketBroker, topic: str) -> None:
+def test_at_a_terminal_messages_leave_the_typed_line_alone(broker: Gateway, topic: str) -> None:
     """E2: a message that comes while somebody types appears above the line, and what was typed still counts."""
     publish(broker, topic, "first")
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "tidings", "subscriber", "-s", "127.0.0.1", "-p", str(broker.port)]
+    command = broker.reach.subscriber(broker.port)
     environment = ENVIRONMENT | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)

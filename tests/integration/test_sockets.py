@@ -436,7 +436,7 @@ def test_names_that_the_door_has_not_given_lead_it_nowhere(start: Start, tmp_pat
         calls.publish("127.0.0.1", broker.port, "news", "more")
         assert received.wait_for(2) == ["text", "more"]
     lines = log_of(broker)
-    assert len([line for line in lines if "is no name of a subscriber" in line]) == 5 == len(lines)
+    assert len([line for line in lines if "is not the name of a subscriber" in line]) == 5 == len(lines)
 
 
 def test_a_port_in_use_is_a_sentence(start: Start, tmp_path: Path) -> None:

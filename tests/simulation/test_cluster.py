@@ -17,7 +17,6 @@ from tidings.cli import main
 from tidings.message import TopicInfo
 from tidings.protocols.broker import messages
 from tidings.protocols.multipaxos.values import Add, Noop
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.cluster import GroupJudge
 from tidings.simulator.clients.client import ClientProcess
@@ -38,8 +37,9 @@ from tidings.simulator.world.faults import (
     Partition,
 )
 from tidings.simulator.world.world import World
+from tidings_lab.bugs import MUTANTS
 
-SEEDS = 30
+SEEDS = 15
 WORLD = "cluster"
 
 

@@ -10,11 +10,11 @@ import pytest
 from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.run import make_world, run
 from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
+from tidings_lab.bugs import MUTANTS
 
-SEEDS = 100
+SEEDS = 50
 WORLD = "groups"
 
 

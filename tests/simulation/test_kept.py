@@ -11,8 +11,8 @@ import pytest
 
 from tests.simulation import seeds
 from tests.simulation.seeds import NO_BUG, Kept, check_fresh, kept_seeds, told
-from tidings.simulator.bugs.all import MUTANTS
-from tidings.simulator.worlds import WORLDS, run_seed
+from tidings.simulator.worlds import run_seed, worlds
+from tidings_lab.bugs import MUTANTS
 
 
 @pytest.mark.parametrize("kept", kept_seeds(), ids=lambda kept: f"{kept.world}-{kept.seed}-{kept.bug}")
@@ -50,4 +50,4 @@ def test_every_run_of_the_tests_has_seeds_of_its_own() -> None:
 
 
 def test_kept_seeds_are_of_worlds_that_there_are() -> None:
-    assert {kept.world for kept in kept_seeds()} <= set(WORLDS)
+    assert {kept.world for kept in kept_seeds()} <= set(worlds())

@@ -11,8 +11,8 @@ from tidings.peer.stacks import LayerSettings, build_stack
 from tidings.protocols.pubsub import Arrived, Lost, Publish, Subscribe
 from tidings.protocols.stack import NodeId
 from tidings.settings import PeerSettings
-from tidings.simulator.overlay.world import NetworkModel, Node, World
-from tidings.simulator.ring.checkers import Violation, check_ideal, members
+from tidings_lab.simulated_overlay.chord.checkers import Violation, check_ideal, members
+from tidings_lab.simulated_overlay.world import NetworkModel, Node, World
 
 Overlay = Literal["chord", "hyparview"]
 

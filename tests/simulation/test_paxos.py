@@ -15,17 +15,17 @@ from tests.simulation.traces import check_same_in_another_process
 from tidings.cli import main
 from tidings.protocols.multipaxos.values import Add, Ballot, Command, Noop, Promote, Remove
 from tidings.settings import ReplicaSettings
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.many import run_many
-from tidings.simulator.paxos.clients import Client
-from tidings.simulator.paxos.faults import TASKS, Damage, FolderCopies, Fork, Work, draw_plan, quiet_plan
-from tidings.simulator.paxos.ledger import Ledger
-from tidings.simulator.paxos.world import PaxosWorld
-from tidings.simulator.run import run
 from tidings.simulator.world.faults import SHAPES, ClockJump, NodeEnd, NodePause, Outage, Partition, Shape
 from tidings.simulator.world.network import blocks
+from tidings.simulator.worlds import run_seed
+from tidings_lab.bugs import MUTANTS
+from tidings_lab.simulated_replicas.clients import Client
+from tidings_lab.simulated_replicas.faults import TASKS, Damage, FolderCopies, Fork, Work, draw_plan, quiet_plan
+from tidings_lab.simulated_replicas.ledger import Ledger
+from tidings_lab.simulated_replicas.world import PaxosWorld
 
-SEEDS = 250
+SEEDS = 100
 WORLD = "paxos"
 MUTANT_SEEDS_MAX = 2_000
 PAXOS_MUTANTS = [name for name, mutant in MUTANTS.items() if mutant.world == WORLD]
@@ -36,7 +36,10 @@ def test_seeds() -> None:
 
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:
-    program = "from tidings.simulator.run import run\nfor seed in range(12): print(run(seed, kind='paxos').trace_hash)"
+    program = (
+        "from tidings.simulator.worlds import run_seed\n"
+        "for seed in range(12): print(run_seed(seed, world='paxos').trace_hash)"
+    )
     check_same_in_another_process(program, 12)
 
 
@@ -78,7 +81,7 @@ def test_a_partitionblocks_what_it_says(shape: Shape, blocked: set[tuple[int, in
 
 def test_a_run_is_not_idle() -> None:
     """Restarts, snapshots, fetches, lost disks, refusals, reads: all within a few seeds."""
-    lines = [line for seed in range(30) for line in run(seed, trace=True, kind=WORLD).trace]
+    lines = [line for seed in range(30) for line in run_seed(seed, trace=True, world=WORLD).trace]
     for wanted in (
         "at a step of the disk",
         "because a sync failed",

@@ -26,7 +26,6 @@ from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.ledger import Existing
 from tidings.simulator.checkers.ring_cluster import FencedAtOwners, OneOwner, mark_of
@@ -34,8 +33,9 @@ from tidings.simulator.checkers.ring_ledger import RingLedger
 from tidings.simulator.run import run
 from tidings.simulator.workloads.ring_cluster import make_ring_world
 from tidings.simulator.world.rings import RingOfGroups
+from tidings_lab.bugs import MUTANTS
 
-SEEDS = 20
+SEEDS = 10
 WORLD = "ring-cluster"
 HALF = (KeyRange(b"\x7f" * 32, b"\xff" * 32),)
 
@@ -121,7 +121,7 @@ def decide(owners: OneOwner, group: str, command: commands.Command, *ranges: Key
     """A group decides a command, and comes to own some ranges by its own account."""
     ledger = cast(RingLedger, owners.ledger)
     ledger.of[group].reference.ownership = RingPolicy(Ownership(ranges))
-    owners.on_decided(group, Existing(command, None, Moved("no") if refused else None))
+    owners.on_decided(group, Existing(command, 0, None, Moved("no") if refused else None))
 
 
 def descriptor(group: str) -> GroupDescriptor:
@@ -186,7 +186,7 @@ def test_an_older_session_is_noticed_where_a_newer_one_was() -> None:
     fenced = FencedAtOwners(RingLedger(BrokerSettings()))
 
     def exist(command: Any, result: Any = None) -> None:
-        fenced.on_existing(Existing(command, result, None))
+        fenced.on_existing(Existing(command, 0, result, None))
 
     exist(Open("ann", b"one", False), 1)
     exist(Open("ann", b"two", False), 2)
@@ -226,7 +226,7 @@ def test_the_world_notices_a_ring_that_is_not_at_rest() -> None:
 
 
 def test_bugs_are_planted() -> None:
-    assert len([name for name, mutant in MUTANTS.items() if mutant.world == WORLD]) >= 8
+    assert len([name for name, mutant in MUTANTS.items() if mutant.world == WORLD]) >= 18
 
 
 def test_the_command_chooses_the_world(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from tidings.simulator.many import run_many
 from tidings.simulator.run import make_world, run
 from tidings.simulator.world.faults import ClientBreak, ClientCut, ClientEnd, ClientPause, ClockJump, FullDisk, NodeEnd
 
-SEEDS = 250
+SEEDS = 100
 
 
 def test_seeds() -> None:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from tests.simulation.seeds import check_fresh
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.run import run
+from tidings_lab.bugs import MUTANTS
 
 SEEDS = 20
 

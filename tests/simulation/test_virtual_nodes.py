@@ -17,7 +17,7 @@ from tidings.protocols.chord.identifiers import key_of
 from tidings.protocols.ring import multicast
 from tidings.protocols.ring.virtual_node import Dissemination, VirtualNode
 from tidings.settings import ChordSettings
-from tidings.simulator.ring.virtual_nodes import Group, VirtualNodeWorld, group_name, wrong_answers
+from tidings_lab.simulated_service.virtual_nodes import Group, VirtualNodeWorld, group_name, wrong_answers
 
 POINTS = [key_of(f"point {number}") for number in range(12)]
 FIND_MS = 11_000

@@ -18,8 +18,11 @@ from tidings.spark.session import CHECKPOINTS
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What a test runs is over in a second: the time goes into starting up, and into what Java makes faster in vain."""
-JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
+DRIVER = "SPARK_SUBMIT_OPTS"
+JAVA_VARIABLES = (DRIVER, "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
 """Where Spark's scripts look for options: for a driver, a master or worker, and the program that starts these."""
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+"""Classes as Java has loaded them once (`class_archive.py`); it says nothing of one that is not its own."""
 
 CONFIG = {
     "spark.ui.enabled": "false",
@@ -55,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """For all programs that tests start; a soak has time to make them faster."""
     if config.getoption("markexpr") != "soak":
         for name in JAVA_VARIABLES:
-            os.environ.setdefault(name, JAVA_OPTIONS)
+            archived = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable'
+            os.environ.setdefault(name, JAVA_OPTIONS + (archived if name == DRIVER and ARCHIVE.exists() else ""))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,8 @@
-"""Commands that find something wrong (D4, D5): both in one process, because a session is what takes time."""
+"""Commands that find something wrong (D4, D5), and those of the pages: in one process, because a session takes time."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,9 @@ from typing import NamedTuple
 import pyarrow.parquet
 import pytest
 
+import tidings
 from tests.integration.broker_process import BrokerProcess
+from tests.pages import blocks_of
 from tests.spark.commands import run
 from tests.spark.conftest import Place, needs_java
 from tests.spark.planting import lake_of, rows_of
@@ -21,6 +24,27 @@ SEEDS = 24
 BUG = "same-epoch"
 
 pytestmark = needs_java
+
+
+def commands_of(page: str) -> list[str]:
+    """The lines of the page's blocks that begin with its command."""
+    return [
+        line
+        for block in blocks_of(page)
+        for line in block.text.splitlines()
+        if line.startswith(f"tidings {Path(page).stem} ")
+    ]
+
+
+PIPELINE, AUDIT = commands_of("docs/pipeline.md"), commands_of("docs/audit.md")
+
+
+def in_place(line: str, folder: Path, bus: str) -> list[str]:
+    """A command of a page with our folder and broker; what would run until Ctrl-C runs once."""
+    words = line.replace("--every 5s", "--once").replace("tcp://127.0.0.1:7400", bus)
+    words = words.replace("lake/ ", f"{folder}/lake ").replace("deliveries/ ", f"{folder}/deliveries ")
+    command = shlex.split(words, comments=True)[1:]
+    return [*command, "--bus", bus] if "run" in command else command
 
 
 class Answer(NamedTuple):
@@ -45,7 +69,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Answer]]:
         lake_of(rows, lakes[0])
         audit = ["audit", "--bus", place.broker.address, "--lake", str(lakes[0])]
         sweep = ["simulate", "--sweep", "--seeds", str(SEEDS), "--mutant", BUG, "--lake", str(lakes[1])]
-        done = run([[*command, "--master", "local[2]"] for command in (audit, sweep)])
+        for page in (PIPELINE, AUDIT):
+            lakes += [folder / "lake"] * len(page)
+        place.bus.put_many("orders", ["1", "2"])
+        place.bus.put_many("invoices", ["1", "2"])
+        with tidings.connect(place.broker.address, "alice", record=str(folder / "deliveries")) as alice:
+            alice.subscribe("news", "earliest")
+            assert alice.get("news", timeout=60) is not None
+        shown = [in_place(line, folder, place.broker.address) for line in (*PIPELINE, *AUDIT)]
+        done = run([[*command, "--master", "local[2]"] for command in (audit, sweep)] + shown)
         yield [Answer(*each, lake) for each, lake in zip(done, lakes, strict=True)]
     finally:
         place.close()
@@ -59,7 +91,8 @@ def test_an_audit_that_finds_a_fault(answers: list[Answer]) -> None:
     assert "201 messages audited" in audit.errors
     kept = last_audit(audit.lake)
     assert kept is not None
-    assert (kept.clean, [subject.lost for subject in kept.subjects]) == (False, [1, 0])
+    lost = {subject.topic: subject.lost for subject in kept.subjects}
+    assert (kept.clean, lost) == (False, {"invoices": 0, "news": 1, "orders": 0, "sport": 0})
 
 
 def test_a_planted_bug_is_found_and_its_command_replays_it(
@@ -77,3 +110,13 @@ def test_a_planted_bug_is_found_and_its_command_replays_it(
     replayed = capsys.readouterr()
     assert f"BROKEN {broken['invariant']}: {broken['text']}" in replayed.out
     assert sum(row["invariant"] is None for row in rows) > 0, "some seeds hold, and have no command"
+
+
+def test_the_commands_of_the_pages(answers: list[Answer]) -> None:
+    """Those of docs/pipeline.md and docs/audit.md in their order: a lake is filled, shown, and proven."""
+    shown = answers[2:]
+    assert len(shown) == len(PIPELINE) + len(AUDIT) == 9
+    for line, answer in zip((*PIPELINE, *AUDIT), shown, strict=True):
+        assert answer.code == 0, (line, answer.errors)
+    assert (shown[0].lake / "report.html").exists()
+    assert "alice" in shown[-1].output

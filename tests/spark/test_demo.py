@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.integration.broker_process import ROOT
 from tests.spark.conftest import needs_java
-from tidings.demo.lake import Audited, LakeVerdict
+from tidings_lab.demo.lake import Audited, LakeVerdict
 
 
 @needs_java

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.pages import blocks_of
 from tests.unit.experiments.small import SMALL
-from tidings.experiments.catalogue import EXPERIMENTS
-from tidings.experiments.experiment import ask
-from tidings.experiments.local import LocalTables
-from tidings.experiments.on_spark import SparkEngine
-from tidings.experiments.report import write_report
+from tidings_lab.experiments.catalogue import EXPERIMENTS
+from tidings_lab.experiments.experiment import ask
+from tidings_lab.experiments.local import LocalTables
+from tidings_lab.experiments.on_spark import SparkEngine
+from tidings_lab.experiments.report import write_report
 
 MACHINES = {"speed", "cpu_seconds"}
 """What differs from run to run."""
@@ -39,5 +40,8 @@ def test_spark_runs_and_analyses(name: str, spark: Any, tmp_path: Path) -> None:
             for field in set(one) - MACHINES:
                 expected = pytest.approx(two[field], rel=1e-9) if isinstance(two[field], float) else two[field]
                 assert one[field] == expected, (question, field)
+    if name == "load":
+        [block] = [block for block in blocks_of("docs/experiments.md") if block.language == "sql"]
+        assert len(spark.sql(block.text.replace("lake/experiments/load/", f"{tmp_path}/")).collect()) > 0
     page = write_report(experiment, outcome, tmp_path / "report", f"tidings experiment {name}", str(tmp_path))
     assert all((page.parent / f"{name}-{figure.name}.png").exists() for figure in experiment.figures)

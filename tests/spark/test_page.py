@@ -1,13 +1,13 @@
-"""What docs/spark.md shows is what happens."""
+"""What docs/spark.md and README.md show of Spark is what happens."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from tests.integration.broker_process import ROOT
+from tests.pages import Page
 from tests.spark.conftest import Place
 from tests.spark.test_stream import until
 from tidings.spark.options import READING, WRITING
@@ -16,20 +16,41 @@ from tidings.spark.schema import COLUMNS
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 
 
-def test_the_ten_lines(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def at(place: Place) -> dict[str, str]:
+    """Where the broker is: the variable would have to be there before the session is."""
+    return {'format("tidings")': f'format("tidings").option("bus", "{place.broker.address}")'}
+
+
+def test_the_programs_of_the_page(place: Place, tmp_path: Path) -> None:
     place.bus.put_many("numbers", [str(number) for number in range(1, 101)])
-    program = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-    program = program.replace('format("tidings")', f'format("tidings").option("bus", "{place.broker.address}")')
-    program = program.replace('"checkpoint/"', repr(str(tmp_path / "checkpoint")))
-    names: dict[str, object] = {}
-    exec(compile(program, "spark.md", "exec"), names)  # noqa: S102 - our own page
-    query = names["query"]
+    own_checkpoint = {'"checkpoint/"': f'"{tmp_path}/checkpoint"'}  # Spark begins relative paths where pytest began.
+    page = Page("docs/spark.md", tmp_path, instead=at(place) | own_checkpoint)
+    query = page.python("getOrCreate")["query"]
     try:
         until(lambda: any(info.name == "squares" and info.count == 100 for info in place.bus.topics()), query)
     finally:
-        query.stop()  # type: ignore[attr-defined]
+        query.stop()
     assert sorted(float(value) for value in place.values("squares")) == [float(n * n) for n in range(1, 101)]
+    both = page.python("def both")["both"]
+    rows = place.read("numbers", endingOffsets=3)
+    for _ in range(2):  # Spark repeats the function after a crash.
+        both(rows, 0)
+    assert sorted(place.values("a")) == sorted(place.values("b")) == [b"1", b"2", b"3"]
+
+
+def test_the_program_of_the_readme(place: Place, spark: Any, tmp_path: Path) -> None:
+    """README.md: its stream reads topics by a pattern, also one that comes later, and its writer writes them."""
+    place.bus.put("clicks.de", "1")
+    place.bus.subscribe("pages")
+    page = Page("README.md", tmp_path, instead=at(place))
+    writer = page.python("spark.readStream", spark=spark)["pages"]
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        place.bus.put("clicks.es", "2")
+        until(lambda: place.values("pages") == [b"2"], query)
+    finally:
+        query.stop()
 
 
 def test_every_option_and_column_is_on_the_page() -> None:

@@ -125,14 +125,14 @@ def a_lost_checkpoint_is_noticed(lake: Lake) -> None:
     checkpoint = lake.checkpoint("silver")
     not_leader = checkpoint.rename(checkpoint.with_name("elsewhere"))
     try:
-        with pytest.raises(InvalidRequest, match=r"The checkpoint of silver is gone .* delete the folder"):
+        with pytest.raises(InvalidRequest, match=r"The checkpoint of silver is missing from .* delete the folder"):
             prepare(lake, PLAN, None)
     finally:
         not_leader.rename(checkpoint)
 
 
 def windows_stay_as_they_are(lake: Lake) -> None:
-    with pytest.raises(InvalidRequest, match="windows of this lake have 60 s and not 10 s"):
+    with pytest.raises(InvalidRequest, match="windows of this lake last 60 s, not 10 s"):
         prepare(lake, PLAN, 10)
 
 

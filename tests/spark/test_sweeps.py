@@ -16,9 +16,9 @@ import pytest
 from tests.integration.broker_process import ROOT
 from tests.spark.conftest import needs_java
 from tests.unit.experiments.made_up import TABLES, squares
-from tidings.experiments.local import LocalEngine
-from tidings.experiments.on_spark import SparkEngine
-from tidings.experiments.sweep import Grid, Sweep, Tables
+from tidings_lab.experiments.local import LocalEngine
+from tidings_lab.experiments.on_spark import SparkEngine
+from tidings_lab.experiments.sweep import Grid, Sweep, Tables
 
 EVERYTHING = "select * from {%s} order by point, number"
 
@@ -76,8 +76,8 @@ def die_once(number: int, folder: str) -> Iterator[Life]:
 WITH_A_DEATH = """
 import sys
 from tests.spark.test_sweeps import Life, die_once
-from tidings.experiments.on_spark import SparkEngine
-from tidings.experiments.sweep import Grid, Sweep
+from tidings_lab.experiments.on_spark import SparkEngine
+from tidings_lab.experiments.sweep import Grid, Sweep
 from tidings.spark.session import spark_session
 
 sweep = Sweep("lives", die_once, {"lives": Life}, Grid(number=range(12), folder=[sys.argv[1]]))

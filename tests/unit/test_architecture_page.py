@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import tidings
-from tests.unit.test_import_directions import ALLOWED, MODULES, NOUNS, SOURCE, SOURCES, imports
+from tests.unit.test_import_directions import ALLOWED, LAB, MODULES, NOUNS, SOURCE, SOURCES, imports, layer_of
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
 from tidings.node.clock import Clock
@@ -70,21 +70,22 @@ def rows(page: str) -> list[Row]:
 
 
 def on_disk() -> list[str]:
-    """Every package and module directly under src/tidings."""
+    """Every package and module directly under src/tidings, and every package of the lab."""
     packages = [path.parent.name for path in SOURCE.glob("*/__init__.py")]
-    return sorted([*packages, *(path.stem for path in SOURCE.glob("*.py"))])
+    lab = [f"{LAB.name}.{path.parent.name}" for path in LAB.glob("*/__init__.py")]
+    return sorted([*packages, *(path.stem for path in SOURCE.glob("*.py")), *lab])
 
 
 def imported(sources: dict[str, str]) -> dict[str, dict[str, bool]]:
     """What each package imports of the others, but the nouns; and whether the rules let it do so only in part."""
     found: dict[str, dict[str, bool]] = {}
     for module, source in sources.items():
-        package = module.partition(".")[0]
+        package = layer_of(module)
         known = found.setdefault(package, {})
         for _, name in imports(source, MODULES):
             top, _, rest = name.partition(".")
-            other = rest.partition(".")[0] or "__init__"
-            if top == "tidings" and other != package and other not in NOUNS:
+            other = layer_of(name if top == LAB.name else rest) or "__init__"
+            if top in ("tidings", LAB.name) and other != package and other not in NOUNS:
                 known[other] = ("" if other == "__init__" else other) not in ALLOWED[package]
     return found
 

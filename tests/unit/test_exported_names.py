@@ -9,7 +9,7 @@ import pytest
 import tidings
 from tidings import errors
 
-NAMES = ["Batch", "Message", "Receipt", "Receipts", "TopicInfo", "aconnect", "connect", "open"]
+NAMES = ["Batch", "Message", "Receipt", "Receipts", "TopicInfo", "aconnect", "aopen", "connect"]
 
 ERRORS = {
     "NoSuchTopic": 1,
@@ -89,7 +89,8 @@ def test_message_has_field(field: str) -> None:
     [
         ("connect", ["client_id", "timeout", "retries", "inbox"]),
         ("aconnect", ["client_id", "timeout", "retries", "inbox"]),
-        ("open", ["client_id"]),
+        ("open", ["client_id", "clock"]),
+        ("aopen", ["client_id", "clock"]),
     ],
 )
 def test_doors_take_their_arguments(function: str, parameters: list[str]) -> None:

@@ -45,6 +45,7 @@ REQUESTS: list[messages.AnyRequest] = [
     messages.Put(2, "alice", 3, messages.Part((messages.Target("news", 1), messages.Target("sport", 9)), 4)),
     messages.Commit(3, "alice", 1, (), (messages.Acknowledgement(("a",), (messages.Position("a", 4),)),)),
     messages.Subscribe(4, "alice", 1, ("news",), 17),
+    messages.Unsubscribe(4, "alice", 1, ("news",), ("news", "sport")),
     messages.Flow(5, "alice", 1, ("news",), 2, (messages.Position("news", 3),), 100, 1000),
     messages.Beat(6, "alice", 1, (1, 2, 3)),
     messages.AskTopics(7),

@@ -15,8 +15,10 @@ from tidings.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs/glossary.md"
-SOURCES = sorted((ROOT / "src/tidings").rglob("*.py"))
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if page != GLOSSARY)
+SOURCES = sorted(file for folder in ("src/tidings", "lab") for file in (ROOT / folder).rglob("*.py"))
+PAGES = sorted(
+    page for page in [*ROOT.glob("*.md"), *ROOT.glob("lab/*.md"), *(ROOT / "docs").rglob("*.md")] if page != GLOSSARY
+)
 
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """What an identifier is made of: `HandingOff` and `handing_off` are made of the same."""
@@ -80,12 +82,12 @@ def faults(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT / "src/tidings")))
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_module_uses_an_old_word(file: Path) -> None:
     assert faults(file.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_page_uses_an_old_word(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for tag in (each.strip('"') for each in exceptions() if each.startswith('"') and each.endswith('"')):
@@ -97,6 +99,11 @@ def test_no_page_uses_an_old_word(page: Path) -> None:
 def test_no_help_uses_an_old_word(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"] if command else ["--help"]) == 0
     assert words_in(capsys.readouterr().out) == []
+
+
+def test_every_page_is_read() -> None:
+    read = {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert {"README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "docs/decisions/index.md"} <= read
 
 
 def test_an_old_word_is_found() -> None:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tidings"
+LAB = SOURCE.parents[1] / "lab" / "tidings_lab"
+"""Another distribution, which may import this one; never the other way round."""
 LINES_MAX = 600
 
 NOUNS = ("errors", "message", "settings")
 """What everybody may import."""
 
-REPLICA = ("node.replica", "node.bodies", "node.founding", "node.exchange", "node.snapshot_header")
+REPLICA = ("node.replica", "node.bodies", "node.founding", "node.file_copy", "node.snapshot_header")
 """A replica and what it is made of."""
 ENGINE = ("node.alone", "node.engine", "node.engines", "node.stored")
 """The engine, and what a broker alone is made of."""
 MEMBER = ("node.group", "node.identity", "node.replicated", "node.state", "node.waiting")
 """A member of a group and what it is made of, beside the replica."""
-RING = ("node.ring.engine", "node.ring.leading")
+RING = ("node.ring.commits", "node.ring.engine", "node.ring.leading")
 """A node of a ring, beside the member that it is."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -47,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "peer": (*NOUNS, "transport", "wire", "protocols", "node.clock"),
     "client": (*NOUNS, "boot", "transport", "wire", "protocols.broker.messages", "protocols.broker.bulk"),
     # A ring as its operators see it: its nodes are asked one by one, or run as processes. "" is the public surface.
-    "ring": (*NOUNS, "client", "transport", "wire", "protocols", ""),
+    "admin": (*NOUNS, "client", "transport", "wire", "protocols", ""),
     # The engines do no input or output of their own, and the session is pure: the simulator drives them all.
     "simulator": (*NOUNS, "journal", "wire", "protocols", "client", *ENGINE, *REPLICA, *MEMBER, *RING),
     # It does without the bus, so that a Spark task can use it alone.
@@ -56,32 +58,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "spark": (*NOUNS, "client", "protocols.broker.bulk", "wire.even", "spelling", ""),
     "pipeline": (*NOUNS, "client", "spark", "spelling", ""),
     # Topics to files and back; Parquet is written by what makes Arrow columns for Spark.
-    "exchange": (*NOUNS, "client", "spark.arrow", ""),
+    "files": (*NOUNS, "client", "spark.arrow", ""),
     "console": (*NOUNS, "client", ""),
-    # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
-    "experiments": (*NOUNS, "client", "simulator", "peer", "ring", "protocols", ""),
-    # The outermost layer; "" is the package itself, whose names are the public surface.
-    "bench": (
-        *NOUNS,
-        "client",
-        "gateways",
-        "node",
-        "storage",
-        "journal",
-        "wire",
-        "protocols",
-        "transport",
-        "simulator",
-        "experiments",
-        "spark",
-        "ring",
-        "",
-    ),
-    "demo": (*NOUNS, "client", "pipeline", "spark", ""),
+    # For the tests of programs: a broker in a thread, a clock to move, and fixtures.
+    "testing": (*NOUNS, "client", "node.clock", "node.embedded", "node.thread", ""),
     "cli": (
         *NOUNS,
-        *("client", "node", "storage", "simulator", "bench", "demo", "transport", "console", "spark", "experiments"),
-        *("gateways", "spelling", "pipeline", "exchange", "peer", "ring"),
+        *("client", "node", "storage", "simulator", "transport", "console", "spark"),
+        *("gateways", "spelling", "pipeline", "files", "peer", "admin"),
         # Each member of a replica group is asked by itself, which no client does.
         *("protocols.broker.messages", "protocols.broker.operators"),
         # In which role a folder is used decides what is started on it.
@@ -89,13 +73,55 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "",
     ),
     "__main__": ("cli",),
-    "__init__": (*NOUNS, "client", "node"),
+    # What signatures name beside the client's own: types of a few arguments and results.
+    "__init__": (*NOUNS, "client", "node", "protocols.broker.bulk", "protocols.broker.messages", "wire.even"),
+    # The lab. What runs the stacks of a node in virtual time, as `peer` does over ZeroMQ.
+    "tidings_lab.simulated_overlay": (*NOUNS, "simulator", "protocols"),
+    # Bare replicas with a state of their own: the machinery of a member below its broker.
+    "tidings_lab.simulated_replicas": (
+        *NOUNS,
+        *("simulator", "journal", "wire", "protocols", "node.replica", "node.founding", "node.identity"),
+    ),
+    # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
+    "tidings_lab.simulated_service": (
+        *NOUNS,
+        *("simulator", "wire", "protocols", "client", "node.engine", "node.group", "node.identity", "node.replicated"),
+        "tidings_lab.simulated_overlay.world",
+    ),
+    "tidings_lab.experiments": (
+        *NOUNS,
+        "client",
+        "simulator",
+        "peer",
+        "admin",
+        "protocols",
+        "tidings_lab.simulated_overlay",
+        "tidings_lab.simulated_service",
+        "",
+    ),
+    "tidings_lab.bench": (
+        *NOUNS,
+        *("client", "gateways", "node", "storage", "journal", "wire", "protocols", "transport", "spark", "admin"),
+        *("tidings_lab.experiments", ""),
+    ),
+    # A planted bug changes what the simulator runs.
+    "tidings_lab.bugs": (
+        *NOUNS,
+        *("simulator", "journal", "wire", "protocols", "client"),
+        *(*ENGINE, *REPLICA, *MEMBER, *RING, "node.ring.apart", "node.ring.apart_streams"),
+        *("tidings_lab.simulated_overlay", "tidings_lab.simulated_replicas"),
+    ),
+    "tidings_lab.demo": (*NOUNS, "client", "pipeline", "spark", ""),
+    "tidings_lab.commands": (
+        *NOUNS,
+        *("cli", "spark", "tidings_lab.bench", "tidings_lab.demo", "tidings_lab.experiments", ""),
+    ),
 }
 
 APART = {"protocols.broker": "protocols.ring"}
 """Of two areas of one layer, the first does not know the second: a broker asks the policy that it was given."""
 
-ZEROMQ = ("transport", "bench")
+ZEROMQ = ("transport", "tidings_lab.bench")
 """Only the transport speaks ZeroMQ; the benchmark measures a bare echo beside it."""
 
 IMPURE = frozenset({"asyncio", "logging", "os", "secrets", "socket", "threading", "time", "uuid", "zmq"})
@@ -108,6 +134,11 @@ FORBIDDEN_CALLS = frozenset({"eval", "exec"})
 def inside(name: str, area: str) -> bool:
     """Whether a dotted name (without `tidings.`) lies in an area."""
     return name == area or (area != "" and name.startswith(f"{area}."))
+
+
+def layer_of(module: str) -> str:
+    """The package directly under src/tidings, or under the lab, in which a module (without `tidings.`) lies."""
+    return ".".join(module.split(".")[: 2 if inside(module, "tidings_lab") else 1])
 
 
 @cache
@@ -147,7 +178,7 @@ def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
     """What is wrong with a module, given as its name without `tidings.` and its text."""
     found = []
     tree = parsed(source)
-    layer = module.partition(".")[0]
+    layer = layer_of(module)
     if layer not in ALLOWED:
         return [f"{module}: no rule says what {layer} may import: add one"]
     for line, name in imports(source, modules):
@@ -155,7 +186,8 @@ def faults(module: str, source: str, modules: frozenset[str]) -> list[str]:
         top, _, rest = name.partition(".")
         if name.startswith("."):
             found.append(f"{where} imports relatively")
-        elif top == "tidings":
+        elif top in ("tidings", "tidings_lab"):
+            rest = name if top == "tidings_lab" else rest
             allowed = (*ALLOWED[layer], *(() if layer == "__init__" else (layer,)))
             if not any(inside(rest, area) for area in allowed):
                 found.append(f"{where} imports {name}, which {layer} must not know")
@@ -192,17 +224,19 @@ def use_of_shared_rng(node: ast.AST) -> str | None:
 
 
 def sources() -> dict[str, str]:
-    """The text of every module of the package, by its name without `tidings.`."""
+    """The text of every module, by its name without `tidings.`; those of the lab have their whole names."""
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
-        found[name] = path.read_text(encoding="utf-8")
+    for folder, beginning in ((SOURCE, ()), (LAB, ("tidings_lab",))):
+        for path in sorted(folder.rglob("*.py")):
+            parts = (*beginning, *path.relative_to(folder).with_suffix("").parts)
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+            found[name] = path.read_text(encoding="utf-8")
+    del found["tidings_lab"]  # Only a docstring: no layer.
     return found
 
 
 SOURCES = sources()
-MODULES = frozenset(f"tidings.{name}" for name in SOURCES)
+MODULES = frozenset(name if inside(name, "tidings_lab") else f"tidings.{name}" for name in SOURCES)
 
 
 @pytest.mark.parametrize("module", SOURCES)
@@ -210,14 +244,66 @@ def test_module(module: str) -> None:
     assert faults(module, SOURCES[module], MODULES) == []
 
 
-def test_protocols_form_no_knot() -> None:
-    """Not even for their types: two modules that need each other are one, or lack a small interface between them."""
+FOR_TYPES = {
+    **dict.fromkeys(("pyspark", "pyarrow", "deltalake"), "only with the extra `spark`"),
+    **dict.fromkeys(("tidings.pipeline", "tidings_lab.experiments"), "need what only extras bring"),
+    "matplotlib": "only with an extra",
+    "prompt_toolkit": "slow to import, and only a terminal needs it",
+    "tidings.gateways": "only with the extra `web`",
+    **dict.fromkeys(
+        ("tidings.client.aio", "tidings.client.async_soon"), "bring asyncio, which the blocking bus does without"
+    ),
+    "tidings.transport": "brings zmq, which an embedded bus does without, or the keys, which few clients have",
+}
+"""What may be imported for its types alone, and why; everything else is imported like anything."""
+LATE = ("__init__", "testing", "testing.plugin")
+"""What these name is imported when it is first used: they are loaded by programs that may use none of it
+(`tests/unit/test_import.py`)."""
+
+
+def imported_for_types(source: str) -> list[str]:
+    """What stands under `if TYPE_CHECKING:`."""
+    blocks = [
+        node for node in parsed(source).body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    lines = {line for node in blocks for line in range(node.lineno, (node.body[-1].end_lineno or 0) + 1)}
+    return [name for line, name in imports(source, MODULES) if line in lines]
+
+
+def is_slow_or_optional(name: str) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in FOR_TYPES)
+
+
+def test_only_what_is_slow_or_optional_is_imported_for_types_alone() -> None:
+    found = {module: imported_for_types(source) for module, source in SOURCES.items() if module not in LATE}
+    assert found["client"], "there is at least one such block"
+    assert [(module, name) for module in found for name in found[module] if not is_slow_or_optional(name)] == []
+
+
+def find_knot(sources: dict[str, str], modules: frozenset[str]) -> list[str]:
+    """Modules of which each needs the next one, and the last one the first; empty if there are none."""
     graph = {
-        module: {name.removeprefix("tidings.") for _, name in imports(source, MODULES) if name in MODULES}
-        for module, source in SOURCES.items()
-        if inside(module, "protocols")
+        module: {name.removeprefix("tidings.") for _, name in imports(source, modules) if name in modules}
+        for module, source in sources.items()
     }
-    TopologicalSorter(graph).prepare()
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_modules_form_no_knot() -> None:
+    """Not even for their types: two modules that need each other are one, or lack a small interface between them."""
+    assert find_knot(SOURCES, MODULES) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["if TYPE_CHECKING:\n    from tidings.client.bus import Bus", "def late():\n    import tidings.client.bus"],
+)
+def test_planted_knot_is_reported(source: str) -> None:
+    assert "client.link" in find_knot({**SOURCES, "client.link": source}, MODULES)
 
 
 def test_the_package_was_found() -> None:
@@ -255,6 +341,17 @@ def test_the_package_was_found() -> None:
         ("spelling.fake", "from tidings.client import connect"),
         ("client.fake", "from tidings.spelling import spell"),
         ("cli.fake", "import zmq.auth"),
+        ("cli.fake", "from tidings_lab.bench import plan"),
+        ("simulator.fake", "import tidings_lab.bugs"),
+        ("simulator.fake", "from tidings_lab import bugs"),
+        ("simulator.fake", "from tidings_lab.simulated_overlay.worlds import WORLDS"),
+        ("simulator.fake", "from tidings_lab.simulated_replicas.world import PaxosWorld"),
+        ("tidings_lab.simulated_overlay.fake", "from tidings.transport import peers"),
+        ("tidings_lab.simulated_replicas.fake", "from tidings.node import loop"),
+        ("tidings_lab.bugs.fake", "from tidings_lab.bench import plan"),
+        ("tidings_lab.experiments.fake", "from tidings.node import loop"),
+        ("tidings_lab.experiments.fake", "import zmq"),
+        ("tidings_lab.unheard_of.fake", ""),
         ("cli.fake", "from tidings.journal import segment"),
         ("errors", "from tidings.message import Message"),
         ("unheard_of.fake", ""),
@@ -282,6 +379,7 @@ def test_planted_fault_is_reported(module: str, source: str) -> None:
         ("gateways.fake", "from tidings.client.aio import AsyncBus\nfrom tidings.gateways import fields"),
         ("cli.fake", "from tidings.gateways.sockets import SocketDoor"),
         ("transport.fake", "import zmq"),
+        ("tidings_lab.bench.fake", "import zmq\nfrom tidings.node import loop\nfrom tidings_lab.bench import plan"),
         ("cli.fake", "import tidings\nfrom tidings.node.process import serve\nimport random, time"),
         ("__init__", "from tidings.client.bus import Bus\nfrom tidings.errors import TidingsError"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
-PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")])
+PAGES = sorted([*TOP.glob("*.md"), *TOP.glob("lab/*.md"), *(TOP / "docs").rglob("*.md")])
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -2,7 +2,8 @@
 
 A command's module offers `HELP` (what it does), `EXAMPLES` (lines that end its --help),
 `add_arguments(parser)` and `run(arguments) -> int`, the exit code; `SHORT_HELP = False` if its -h means something
-else than --help; `moved(words)` if some of its words are another command now, which it returns after a hint.
+else than --help; `TAKES_COMMAND = True` if the command of another program may follow after `--`; `moved(words)` if some
+of its words are another command now, which it returns after a hint.
 
 Only the module of the command that was asked for is imported, so that `tidings put` does not pay for the shell.
 
@@ -19,7 +20,7 @@ import keyword
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tidings import __version__
 from tidings.errors import TidingsError
@@ -30,6 +31,7 @@ COMMANDS = {
     "stop": "stop a broker",
     "put": "publish messages",
     "get": "take the next message of a subscription",
+    "work": "work on a topic's messages as a member of a group",
     "subscribe": "create a durable subscription",
     "unsubscribe": "end a subscription",
     "topics": "list the topics",
@@ -43,17 +45,20 @@ COMMANDS = {
     "spell": "spell out the numbers in a text",
     "editor": "publish a text over a plain socket",
     "subscriber": "subscribe over a plain socket, at a prompt",
-    "demo": "show publishers, subscribers, a crash and a recovery",
+    "demo": "show publishers, subscribers, a crash and a recovery (needs tidings-lab)",
     "doctor": "check this machine and say what to fix",
     "keys": "create keys for brokers and clients",
-    "bench": "measure tidings beside the limits of this machine",
+    "bench": "measure tidings beside the limits of this machine (needs tidings-lab)",
     "pipeline": "write every message into a lake, with Spark",
     "simulate": "run the whole system in simulations",
-    "experiment": "measure overlays and rings in simulations",
+    "experiment": "measure overlays and rings in simulations (needs tidings-lab)",
     "export": "write a topic to a file",
     "import": "publish the rows of a file, each once",
     "audit": "prove with Spark that nothing was lost, doubled or reordered",
 }
+
+IN_THE_LAB = ("bench", "demo", "experiment")
+"""Commands that are not part of tidings, but of tidings-lab."""
 
 RENAMED = {"group": "cluster"}
 """Commands by the names that they had before; they go in the next release."""
@@ -112,13 +117,7 @@ def _run(argv: list[str]) -> int:
         advice = f"did you mean {close[0]!r}?" if close else "tidings --help lists them."
         print(f"There is no command {name!r}: {advice}", file=sys.stderr)
         return 2
-    module_name = f"tidings.cli.{name}{'_' if keyword.iskeyword(name) else ''}"
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name:
-            raise
-        raise TidingsError(f"The command {name!r} is not part of this installation: reinstall tidings.") from error
+    module = _module(name)
     if hasattr(module, "moved") and (moved := module.moved(rest)) is not None:
         return _run(moved)
     parser = _Parser(
@@ -133,7 +132,26 @@ def _run(argv: list[str]) -> int:
     parser.add_argument(*short_help, "--help", action="help", help="show this help message and exit")
     module.add_arguments(parser)
     parser.set_defaults(usage_error=parser.error)
+    if getattr(module, "TAKES_COMMAND", False):
+        end = rest.index("--") if "--" in rest else len(rest)
+        parser.set_defaults(command=rest[end + 1 :])
+        rest = rest[:end]
     return int(module.run(parser.parse_args(rest)))
+
+
+def _module(name: str) -> Any:
+    """The module of a command."""
+    if name in IN_THE_LAB:
+        from tidings.cli import lab
+
+        return lab.load(name, f"tidings {name}")
+    module_name = f"tidings.cli.{name}{'_' if keyword.iskeyword(name) else ''}"
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise TidingsError(f"The command {name!r} is not part of this installation: reinstall tidings.") from error
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -14,12 +13,9 @@ from rich.text import Text
 from tidings.cli import quantities
 from tidings.cli.columns import aligned
 from tidings.cli.connection import embedded_folder
-from tidings.cli.extras import needed
 from tidings.cli.output import harmless
 from tidings.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from tidings.spark.audit.report import Report
+from tidings.spark.audit.report import Report, last_of, save
 
 HELP = """\
 Proves with Spark that nothing was lost, doubled or reordered, or names what was. Exits with 0 when all is well, and
@@ -88,8 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    with needed("spark", "tidings audit"):
-        from tidings.spark.audit.report import last_of, save
     report = _audit(arguments)
     target = arguments.save or (last_of(arguments.lake) if arguments.lake is not None else None)
     if target is not None:

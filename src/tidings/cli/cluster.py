@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.table import Table
 from rich.text import Text
 
+from tidings.admin.asking import Asking, spelled
 from tidings.cli import quantities, watching
 from tidings.cli.output import harmless, print_json
 from tidings.errors import InvalidRequest
 from tidings.protocols.broker import messages, operators
 from tidings.settings import NodeSettings, check_reachable
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tidings.ring.asking import Asking
-    from tidings.transport.curve import ClientOptions
+from tidings.transport.curve import ClientOptions, client_options
 
 HELP = """\
 Talks to the members of a replica group (see tidings serve --group).
@@ -69,8 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tidings.ring.asking import Asking, spelled
-
     members = Asking(arguments.bus.split(","), curve(arguments))
     if arguments.action == "status":
         return _status(arguments, members)
@@ -100,8 +94,6 @@ def curve(arguments: argparse.Namespace) -> ClientOptions | None:
         return None
     if arguments.client is None:
         raise InvalidRequest("With --keys the nodes know you by your key: give its name with --as NAME.")
-    from tidings.transport.curve import client_options
-
     return client_options(Path(arguments.keys), arguments.client)
 
 

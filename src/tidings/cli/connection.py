@@ -13,14 +13,12 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidings.cli import quantities
+from tidings.client.bus import Bus
 from tidings.errors import InvalidRequest
 from tidings.settings import NodeSettings
-
-if TYPE_CHECKING:
-    from tidings.client.bus import Bus
 
 DEFAULT_BUS = NodeSettings().bind
 
@@ -60,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, named: bool, timeout: bool
     parser.set_defaults(named=named)
 
 
-def open_bus(arguments: argparse.Namespace) -> Bus:
-    """The bus that the flags stand for."""
+def open_bus(arguments: argparse.Namespace, **chosen: Any) -> Bus:
+    """The bus that the flags stand for; `chosen` are settings of the client that the command itself has chosen."""
     import tidings
 
     client = arguments.client or (default_identity() if arguments.named else None)
-    options: dict[str, Any] = {"client_id": client}
+    options: dict[str, Any] = {"client_id": client, **chosen}
     folder = embedded_folder(arguments.bus)
     if folder is not None:
         return tidings.open(folder, **options)

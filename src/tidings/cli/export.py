@@ -13,7 +13,7 @@ from tidings.cli.counting import counting
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless
 from tidings.errors import InvalidRequest
-from tidings.exchange.exporting import FORMATS, Format, export, format_of
+from tidings.files.exporting import FORMATS, Format, export, format_of
 from tidings.spark.options import parse_place
 from tidings.spark.planning import resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidings.cli import connection, quantities
+from tidings.cli import connection, quantities, work
 from tidings.cli.connection import open_bus
 from tidings.cli.output import harmless, message_fields, print_json, print_value
 from tidings.errors import NotSubscribed
@@ -12,7 +12,8 @@ from tidings.message import Message
 
 HELP = """\
 Prints the next message of your subscription to a topic and exits with 0, or exits with 3 when there is none.
-Without TOPIC it takes one message from each of your topics.
+Without TOPIC it takes one message from each of your topics. With --group it takes the next message of a group, as a
+member of it.
 """
 
 EXAMPLES = """\
@@ -20,6 +21,7 @@ EXAMPLES = """\
   tidings get news --timeout 10           # wait up to ten seconds for one
   tidings get news --follow               # print messages as they come, until Ctrl-C
   tidings get news --json | jq .offset
+  tidings get jobs --group workers        # one message of a group; tidings work takes them all
   tidings get --as alice                  # one message from each of alice's topics
 """
 
@@ -28,6 +30,7 @@ NOTHING = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="the topic (default: each of your topics)")
+    parser.add_argument("--group", metavar="NAME", help="take it from this group, which is made if it is missing")
     parser.add_argument("--follow", "-f", action="store_true", help="keep printing messages as they come")
     parser.add_argument(
         "--timeout",
@@ -43,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.topic is None and (arguments.follow or arguments.wait):
         arguments.usage_error("--follow and --timeout need a TOPIC")
+    if arguments.group is not None:
+        return _take(arguments)
     if arguments.follow:
         return _follow(arguments)
     with open_bus(arguments) as bus:
@@ -56,6 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
         return NOTHING
     _show(found_one, arguments.json)
     return 0
+
+
+def _take(arguments: argparse.Namespace) -> int:
+    """What a member of the group gets, by a name for the moment unless one is given: the others go on with the rest."""
+    if arguments.topic is None:
+        arguments.usage_error("--group needs a TOPIC")
+    chosen: dict[str, object] = {
+        "named": False,
+        "command": [],
+        "count": None if arguments.follow else 1,
+        "wait": arguments.wait if arguments.follow else arguments.wait or 0.0,
+        "start": "earliest",
+        "lanes": None,
+        "preset": None,
+    }
+    return work.run(argparse.Namespace(**{**vars(arguments), **chosen}))
 
 
 def _follow(arguments: argparse.Namespace) -> int:

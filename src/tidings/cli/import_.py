@@ -12,8 +12,8 @@ from tidings.cli.counting import counting
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless, print_json
 from tidings.errors import InvalidRequest
-from tidings.exchange.exporting import FORMATS, format_of
-from tidings.exchange.importing import import_file
+from tidings.files.exporting import FORMATS, format_of
+from tidings.files.importing import import_file
 
 HELP = """\
 Publishes the rows of a file: what `tidings export` wrote, or any CSV, JSON lines or Parquet with a value in each row,

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from tidings.cli.node_view import view_lines
 from tidings.cli.output import harmless
 from tidings.cli.prompt import Prompt, prompted_lines, word
 from tidings.errors import Unavailable
 from tidings.peer.caller import NodeCaller
 from tidings.peer.drive import wait_until
-
-if TYPE_CHECKING:
-    from tidings.transport.curve import ClientOptions
+from tidings.transport.curve import ClientOptions
 
 EFFECT_SECONDS_MAX = 10.0
 """How long the prompt waits until a subscription is in effect, so that the next message will come."""
@@ -25,7 +23,7 @@ EFFECT_SECONDS_MAX = 10.0
 COMMANDS = {
     "subscribe": ("TOPIC", "receive a topic at this node from now on"),
     "unsubscribe": ("TOPIC", "stop receiving it"),
-    "publish": ("TOPIC TEXT", "publish the rest of the line as it is"),
+    "publish": ("TOPIC[,TOPIC...] TEXT", "publish the rest of the line as it is, to all of these topics or to none"),
     "received": ("", "print what has arrived since the last time"),
     "status": ("", "what the node sees"),
     "help": ("", "this list"),
@@ -67,7 +65,8 @@ class NodeShell(Prompt):
         """Prints what has arrived, and says how much it was."""
         texts = self._caller.take()
         for text in texts:
-            print(harmless(f"{text.topic}: {text.text} (from {text.publisher})"), flush=True)
+            topics = ", ".join((text.topic, *text.also))
+            print(harmless(f"{topics}: {text.text} (from {text.publisher})"), flush=True)
         return len(texts)
 
     def _subscribe(self, rest: str) -> None:
@@ -88,19 +87,19 @@ class NodeShell(Prompt):
         print(f"no longer subscribed to {harmless(topic)}", flush=True)
 
     def _publish(self, rest: str) -> None:
-        topic, text = word(rest)
-        if topic is None or not text:
+        named, text = word(rest)
+        if named is None or not text:
             raise self.usage("publish")
-        self._caller.publish(topic, text[1:])
-        print(f"published to {harmless(topic)}", flush=True)
+        quoted = rest.lstrip().startswith('"')  # A topic in quotes may have a comma.
+        topic, *also = [named] if quoted else named.split(",")
+        self._caller.publish(topic, text[1:], tuple(also))
+        print(f"published to {harmless(', '.join((topic, *also)))}", flush=True)
 
     def _received(self, _rest: str) -> None:
         if not self.show_arrivals():
             print("(nothing)", flush=True)
 
     def _status(self, _rest: str) -> None:
-        from tidings.cli.nodes import view_lines
-
         for title, text in view_lines(self._caller.look()):
             print(f"{title:<14} {harmless(text)}")
         sys.stdout.flush()

@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tidings.cli import quantities
 from tidings.cli.cluster import curve
 from tidings.cli.columns import Cell, aligned
+from tidings.cli.node_view import view_lines
 from tidings.cli.output import harmless, print_json
 from tidings.errors import Unavailable
+from tidings.peer.caller import TIMEOUT_SECONDS, NodeCaller, NodeView
+from tidings.peer.drive import NodeAccount, drive
+from tidings.peer.survey import LOOK_SECONDS, Survey, walk
 from tidings.settings import PeerSettings
-
-if TYPE_CHECKING:
-    from tidings.peer.caller import NodeView
-    from tidings.peer.drive import NodeAccount
-    from tidings.peer.survey import Survey
-    from tidings.transport.curve import ClientOptions
+from tidings.transport.curve import ClientOptions
 
 HELP = """\
 Talks to the nodes of a bare overlay (see tidings node).
@@ -81,8 +79,6 @@ def _no_answer(address: str) -> Unavailable:
 
 
 def _look(arguments: argparse.Namespace, address: str, keys: ClientOptions | None) -> int:
-    from tidings.peer.caller import TIMEOUT_SECONDS, NodeCaller
-
     with NodeCaller(address, keys, arguments.timeout or TIMEOUT_SECONDS) as caller:
         view = caller.look()
     if arguments.json:
@@ -93,42 +89,7 @@ def _look(arguments: argparse.Namespace, address: str, keys: ClientOptions | Non
     return 0
 
 
-def view_lines(view: NodeView) -> list[tuple[str, str]]:
-    """A node's view as people read it: titles and texts."""
-    lines = [
-        ("node", f"{view.address} ({view.overlay}), up for {view.uptime_ms / 1000:.0f} s"),
-        ("joined", "yes" if view.joined else "no"),
-    ]
-    if view.ring is not None:
-        if view.ring.awaited:
-            lines.append(("waits for", f"{view.ring.awaited} more founding members"))
-        lines += [
-            ("predecessor", view.ring.predecessor or "none"),
-            ("successors", ", ".join(view.ring.successors) or "none"),
-            ("fingers", f"{len(view.ring.fingers)} nodes: {', '.join(view.ring.fingers)}"),
-        ]
-    if view.views is not None:
-        lines += [("active", ", ".join(view.views.active) or "none"), ("passive", ", ".join(view.views.passive))]
-    pending = [topic for topic, in_effect in view.subscriptions.items() if not in_effect]
-    lines.append(("subscriptions", ", ".join(view.subscriptions) or "none"))
-    if pending:
-        lines.append(("not yet", ", ".join(pending)))
-    for tree in view.trees:
-        above = "root" if tree.is_root else f"parent {tree.parent or 'sought'}"
-        lines.append((f"tree {tree.topic}", f"{above}, {len(tree.children)} children"))
-    lines += [
-        ("messages", f"{view.published} published, {view.waiting} waiting, {view.arrived} arrived, {view.lost} lost"),
-        ("sent", ", ".join(f"{layer} {sum(kinds.values()):,}" for layer, kinds in view.sent.items()) or "nothing"),
-        ("received", ", ".join(f"{layer} {count:,}" for layer, count in view.received.items()) or "nothing"),
-        ("connections", f"{view.links} to peers"),
-    ]
-    lines += [("refused", f"{count:,} times {reason}") for reason, count in view.refused.items()]
-    return lines
-
-
 def _look_at_all(arguments: argparse.Namespace, address: str, keys: ClientOptions | None) -> int:
-    from tidings.peer.survey import LOOK_SECONDS, walk
-
     survey = walk(address, keys, arguments.timeout or LOOK_SECONDS)
     if not survey.nodes:
         raise _no_answer(address)
@@ -182,9 +143,6 @@ def _print_verdict(survey: Survey) -> None:
 
 
 def _drive(arguments: argparse.Namespace, address: str, keys: ClientOptions | None) -> int:
-    from tidings.peer.drive import drive
-    from tidings.peer.survey import walk
-
     addresses = [view.address for view in walk(address, keys).nodes] if arguments.all else [address]
     if not addresses:
         raise _no_answer(address)

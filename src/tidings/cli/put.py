@@ -6,17 +6,15 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tidings.cli import connection
 from tidings.cli.connection import open_bus
 from tidings.cli.counting import counting
 from tidings.cli.output import print_json, receipt_fields, receipt_line
+from tidings.client.bus import Bus
 from tidings.errors import MessageTooLarge
 from tidings.message import Receipt, Receipts
-
-if TYPE_CHECKING:
-    from tidings.client.bus import Bus
 
 HELP = """\
 Publishes a message; it is on the broker's disk when the command returns. Without TEXT, standard input is the

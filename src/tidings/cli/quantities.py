@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import re
 
 _TIMES_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -84,6 +85,40 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
+
+
+def place(text: str) -> tuple[str | None, int]:
+    """Where to listen: a port, or a port of an IPv4 address.
+
+    >>> place("4200"), place("0.0.0.0:4200")
+    ((None, 4200), ('0.0.0.0', 4200))
+    """
+    host, colon, number = text.rpartition(":")
+    if colon and not host:
+        raise argparse.ArgumentTypeError(f"{text!r} has no host before its colon")
+    return (host or None, port(number))
+
+
+def listening(text: str) -> tuple[str, int]:
+    """An IPv4 address to listen at, with a port or at any free one.
+
+    >>> listening("10.0.0.5"), listening("10.0.0.5:4201")
+    (('10.0.0.5', 0), ('10.0.0.5', 4201))
+    """
+    host, colon, number = text.partition(":")
+    try:
+        return str(ipaddress.IPv4Address(host)), port(number) if colon else 0
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an IPv4 address as 10.0.0.5 or 10.0.0.5:4201") from None
+
+
+def networks(text: str) -> tuple[str, ...]:
+    """Networks with commas in between; what gets them checks them.
+
+    >>> networks("10.0.0.0/24, 10.1.0.7")
+    ('10.0.0.0/24', '10.1.0.7')
+    """
+    return tuple(each.strip() for each in text.split(","))
 
 
 def human_bytes(size: int) -> str:

@@ -10,22 +10,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+import tidings
+from tidings.admin.asking import Asking
+from tidings.admin.drive import ClientAccount, drive
+from tidings.admin.survey import RingView, look
+from tidings.admin.trial import Trial, check_size
+from tidings.admin.trial_record import RingRecord
 from tidings.cli import quantities
 from tidings.cli.cluster import curve
 from tidings.cli.columns import Cell, aligned
 from tidings.cli.output import harmless, print_json
 from tidings.cli.progress import progress_bar
+from tidings.client import connect_worker
 from tidings.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from tidings.ring.drive import ClientAccount
-    from tidings.ring.record import RingRecord
-    from tidings.ring.survey import RingView
-    from tidings.ring.trial import Trial
 
 HELP = """\
 Runs a whole ring of replica groups on this machine, to try it out, and inspects it.
@@ -37,15 +38,16 @@ Runs a whole ring of replica groups on this machine, to try it out, and inspects
   start NODE       restarts a node
   add              adds a group; returns when the group owns part of the circle
   remove GROUP     hands everything of a group to others; returns when its processes have been stopped
+  leave            has the group of a node (--at ADDRESS) hand everything to others; returns when it may be switched off
   drive            random commands (subscribe, unsubscribe, put, get) by several clients at all nodes, and a report
   down             stops all processes
 
 Nodes are called a1, a2, ..., and groups a, b, ... Any client may connect to any node: `tidings shell --bus ADDRESS` is
 the prompt, and `tidings put`, `get` and all others work as with one broker. status and drive also take --at, the
-address of any node of any ring.
+address of any node of any ring. With keys, leave needs an administrator's (tidings serve --admin).
 
-The exit code is 1 if status finds a node down or a range without an owner, or if drive finds that a message was lost
-or came twice.
+The exit code is 1 if status finds a node down, a range without an owner, or a node that disseminates otherwise than
+the rest, or if drive finds that a message was lost or came twice.
 """
 
 EXAMPLES = """\
@@ -54,11 +56,13 @@ EXAMPLES = """\
   tidings ring kill b2; tidings ring kill --leader a; tidings ring start b2
   tidings ring add; tidings ring remove c
   tidings ring drive --clients 8 --commands 500 --seed 7
+  tidings ring up --dissemination gossip --keys keys/ --as alice    # with keys of replica and alice
   tidings ring status --at tcp://10.0.0.5:7500 --json
+  tidings ring leave --at tcp://10.0.0.5:7500       # then stop the nodes of that group
   tidings ring down
 """
 
-ACTIONS = ("up", "status", "kill", "start", "add", "remove", "drive", "down")
+ACTIONS = ("up", "status", "kill", "start", "add", "remove", "leave", "drive", "down")
 DEFAULT_DIR = "tidings-ring"
 WATCH_SECONDS = 0.5
 
@@ -73,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path(os.environ.get("TIDINGS_RING") or DEFAULT_DIR),
         help=f"where the ring's journals and logs are (or TIDINGS_RING; default: {DEFAULT_DIR})",
     )
-    parser.add_argument("--at", metavar="ADDRESS", help="for status and drive: a node of a ring, wherever it runs")
+    parser.add_argument("--at", metavar="ADDRESS", help="for status, leave and drive: a node of any ring")
     parser.add_argument("--groups", metavar="N", type=quantities.count, help="for up (default: 4)")
     parser.add_argument("--replicas", metavar="N", type=quantities.count, help="for up and add: 1, 3 or 5 (default: 3)")
     parser.add_argument(
@@ -86,8 +90,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commands", metavar="N", type=quantities.count, default=500, help="for drive (default: 500)")
     parser.add_argument("--topics", metavar="N", type=quantities.count, default=10, help="for drive (default: 10)")
     parser.add_argument("--seed", metavar="S", type=int, default=1, help="for drive: decides the commands (default: 1)")
-    parser.add_argument("--keys", metavar="DIR", help="with --at: the folder with NAME.key and server.pub")
-    parser.add_argument("--as", dest="client", metavar="NAME", help="whose key to use")
+    parser.add_argument(
+        "--keys",
+        metavar="DIR",
+        help="for up: the folder with the keys of the nodes (server, replica) and of the operator; with --at: the "
+        "folder with NAME.key and server.pub",
+    )
+    parser.add_argument(
+        "--as",
+        dest="client",
+        metavar="NAME",
+        help="whose key of --keys to use; for up: that of the operator, who is made the ring's administrator",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _status(arguments)
     if arguments.action == "drive":
         return _drive(arguments)
+    if arguments.action == "leave":
+        return _leave(arguments)
     with _trial(arguments.dir) as trial:
         return _change(arguments, trial)
 
@@ -110,7 +126,11 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.usage_error(f"{action} needs {what}")
     if not takes_name and name is not None:
         arguments.usage_error(f"{action} takes no name, and {name!r} was given")
-    if arguments.at is not None and action not in ("status", "drive"):
+    if arguments.keys is not None and arguments.at is None and action != "up":
+        arguments.usage_error(f"{action} uses the keys that the ring was started with: leave out --keys")
+    if action == "leave" and arguments.at is None:
+        arguments.usage_error("leave needs a node of the group: give its address with --at")
+    if arguments.at is not None and action not in ("status", "leave", "drive"):
         arguments.usage_error(f"{action} is for a ring on this machine: name its folder with --dir instead of --at")
 
 
@@ -118,8 +138,6 @@ def _check(arguments: argparse.Namespace) -> None:
 def _trial(folder: Path) -> Iterator[Trial]:
     """The ring in a folder; what takes seconds is said while it is done, where somebody watches."""
     from rich.console import Console
-
-    from tidings.ring.trial import Trial
 
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -133,14 +151,14 @@ def _trial(folder: Path) -> Iterator[Trial]:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from tidings.ring.trial import check_size
-
     check_size(arguments.groups if arguments.groups is not None else 1, arguments.replicas or 1)
+    curve(arguments)  # Says now what is wrong with the keys.
     signal.signal(signal.SIGTERM, _interrupt)  # Stopping this command stops the ring that it runs.
     signal.signal(signal.SIGHUP, _interrupt)
     with _trial(arguments.dir) as trial:
         try:
-            trial.up(arguments.groups, arguments.replicas, arguments.dissemination)
+            keys = (arguments.keys or "", arguments.client or "")
+            trial.up(arguments.groups, arguments.replicas, arguments.dissemination, *keys)
         except BaseException:
             trial.give_up()
             raise
@@ -225,13 +243,26 @@ def _change(arguments: argparse.Namespace, trial: Trial) -> int:
     return 0
 
 
+def _leave(arguments: argparse.Namespace) -> int:
+    from tidings.admin.asking import LEADER_SECONDS, Asking
+    from tidings.admin.trial import MOVE_SECONDS_MAX
+    from tidings.protocols.broker.operators import AskRing, LeaveRing, Ring, RingLeft
+
+    asking = Asking(arguments.at.split(","), curve(arguments))
+    asking.first(AskRing(1), Ring)  # Says so at once if nobody is there.
+    advice = "the group goes on leaving by itself, so ask again."
+    asking.ask_leader(LeaveRing(1), RingLeft, MOVE_SECONDS_MAX, advice, patience=LEADER_SECONDS)
+    if arguments.json:
+        print_json({"at": arguments.at, "left": True})
+    else:
+        print("The group has left the ring, and its nodes may be switched off")
+    return 0
+
+
 # Looking.
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from tidings.ring.asking import Asking
-    from tidings.ring.survey import look
-
     known = None
     if arguments.at is not None:
         view = look(Asking(arguments.at.split(","), curve(arguments)))
@@ -292,7 +323,12 @@ def _fields(view: RingView, known: RingRecord | None) -> dict[str, Any]:
                 "share": group.share,
                 "topics": group.topics,
                 "members": [
-                    {"name": _name(address, known), "address": address, "answers": address not in group.silent}
+                    {
+                        "name": _name(address, known),
+                        "address": address,
+                        "answers": address not in group.silent,
+                        "dissemination": view.dissemination.get(address),
+                    }
                     for address in group.members
                 ],
             }
@@ -307,23 +343,19 @@ def _fields(view: RingView, known: RingRecord | None) -> dict[str, Any]:
 
 
 def _drive(arguments: argparse.Namespace) -> int:
-    import tidings
-    from tidings.ring.asking import Asking
-    from tidings.ring.drive import drive
-    from tidings.ring.survey import look
-    from tidings.ring.trial import Trial
 
     connect: Any = tidings.connect
+    keys, user = arguments.keys, arguments.client
     if arguments.at is None:
-        addresses = Trial(arguments.dir).addresses
+        trial = Trial(arguments.dir)
+        addresses, keys, user = trial.addresses, trial.record.keys or None, trial.record.operator
     else:
-        options = curve(arguments)
-        view = look(Asking(arguments.at.split(","), options))
+        view = look(Asking(arguments.at.split(","), curve(arguments)))
         addresses = [each for group in view.groups for each in group.members if each not in group.silent]
-        if options is not None:
+    if keys is not None:
 
-            def connect(nodes: str, name: str, **given: Any) -> tidings.Bus:
-                return tidings.client.connect_worker(nodes, arguments.client, keys=arguments.keys, **given)
+        def connect(nodes: str, name: str, **given: Any) -> tidings.Bus:
+            return connect_worker(nodes, user, keys=keys, **given)
 
     if not addresses:
         raise InvalidRequest(f"No node of the ring in {arguments.dir} runs: start it with `tidings ring up`.")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from tidings.admin.asking import ANSWER_SECONDS, is_in_ring
 from tidings.errors import InvalidRequest
 from tidings.journal.folder import BROKER, MEMBER, RING, role_of, wrong_role
-from tidings.ring.asking import ANSWER_SECONDS, is_in_ring
 from tidings.settings import GroupSettings, NodeSettings, RingSettings
 
 

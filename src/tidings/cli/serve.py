@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidings import settings
-from tidings.cli import addresses, extras, quantities
+from tidings.cli import addresses, gateways, quantities
 from tidings.errors import InvalidRequest
+from tidings.settings.broker import PRESETS
 
 if TYPE_CHECKING:
-    from tidings.gateways.http import WebService
     from tidings.gateways.sockets import SocketDoor
 
-HTTP_PORT = 7480
 HELP = """\
 Runs a broker on the journal in a folder, until SIGTERM, Ctrl-C or `tidings stop`. By default it is a single broker.
 With --group or --into it is a member of a replica group, with --ring or --join a node of a ring of such groups. Its
@@ -35,6 +34,7 @@ EXAMPLES = """\
   tidings serve --data data/ --retain-age 7d --retain-bytes 1GB              # old messages may be removed
   tidings serve --data data/ --topics on-subscribe                           # only a subscribe creates a topic
   tidings serve --data data/ --sockets 4200                                  # also for editors and subscribers
+  tidings serve --data data/ --sockets 0.0.0.0:4200 --sockets-allow 10.0.0.0/24
   tidings serve --data data/ --http                                          # also spells out numbers, on port 7480
   tidings serve --storage tcp://127.0.0.1:7410                               # the journal is at a `tidings storage`
   # In a group: one of its three founders; a fourth node, before `tidings cluster add`.
@@ -48,13 +48,12 @@ EXAMPLES = """\
 """
 
 OWN_FOLDER = "a node of a group or a ring keeps its own folder: give --data"
-NO_SOCKETS = "a node of a group or a ring has no plain sockets"
 CONTRADICTIONS = (
     ("ring", "join", "begin a ring or join one"),
     ("ring", "into", "begin a ring or join a group"),
     ("group", "into", "found a group or join one"),
     *(("storage", option, OWN_FOLDER) for option in ("group", "into", "ring", "join")),
-    *(("sockets", option, NO_SOCKETS) for option in ("group", "into", "ring", "join")),
+    ("digits", "http", "spell out numbers or leave them"),
 )
 
 
@@ -72,25 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: tcp://127.0.0.1:7400)")
     add_broker_arguments(parser)
     parser.add_argument(
-        "--sockets",
-        metavar="PORT",
-        type=quantities.port,
-        help="also serve editors and subscribers on plain sockets, at this port of 127.0.0.1; 0 for any free port",
-    )
-    parser.add_argument(
-        "--http",
-        metavar="PORT",
-        type=quantities.port,
-        nargs="?",
-        const=HTTP_PORT,
-        help=f"also spell out numbers over HTTP, on this port of 127.0.0.1 (default: {HTTP_PORT}; 0: any free port)",
-    )
-    parser.add_argument(
         "--ready-file",
         metavar="PATH",
         type=Path,
-        help="write the address there once the server answers; with --http, its address on a second line",
+        help="write the address there once the server answers; that of its web service on a second line",
     )
+    gateways.add_arguments(parser.add_argument_group("for other protocols"))
     add_role_arguments(parser.add_argument_group("in a group or a ring"))
 
 
@@ -139,8 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.usage_error(f"--{one} and --{other} contradict each other: {choice}")
     # Ports are taken before the server begins, so that one that is not to be had leaves nothing half started.
     with contextlib.ExitStack() as stack:
-        serve, doors, place = server(arguments, stack)
-        web = stack.enter_context(web_service(arguments.http))
+        sockets = gateways.socket_settings(arguments)
+        serve, doors, place = server(arguments, sockets, stack)
+        web = stack.enter_context(gateways.web_service(arguments, sockets))
         write = stack.enter_context(addresses.ready_file(arguments.ready_file))
 
         def on_ready(address: str) -> None:
@@ -158,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def server(
-    arguments: argparse.Namespace, stack: contextlib.ExitStack
+    arguments: argparse.Namespace, sockets: settings.SocketsSettings, stack: contextlib.ExitStack
 ) -> tuple[Callable[[Callable[[str], None]], None], list[SocketDoor], str]:
     """What runs the server that is asked for, its doors for sockets, and where its journal is."""
     from tidings.cli import roles
@@ -168,7 +155,6 @@ def server(
     door = {"bind": addresses.free_port(arguments.bind), "keys": arguments.keys}
     storage = {"storage": arguments.storage, "storage_keys": arguments.storage_keys}
     node = settings.load(settings.NodeSettings, door | storage)
-    sockets = settings.load(settings.SocketsSettings, {"sockets_port": arguments.sockets})
     broker = broker_settings(arguments)
     journal = settings.load(settings.JournalSettings, {"durability": arguments.durability})
     members = {"group": arguments.group, "join": arguments.into, "advertise": arguments.advertise}
@@ -183,16 +169,17 @@ def server(
         arguments.usage_error("only a ring has --dissemination: leave it out, or add --ring or --join")
     if role != folder.BROKER and arguments.data is None:
         raise InvalidRequest(f"{OWN_FOLDER.capitalize()} instead of a storage server.")
-    if role != folder.BROKER and sockets.sockets_port is not None:
-        raise InvalidRequest(f"{NO_SOCKETS.capitalize()}: leave out --sockets.")
+    from tidings.admin.asking import drawn_group, held_at
     from tidings.node import process
-    from tidings.ring.asking import held_at
 
-    doors = [stack.enter_context(each) for each in socket_doors(sockets)]
+    doors = [stack.enter_context(each) for each in gateways.socket_doors(sockets)]
     look = partial(held_at, addresses=ring.contacts, keys=node.keys)
     configuration = process.NodeConfiguration(
         broker, journal, node, group, replica, ring, arguments.ring, arguments.trust_copy, look
     )
+    if ring.contacts:
+        draw_group = partial(drawn_group, addresses=ring.contacts, keys=node.keys)
+        configuration = configuration._replace(draw_group=draw_group)
     serve = partial(process.serve, arguments.data, role, configuration, doors=doors)
     return serve, doors, str(arguments.data or node.storage)
 
@@ -237,6 +224,24 @@ def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
         help="messages that every subscription has acknowledged may be removed",
     )
     parser.add_argument(
+        "--topic-idle",
+        metavar="TIME",
+        type=quantities.duration_ms,
+        help="a topic that nobody has used for this long goes, if all of it is acknowledged or expired: 30d "
+        "(default: never)",
+    )
+    parser.add_argument(
+        "--max-backlog",
+        metavar="N",
+        type=quantities.count,
+        help="how many messages may wait in a topic that has no limit of its own; a put beyond that is Overloaded",
+    )
+    parser.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        help="settings that go together; channels: at most 1,000 messages wait in a topic (see docs/groups.md)",
+    )
+    parser.add_argument(
         "--lease",
         metavar="TIME",
         type=quantities.duration_ms,
@@ -246,32 +251,15 @@ def add_broker_arguments(parser: argparse._ActionsContainer) -> None:
 
 def broker_settings(arguments: argparse.Namespace) -> settings.BrokerSettings:
     """What these flags say, and the rest from variables and the file."""
-    return settings.load(
-        settings.BrokerSettings,
-        {
-            "topics": arguments.topics,
-            "admins": arguments.admin,
-            "retain_age_ms": arguments.retain_age,
-            "retain_bytes": arguments.retain_bytes,
-            "drop_acknowledged": arguments.drop_acknowledged,
-            "lease_ms": arguments.lease,
-        },
-    )
-
-
-def socket_doors(sockets: settings.SocketsSettings) -> list[SocketDoor]:
-    """The door for editors and subscribers, if one was asked for."""
-    if sockets.sockets_port is None:
-        return []
-    from tidings.gateways.sockets import SocketDoor
-
-    return [SocketDoor(sockets)]
-
-
-def web_service(port: int | None) -> WebService | contextlib.nullcontext[None]:
-    """The web service on its port, or nothing if none was asked for."""
-    if port is None:
-        return contextlib.nullcontext()
-    with extras.needed("web", "--http"):
-        from tidings.gateways.http import WebService
-    return WebService(port)
+    given = {
+        "topics": arguments.topics,
+        "admins": arguments.admin,
+        "retain_age_ms": arguments.retain_age,
+        "retain_bytes": arguments.retain_bytes,
+        "drop_acknowledged": arguments.drop_acknowledged,
+        "topic_idle_ms": arguments.topic_idle,
+        "lease_ms": arguments.lease,
+        "max_backlog": arguments.max_backlog,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return settings.load(settings.BrokerSettings, PRESETS.get(arguments.preset, {}) | chosen)

@@ -18,13 +18,12 @@ from tidings.cli.output import harmless, print_value, receipt_line
 from tidings.cli.prompt import Prompt, prompted_lines, word
 from tidings.cli.subscribe import start
 from tidings.cli.topics import topic_table
+from tidings.client.bus import Bus
 from tidings.errors import TidingsError
 from tidings.message import Receipt
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
-
-    from tidings.client.bus import Bus
 
 HELP = """\
 Opens a prompt on a bus: put, get, subscribe, unsubscribe, topics, help, quit. Tab completes commands and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import secrets
 import sys
@@ -12,11 +11,14 @@ from collections import Counter
 
 import msgspec
 
+from tidings.cli import lab
 from tidings.cli.output import print_json
 from tidings.cli.progress import progress_bar
 from tidings.simulator.many import run_many, silenced
+from tidings.simulator.planting import Mutant, mutants
+from tidings.simulator.run import WORLDS as BROKER_WORLDS
 from tidings.simulator.run import Result
-from tidings.simulator.worlds import ALL, MUTANTS, SHARES, WORLDS, replay_command, run_seed
+from tidings.simulator.worlds import ALL, IN_THE_LAB, in_turn, offered, replay_command, run_seed, worlds
 
 HELP = """\
 Runs clients, broker and journal in virtual time, on a network that loses, delays and reorders and on a disk that
@@ -34,10 +36,10 @@ EXAMPLES = """\
   tidings simulate --seeds 500 --mutant skip-sync   # with a planted bug, which must be found
   tidings simulate --world groups --seeds 1000      # members that share the work of a topic
   tidings simulate --world stages --seeds 1000      # queries that write in stages, and readers of ranges
-  tidings simulate --world paxos --seeds 1000       # replicas that agree on one log
-  tidings simulate --world cluster --seeds 1000     # clients of a broker that is such a group
+  tidings simulate --world cluster --seeds 1000     # clients of a group of replicas
   tidings simulate --world ring-cluster --seeds 500 # clients of a ring of such groups
-  tidings simulate --world ring-churn --seeds 1000  # a Chord ring whose members come and go
+  tidings simulate --world paxos --seeds 1000       # replicas that agree on one log (needs tidings-lab)
+  tidings simulate --world ring-churn --seeds 1000  # a Chord ring whose members come and go (needs tidings-lab)
   tidings simulate --mutants                        # the planted bugs
   tidings simulate --sweep --seeds 100000 --master spark://10.0.0.1:7077 --lake lake/
 """
@@ -47,11 +49,12 @@ FIRST_SEED_MAX = 10**12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    more = ", ".join(offered()) or "paxos, overlay-NAME, ring-churn, ring-multicast (need tidings-lab)"
     parser.add_argument(
         "--world",
         metavar="NAME",
-        choices=(*WORLDS, ALL),
-        help=f"the kind of world (default: topics): {', '.join(WORLDS)}; {ALL}: {', '.join(SHARES)} in turn",
+        help=f"the kind of world (default: topics): {', '.join(BROKER_WORLDS)}, {more}; "
+        f"{ALL}: {', '.join(in_turn())} in turn",
     )
     parser.add_argument("--seeds", metavar="N", type=_count, default=100, help="how many seeds to run (default: 100)")
     parser.add_argument(
@@ -62,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", metavar="S", type=int, help="run only this one")
     parser.add_argument("--trace", action="store_true", help="print what happens, line by line; with --seed")
-    parser.add_argument("--mutant", metavar="NAME", choices=sorted(MUTANTS), help="plant a bug first")
-    parser.add_argument("--mutants", action="store_true", help="list the bugs that can be planted")
+    parser.add_argument("--mutant", metavar="NAME", help="plant a bug first, which must be found (needs tidings-lab)")
+    parser.add_argument("--mutants", action="store_true", help="list the bugs that can be planted (needs tidings-lab)")
     parser.add_argument(
         "--jobs", metavar="N", type=_count, default=os.cpu_count() or 1, help="processes (default: one for each core)"
     )
     parser.add_argument("--all", action="store_true", help="continue after a failure")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each failure, and one at the end")
-    sweep = parser.add_argument_group("sweeps")
+    sweep = parser.add_argument_group("sweeps (need tidings-lab)")
     sweep.add_argument("--sweep", action="store_true", help="run every seed, and make a table of the results")
     sweep.add_argument(
         "--master", metavar="URL", help="run the seeds as Spark tasks: local[2], spark://HOST:PORT, sc://HOST ..."
@@ -108,15 +111,24 @@ def _simulate(arguments: argparse.Namespace) -> int:
         return _run_one(arguments)
     _choose_first_seed(arguments)
     if arguments.sweep:
-        return _run_sweep(arguments)
+        return int(lab.load("sweep", "--sweep").run(arguments))
     return _run_all(arguments)
 
 
 def _choose_world(arguments: argparse.Namespace) -> None:
     """A planted bug has its world; without one it is that of the topics."""
-    wanted = MUTANTS[arguments.mutant].world if arguments.mutant is not None else arguments.world or "topics"
+    wanted = arguments.world or "topics"
+    if arguments.mutant is not None:
+        bugs = _planted_bugs("--mutant")
+        if arguments.mutant not in bugs:
+            arguments.usage_error(f"there is no planted bug {arguments.mutant!r}: --mutants lists them")
+        wanted = bugs[arguments.mutant].world
     if arguments.world not in (None, wanted):
         arguments.usage_error(f"{arguments.mutant} is a bug of the world {wanted!r}: leave out --world")
+    if wanted not in (*worlds(), ALL):
+        if wanted.startswith(IN_THE_LAB) and not offered():
+            raise lab.missing(f"--world {wanted}")
+        arguments.usage_error(f"there is no world {wanted!r}: choose from {', '.join((*worlds(), ALL))}")
     arguments.world = wanted
 
 
@@ -148,7 +160,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
             f"{lives}{trace}"
         )
     else:
-        _tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
+        tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
     return 0 if result.invariant is None else 1
 
 
@@ -168,45 +180,15 @@ def _run_all(arguments: argparse.Namespace) -> int:
                 if arguments.json:
                     print_json(_fields(result) | {"replay": _replay(result, arguments.mutant)})
                 elif failed <= FAILURES_SHOWN_MAX:
-                    _tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
+                    tell_failure(result.seed, result.invariant, result.text, _replay(result, arguments.mutant))
                 if not arguments.all:
                     break
     if arguments.world == ALL and not arguments.json:
-        print(", ".join(f"{worlds[world]} of {world}" for world in SHARES))
-    return _conclude(arguments, count, failed, events, time.monotonic() - began, worlds)
+        print(", ".join(f"{worlds[world]} of {world}" for world in in_turn()))
+    return conclude(arguments, count, failed, events, time.monotonic() - began, worlds)
 
 
-def _run_sweep(arguments: argparse.Namespace) -> int:
-    from tidings.cli.engines import engine_for, lake_folder
-    from tidings.experiments.simulations import seeds_sweep, sum_up
-
-    sweep = seeds_sweep(arguments.first_seed, arguments.seeds, arguments.world, arguments.mutant)
-    folder = None if arguments.lake is None else lake_folder(arguments.lake, "simulations", sweep.name)
-    with engine_for(arguments.master, arguments.jobs, arguments.tasks) as engine:
-        began = time.monotonic()  # Spark takes some seconds to start, whatever it is to do.
-        with progress_bar("seeds", arguments.seeds) as tell:
-            tables = engine.run(sweep, folder, tell)
-        seconds = time.monotonic() - began
-        with contextlib.closing(tables):
-            summary = sum_up(tables, FAILURES_SHOWN_MAX)
-    for failure in summary.failures:
-        if arguments.json:
-            print_json(failure)
-        elif "error" in failure:
-            print(f"Running {failure['parameters']} raised {failure['error']}", file=sys.stderr)
-        else:
-            _tell_failure(failure["seed"], failure["invariant"], failure["text"], failure["replay"])
-    if not arguments.json:
-        for rule in summary.rules:
-            print(f"{rule['seeds']} broke: {rule['invariant']}; the first is seed {rule['first_seed']}")
-        if folder is not None:
-            print(f"The table is in {folder}/runs")
-    failed = summary.broken + summary.raised
-    count = summary.seeds + summary.raised
-    return _conclude(arguments, count, failed, summary.events, seconds, {arguments.world: count})
-
-
-def _conclude(
+def conclude(
     arguments: argparse.Namespace, count: int, failed: int, events: int, seconds: float, worlds: dict[str, int]
 ) -> int:
     if arguments.json:
@@ -226,7 +208,7 @@ def _conclude(
     return 1 if failed else 0
 
 
-def _tell_failure(seed: object, invariant: object, text: object, replay: object) -> None:
+def tell_failure(seed: object, invariant: object, text: object, replay: object) -> None:
     print(f"Seed {seed} breaks an invariant: {invariant}", file=sys.stderr)
     print(f"  {text}", file=sys.stderr)
     print(f"  replay: {replay}", file=sys.stderr)
@@ -240,9 +222,18 @@ def _fields(result: Result) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(result).items() if name != "trace"}
 
 
+def _planted_bugs(option: str) -> dict[str, Mutant]:
+    """All by their names. InvalidRequest says that the option needs the lab, where nobody offers any."""
+    bugs = mutants()
+    if not bugs:
+        raise lab.missing(option)
+    return bugs
+
+
 def _list_mutants(as_json: bool) -> int:
-    width = max(map(len, MUTANTS))
-    for mutant in MUTANTS.values():
+    bugs = _planted_bugs("--mutants")
+    width = max(map(len, bugs))
+    for mutant in bugs.values():
         if as_json:
             print_json({"name": mutant.name, "what": mutant.what, "invariants": list(mutant.rules)})
         else:

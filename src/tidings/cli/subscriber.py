@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import ipaddress
 import os
 import queue
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidings.cli import quantities
 from tidings.cli.output import harmless
-from tidings.errors import InvalidTopic, TidingsError
+from tidings.errors import InvalidRequest, InvalidTopic, TidingsError
 from tidings.gateways import calls, fields
 from tidings.gateways.calls import Mailbox
 from tidings.gateways.speller import Speller
@@ -37,6 +39,7 @@ Before a message is shown, a web service that runs with the broker spells out it
 EXAMPLES = """\
   tidings subscriber -s 127.0.0.1 -p 4200
   tidings subscriber -s 127.0.0.1 -p 4200 --lang es
+  tidings subscriber -s 10.0.0.1 -p 4200 --listen 10.0.0.5      # a broker on another machine delivers to 10.0.0.5
 """
 
 SHORT_HELP = False
@@ -60,17 +63,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the web service for numbers (or TIDINGS_SPELL; default: http://HOST:{SPELL_PORT}/spell)",
     )
     parser.add_argument("--lang", metavar="CODE", default="en", help="the language of the numbers (default: en)")
+    parser.add_argument("--digits", action="store_true", help="show numbers as they come, and ask no web service")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST[:PORT]",
+        type=quantities.listening,
+        default=(calls.HOST, 0),
+        help="the address of this machine at which the broker delivers (default: 127.0.0.1, at any free port)",
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="NETWORKS",
+        type=quantities.networks,
+        help="with --listen: where deliveries may come from (default: the broker's own address)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     url = arguments.spell or f"http://{arguments.host}:{SPELL_PORT}/spell"
-    speller = Speller(url, arguments.lang, _note)
+    spell = str if arguments.digits else Speller(url, arguments.lang, _note).spell
+    own_host, own_port = arguments.listen
+    allow = arguments.allow or _deliverers(arguments.host, own_host)
     with contextlib.ExitStack() as stack:
         screen = Screen(sys.stdin.isatty())
-        shown = stack.enter_context(Shown(screen, speller))
-        mailbox = stack.enter_context(Mailbox(shown.add))
-        Subscriber(arguments.host, arguments.port, mailbox.port, screen).serve(screen.lines())
+        shown = stack.enter_context(Shown(screen, spell))
+        mailbox = stack.enter_context(Mailbox(shown.add, own_host, own_port, allow))
+        Subscriber(arguments.host, arguments.port, mailbox, screen).serve(screen.lines())
     return 0
+
+
+def _deliverers(broker: str, own_host: str) -> tuple[str, ...]:
+    """Who delivers to a mailbox there: the broker. One on another machine cannot reach a mailbox on loopback."""
+    try:
+        address = ipaddress.IPv4Address(socket.gethostbyname(broker))
+    except OSError:
+        return ()  # The first command says what is wrong with it.
+    if address.is_loopback:
+        return ()
+    if ipaddress.IPv4Address(own_host).is_loopback:
+        raise InvalidRequest(
+            f"The broker at {broker} is on another machine, and this mailbox is on {own_host}: give --listen with the "
+            "address at which that machine reaches this one."
+        )
+    return (str(address),)
 
 
 class Screen:
@@ -133,9 +168,9 @@ def _typed_lines() -> Iterator[str]:
 class Shown:
     """Messages on their way to the screen."""
 
-    def __init__(self, screen: Screen, speller: Speller) -> None:
+    def __init__(self, screen: Screen, spell: Callable[[str], str]) -> None:
         self._screen = screen
-        self._speller = speller
+        self._spell = spell
         self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue(WAITING_MESSAGES_MAX)
         self._thread = threading.Thread(target=self._run, name="tidings-screen", daemon=True)
         self._thread.start()
@@ -154,15 +189,15 @@ class Shown:
     def _run(self) -> None:
         while (message := self._waiting.get()) is not None:
             topic, text = message
-            self._screen.say(f"MESSAGE FROM {_one_line(topic)} : {_one_line(self._speller.spell(text))}")
+            self._screen.say(f"MESSAGE FROM {_one_line(topic)} : {_one_line(self._spell(text))}")
 
 
 class Subscriber:
     """The commands."""
 
-    def __init__(self, host: str, port: int, own_port: int, screen: Screen) -> None:
+    def __init__(self, host: str, port: int, mailbox: Mailbox, screen: Screen) -> None:
         self._broker = (host, port)
-        self._own_port = own_port
+        self._mailbox = (mailbox.port, mailbox.host)
         self._screen = screen
         self._topics: dict[str, None] = {}
 
@@ -178,7 +213,7 @@ class Subscriber:
         # The port is gone with this program: without this the broker would try it for a while.
         with contextlib.suppress(TidingsError):
             for topic in self._topics:
-                calls.unsubscribe(*self._broker, topic, self._own_port)
+                calls.unsubscribe(*self._broker, topic, *self._mailbox)
 
     def _answer(self, command: str, topic: str) -> str:
         if command not in ("SUBSCRIBE", "UNSUBSCRIBE") or not topic:
@@ -193,13 +228,13 @@ class Subscriber:
             return _one_line(str(error))
 
     def _subscribe(self, topic: str) -> str:
-        if not calls.subscribe(*self._broker, topic, self._own_port):
+        if not calls.subscribe(*self._broker, topic, *self._mailbox):
             return "SUBSCRIBE FAIL"
         self._topics[topic] = None
         return "SUBSCRIBE OK"
 
     def _unsubscribe(self, topic: str) -> str:
-        answer = calls.unsubscribe(*self._broker, topic, self._own_port)
+        answer = calls.unsubscribe(*self._broker, topic, *self._mailbox)
         if answer == fields.NO_TOPIC:
             return "UNSUBSCRIBE FAIL"
         self._topics.pop(topic, None)

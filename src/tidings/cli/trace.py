@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+import tidings
+from tidings.admin.asking import Asking
+from tidings.admin.trace import Trace, trace_put
 from tidings.cli import connection
 from tidings.cli.columns import Cell, aligned
 from tidings.cli.output import print_json
-
-if TYPE_CHECKING:
-    from tidings.client.bus import Bus
-    from tidings.ring.trace import Trace
+from tidings.client import connect_worker
+from tidings.client.bus import Bus
+from tidings.transport.curve import client_options
 
 HELP = """\
 Publishes one message over a ring (see tidings ring) and shows each step with its time: where the topic lies on the
@@ -41,16 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if connection.embedded_folder(arguments.bus) is not None:
         arguments.usage_error("an embedded bus is not a ring: give the address of a node with --bus")
-    import tidings
-    from tidings.ring.asking import Asking
-    from tidings.ring.trace import trace_put
 
     curve = None
     if arguments.keys is not None:
         if arguments.client is None:
             arguments.usage_error("with --keys the nodes know you by your key: give its name with --as NAME")
-        from tidings.transport.curve import client_options
-
         curve = client_options(Path(arguments.keys), arguments.client, arguments.server_key)
 
     def connect(address: str, name: str) -> Bus:
@@ -58,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = {"timeout": arguments.timeout, "retries": arguments.retries}
         options |= {key: value for key, value in given.items() if value is not None}
         if arguments.keys is not None:  # With keys a client has the name of its key, or one below it.
-            return tidings.client.connect_worker(address, arguments.client, **options)
+            return connect_worker(address, arguments.client, **options)
         return tidings.connect(address, name, **options)
 
     trace = trace_put(Asking(arguments.bus.split(","), curve), connect, arguments.topic, arguments.text)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from tidings.client.arguments import check_path, check_text
 from tidings.client.bus import Bus
-from tidings.client.link import Link
+from tidings.client.link import Link, WatchedLink
+from tidings.client.opening import Opening
 from tidings.client.route import split_addresses
 from tidings.errors import InvalidRequest
 from tidings.message import check_name
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tidings.client.aio import AsyncBus
     from tidings.transport.zeromq import DealerLink
 
-__all__ = ["Bus", "Link", "aconnect", "connect", "connect_worker", "open_bus"]
+__all__ = ["Bus", "Link", "Opening", "aconnect", "aopen_bus", "connect", "connect_worker", "open_bus"]
 
 
 def connect(
@@ -53,7 +55,7 @@ def connect(
     )
 
 
-async def aconnect(
+def aconnect(
     address: str | None = None,
     client_id: str | None = None,
     timeout: float | None = None,
@@ -63,19 +65,16 @@ async def aconnect(
     server_key: str | None = None,
     record: str | os.PathLike[str] | None = None,
     **settings: Any,
-) -> AsyncBus:
-    """The same as `connect`, for asyncio: the methods of the bus are awaited."""
-    from tidings.client.aio import AsyncBus
+) -> Opening:
+    """The same as `connect`, for asyncio: the methods of the bus are awaited.
 
-    name, anonymous = _name(client_id)
-    chosen = _settings(timeout, retries, settings)
-    bus = AsyncBus(_link(address, name, keys, server_key), name, chosen, inbox, anonymous=anonymous, record=record)
-    try:
-        await bus.start()
-    except BaseException:
-        await bus.close()
-        raise
-    return bus
+    async with tidings.aconnect(...) as bus: ...     # or bus = await tidings.aconnect(...), and await bus.close()
+    """
+
+    async def make_link(name: str, _: dict[str, Any]) -> WatchedLink:
+        return _link(address, name, keys, server_key)
+
+    return aopen_bus(make_link, client_id, timeout, retries, inbox, record, **settings)
 
 
 def open_bus(
@@ -88,8 +87,56 @@ def open_bus(
     **settings: Any,
 ) -> Bus:
     """A bus over a link that is already there; the arguments are those of `connect`."""
-    name, anonymous = _name(client_id)
-    return _started(Bus(link, name, _settings(timeout, retries, settings), inbox, anonymous=anonymous, record=record))
+    try:
+        name, anonymous = _name(client_id)
+        chosen = _settings(timeout, retries, settings)
+    except BaseException:
+        link.close()
+        raise
+    return _started(Bus(link, name, chosen, inbox, anonymous=anonymous, record=record))
+
+
+def aopen_bus(
+    make_link: Callable[[str, dict[str, Any]], Awaitable[WatchedLink]],
+    client_id: str | None = None,
+    timeout: float | None = None,
+    retries: int | None = None,
+    inbox: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Opening:
+    """The same for asyncio. `make_link` gets the name, and takes what it knows out of the options."""
+
+    async def opened() -> AsyncBus:
+        name, anonymous = _name(client_id)
+        link = await make_link(name, options)
+        try:
+            chosen = _settings(timeout, retries, options)
+        except BaseException:
+            link.close()
+            raise
+        return await _aopened(link, name, anonymous, chosen, inbox, record)
+
+    return Opening(opened())
+
+
+async def _aopened(
+    link: WatchedLink,
+    name: str,
+    anonymous: bool,
+    chosen: ClientSettings,
+    inbox: str | os.PathLike[str] | None,
+    record: str | os.PathLike[str] | None,
+) -> AsyncBus:
+    from tidings.client.aio import AsyncBus
+
+    bus = AsyncBus(link, name, chosen, inbox, anonymous=anonymous, record=record)
+    try:
+        await bus.start()
+    except BaseException:
+        await bus.close()
+        raise
+    return bus
 
 
 def connect_worker(
@@ -108,7 +155,7 @@ def connect_worker(
     """
     prefix = "worker" if user is None else check_name(user)
     if keys is not None and user is None:
-        raise InvalidRequest("With keys the user is needed too: say whose key in the folder is to be used.")
+        raise InvalidRequest("keys needs a user too: name the client whose key in the folder to use.")
     chosen = _settings(timeout, retries, settings)
     link = _link(address, prefix, keys, server_key)
     return _started(Bus(link, f"{prefix}/{os.urandom(8).hex()}", chosen, anonymous=True))
@@ -131,8 +178,8 @@ def _name(client_id: str | None) -> tuple[str, bool]:
 
 def _settings(timeout: float | None, retries: int | None, given: dict[str, Any]) -> ClientSettings:
     if timeout is not None:
-        if not 0 < timeout < 1e6:
-            raise InvalidRequest(f"The time-out is a number of seconds above 0, and this is {timeout!r}.")
+        if not (isinstance(timeout, (int, float)) and 0 < timeout < 1e6):
+            raise InvalidRequest(f"The time-out must be a number of seconds above 0, not {timeout!r}.")
         given = {"timeout_ms": max(1, round(timeout * 1000)), **given}
     if retries is not None:
         given = {"retries": retries, **given}
@@ -141,19 +188,23 @@ def _settings(timeout: float | None, retries: int | None, given: dict[str, Any])
 
 def _link(address: str | None, name: str, keys: str | os.PathLike[str] | None, server_key: str | None) -> DealerLink:
     address = address or os.environ.get("TIDINGS_BUS") or NodeSettings().bind
+    if not isinstance(address, str):
+        raise InvalidRequest(f"An address is a text such as {NodeSettings().bind}, and this is {address!r}.")
     if address.startswith("tcp://") and "," in address:
         address = ",".join(split_addresses(address))
     elif not re.fullmatch(r"tcp://[^\s/]+:\d{1,5}|(ipc|inproc)://\S+", address):
         raise InvalidRequest(
-            f"The address {address!r} is not one of a broker: write tcp://HOST:PORT, for instance "
+            f"The address {address!r} is not a broker's address: write tcp://HOST:PORT, for instance "
             f"{NodeSettings().bind}."
         )
     from tidings.transport.zeromq import DealerLink
 
     if keys is None:
         if server_key is not None:
-            raise InvalidRequest("With server_key the client needs keys too: give the folder made by `tidings keys`.")
+            raise InvalidRequest("server_key needs keys too: give the folder made by `tidings keys`.")
         return DealerLink(address)
+    if server_key is not None:
+        check_text(server_key, "server_key")
     from tidings.transport import curve
 
-    return DealerLink(address, curve.client_options(Path(keys), name, server_key))
+    return DealerLink(address, curve.client_options(check_path(keys, "keys"), name, server_key))

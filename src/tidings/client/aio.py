@@ -1,189 +1,44 @@
-"""The awaiting bus: the same operations, driven by the event loop.
-
-Tasks share one session. What several of them put at the same time travels together. The link's file
-descriptor is watched by the loop; there is no thread and no task of ours.
-"""
+"""The awaiting bus: the same operations, driven by the event loop."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar, overload
 
-from tidings.client import filling, forks, operations, ranges, reading, staging, working
-from tidings.client.bus import monotonic_ms
-from tidings.client.future import Future
+from tidings.client import filling, operations, reading, working
+from tidings.client.arguments import check_seconds, topics_of
+from tidings.client.async_driver import AsyncDriver
+from tidings.client.async_soon import AsyncBackground
 from tidings.client.group import AsyncGroupSubscription
-from tidings.client.inbox import Inbox
 from tidings.client.link import WatchedLink
-from tidings.client.operations import Core, Operation, Wait, topics_of
+from tidings.client.looking import AsyncLooking
+from tidings.client.operations import Core, Operation
+from tidings.client.performing import begin, begin_record, monotonic_ms
 from tidings.client.publisher import AsyncPublisher
-from tidings.client.ranges import RangeReader, RangeStart, When
+from tidings.client.ranges import AsyncRanges
 from tidings.client.rows import Value
-from tidings.client.serving import Handler, Service
-from tidings.client.session import Session
-from tidings.client.staging import AsyncStage
+from tidings.client.serving import H, Handlers, Service
+from tidings.client.soon import AsyncSoon, say_or_note
+from tidings.client.staging import AsyncStages
 from tidings.client.subscription import AsyncSubscription
 from tidings.client.transaction import AsyncTransaction
-from tidings.errors import InvalidRequest
-from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
-from tidings.protocols.broker.bulk import PublishDone, StageName
+from tidings.errors import InvalidRequest, TidingsError, Unavailable
+from tidings.message import Message, Receipt, Receipts
 from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Handler)
-
-TAKEN_AT_ONCE_MAX = 64
 
 
-class AsyncDriver:
-    """The one place that touches the link, the clock and the event loop."""
+class AsyncBus(AsyncLooking, AsyncRanges, AsyncStages):
+    """A client of a broker whose methods are awaited. Made by `tidings.aconnect` or `tidings.aopen`.
 
-    def __init__(self, link: WatchedLink, session: Session, clock: Callable[[], int]) -> None:
-        self.closed = False
-        self.inherited = False
-        """Whether this is a copy in the child of a fork."""
-        self._link = link
-        self._session = session
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._watched = link.fileno()
-        self._loop.add_reader(self._watched, self.pump)
-        self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
-        self._awaited: dict[asyncio.Future[bool], None] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._soon = False
-        forks.own(self)
-
-    async def perform(self, operation: Operation[T]) -> T:
-        """Runs an operation to its end."""
-        if self.closed:
-            raise self._ended("The bus is closed: connect again.")
-        try:
-            wait = next(operation)
-            while True:
-                wait = operation.send(await self._wait(wait))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            operation.close()
-            self.pump_soon()
-
-    def pump_soon(self) -> None:
-        """Looks after the link once the present step of the loop is over."""
-        if not self._soon and not self.closed:
-            self._soon = True
-            self._loop.call_soon(self.pump)
-
-    def pump(self) -> None:
-        """Sends, takes in what has come, does what is due, and resumes anyone who waited for it."""
-        self._soon = False
-        if self.closed:
-            return
-        session = self._session
-        self._send()
-        for _ in range(TAKEN_AT_ONCE_MAX):
-            frames = self._link.receive(0)
-            if frames is None:
-                break
-            session.receive(self._clock(), frames)
-        else:
-            self.pump_soon()
-        now_ms = self._clock()
-        due_ms = session.next_due_ms()
-        if due_ms is not None and due_ms <= now_ms and not self._soon:
-            session.tick(now_ms)
-            due_ms = session.next_due_ms()
-        if session.outgoing or session.reopen:
-            self._send()
-            self.pump_soon()  # Sending may have swallowed the sign that something has come.
-        self._set_timer(now_ms, due_ms)
-        for future, ready in list(self._waiting.items()):
-            if not future.done() and ready():
-                future.set_result(True)
-
-    def close(self) -> None:
-        """Ends the link."""
-        if not self.closed:
-            self.closed = True
-            self._loop.remove_reader(self._watched)
-            if self._timer is not None:
-                self._timer.cancel()
-            self._link.close()
-            for future in [*self._waiting, *self._awaited]:
-                if not future.done():
-                    future.set_exception(InvalidRequest("The bus was closed meanwhile: connect again."))
-
-    def abandon(self) -> None:
-        """This is the child of a fork. What the loop watches is left alone: the parent's loop may watch the same."""
-        self.closed = self.inherited = True
-
-    def _ended(self, text: str) -> InvalidRequest:
-        return InvalidRequest(forks.INHERITED if self.inherited else text)
-
-    async def _wait(self, wait: Wait) -> bool:
-        if self.closed:
-            raise self._ended("The bus was closed meanwhile: connect again.")
-        self._send()
-        self.pump_soon()
-        if isinstance(wait, Future):
-            return await self._done(wait)
-        if wait.ready():
-            return True
-        left_ms = None if wait.deadline_ms is None else wait.deadline_ms - self._clock()
-        if left_ms is not None and left_ms <= 0:
-            return False
-        future: asyncio.Future[bool] = self._loop.create_future()
-        timer = None
-        if left_ms is not None:
-            timer = self._loop.call_later(left_ms / 1000, lambda: None if future.done() else future.set_result(False))
-        self._waiting[future] = wait.ready
-        try:
-            return await future
-        finally:
-            del self._waiting[future]
-            if timer is not None:
-                timer.cancel()
-
-    async def _done(self, awaited: Future[object]) -> bool:
-        future: asyncio.Future[bool] = self._loop.create_future()
-        awaited.then(lambda _: None if future.done() else future.set_result(True))
-        self._awaited[future] = None
-        try:
-            return await future
-        finally:
-            del self._awaited[future]
-
-    def _send(self) -> None:
-        session, link = self._session, self._link
-        if session.reopen:
-            session.reopen = False
-            self._loop.remove_reader(self._watched)
-            link.reopen(session.route.at)
-            self._watched = link.fileno()
-            self._loop.add_reader(self._watched, self.pump)
-        if session.outgoing:
-            outgoing, session.outgoing = session.outgoing, []
-            for frames in outgoing:
-                link.send(frames)
-
-    def _set_timer(self, now_ms: int, due_ms: int | None) -> None:
-        if due_ms is None:
-            return
-        at = self._loop.time() + max(0, due_ms - now_ms) / 1000
-        if self._timer is not None:
-            if not self._timer.cancelled() and self._loop.time() < self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(at, self.pump)
-
-
-class AsyncBus:
-    """A client of a broker whose methods are awaited. Made by `tidings.aconnect`. See `Bus` for what they do."""
+    What they do is said at `Bus`. A call may be cancelled: what it has sent stays sent, and the bus goes on. A put that
+    was cancelled may be stored; a note on its CancelledError says so, and `last_sequence` of a publisher tells whether.
+    """
 
     def __init__(
         self,
@@ -196,27 +51,14 @@ class AsyncBus:
         token: bytes | None = None,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
-        session = Session(
-            client_id,
-            token or os.urandom(16),
-            anonymous,
-            settings or ClientSettings(),
-            str(getattr(link, "address", "the broker")),
-        )
-        try:
-            opened = None if inbox is None else Inbox(inbox, client_id)
-        except BaseException:
-            link.close()
-            raise
-        self._session = session
-        self._driver = AsyncDriver(link, session, clock)
-        self._core = Core(session, opened, clock, self._driver.perform)
-        if record is not None:
-            self._core.record = self._core.recorder(record)
-        self._handlers: dict[tuple[str, ...], list[Handler]] = {}
+        self._session, opened = begin(link, client_id, settings, inbox, anonymous, token)
+        self._driver = AsyncDriver(link, self._session, clock)
+        self._core = Core(self._session, opened, clock, self._driver.perform)
+        begin_record(self._core, record, self._driver.close)
+        self._handlers = Handlers()
         self._starts: dict[tuple[str, ...], Start] = {}
-        self._workers: dict[tuple[str, str], list[Handler]] = {}
         self._joins: dict[tuple[str, str], tuple[Start | None, LaneKind]] = {}
+        self._background = AsyncBackground(self._driver, self._core)
 
     @property
     def client_id(self) -> str:
@@ -276,9 +118,45 @@ class AsyncBus:
         """Stores many messages in one topic, in order, in batches."""
         return await self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
+    @overload
+    async def put_soon(
+        self,
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> AsyncSoon[Receipt]: ...
+    @overload
+    async def put_soon(
+        self,
+        topic: list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> AsyncSoon[list[Receipt]]: ...
+    async def put_soon(
+        self,
+        topic: str | list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> AsyncSoon[Any]:
+        """Like put, without waiting for the answer: it waits only for room. `await soon.result()` gives the receipt.
+
+        The event loop sends it. An error that nobody has asked for is raised by `flush` and `close`.
+        """
+        return await self._background.hand_over(self._background.soons.put(None, topic, value, key, headers, id))
+
+    async def flush(self) -> None:
+        """Waits for every put_soon, those of publishers included; raises the first error that nobody has seen."""
+        await self._background.flush()
+
     def publisher(self, name: str) -> AsyncPublisher:
         """A publisher with a name and sequence numbers of its own."""
-        return AsyncPublisher(self, self._core, self._session.identity(name, os.urandom(16)))
+        return AsyncPublisher(self, self._core, self._session.identity(name, os.urandom(16)), self._background)
 
     def transaction(self) -> AsyncTransaction:
         """Takes and puts that happen together or not at all."""
@@ -331,14 +209,6 @@ class AsyncBus:
         else:
             await self.perform(working.leave(self._core, group, topic))
 
-    async def subscriptions(self) -> list[tuple[str, ...]]:
-        """The subscriptions of this client, each as its topics."""
-        return await self.perform(operations.subscriptions(self._core))
-
-    async def subscribers(self) -> dict[str, list[tuple[str, ...]]]:
-        """The subscriptions of every name below this client's own, `client_id/...`."""
-        return await self.perform(operations.subscribers(self._core))
-
     async def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged before it is returned."""
         return await self.perform(reading.get(self._core, topics_of(topic), self._core.deadline_ms(timeout)))
@@ -356,21 +226,13 @@ class AsyncBus:
     ) -> Callable[[H], H]:
         """Makes a function, plain or async, the handler of a topic's messages; `run` subscribes and calls it."""
         topics = topics_of(topic)
-        handlers: list[Handler]
         if group is None:
             self._starts.setdefault(topics, "now" if start is None else start)
-            handlers = self._handlers.setdefault(topics, [])
-        elif len(topics) == 1:
-            self._joins.setdefault((group, topics[0]), (start, lanes))
-            handlers = self._workers.setdefault((group, topics[0]), [])
-        else:
+            return self._handlers.of_topics(topics)
+        if len(topics) > 1:
             raise InvalidRequest("A group shares one topic: name one, and make a group for each other topic.")
-
-        def register(handler: H) -> H:
-            handlers.append(handler)
-            return handler
-
-        return register
+        self._joins.setdefault((group, topics[0]), (start, lanes))
+        return self._handlers.of_group(group, topics[0])
 
     async def run(self, timeout: float | None = None) -> None:
         """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds."""
@@ -378,7 +240,7 @@ class AsyncBus:
             await self.perform(operations.subscribe(self._core, topics, start))
         for (group, topic), (first, lanes) in self._joins.items():
             await self.perform(working.join(self._core, group, topic, first, lanes))
-        service = Service(self._core, self._handlers, timeout, self._workers)
+        service = Service(self._core, self._handlers.exclusive, timeout, self._handlers.workers)
         try:
             while (found := await self.perform(service.step())) is not None:
                 message, handlers = found
@@ -395,69 +257,20 @@ class AsyncBus:
         self._core.stopping = True
         self.wake()
 
-    # In bulk.
-
-    async def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> AsyncIterator[Batch]:
-        """The stored batches of any range of offsets: `async for batch in bus.read("news", 3, 6)`."""
-        reader = RangeReader(self._core, topic, start, end)
-        try:
-            await self.perform(reader.begin())
-            while (batch := await self.perform(reader.step())) is not None:
-                yield batch
-        finally:
-            reader.leave()
-
-    async def offset_at(self, topic: str, when: When) -> int:
-        """The first offset stored at or after a time; the next one if none was."""
-        return await self.perform(ranges.offset_at(self._core, topic, when))
-
-    def stage(self, query: str, batch: int, name: str, sink: str = "") -> AsyncStage:
-        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`."""
-        return AsyncStage(self, self._core, query, batch, name, sink)
-
-    async def publish(
-        self,
-        query: str,
-        batch: int,
-        stages: Sequence[StageName],
-        once: bool = False,
-        wait: float = 0.0,
-        sink: str = "",
-    ) -> PublishDone:
-        """Makes finished stages visible, all or none, unless this batch of the query has been published before."""
-        return await self.perform(staging.publish(self._core, query, batch, stages, once, wait, sink))
-
-    async def discard(self, stages: Sequence[str]) -> int:
-        """Drops stages by their names, without touching what is published; how many were there."""
-        return await self.perform(staging.discard(self._core, stages))
-
-    # Looking.
-
-    async def topics(self) -> list[TopicInfo]:
-        """All topics."""
-        return await self.perform(operations.topics(self._core))
-
-    async def topic(self, name: str) -> TopicInfo:
-        """One topic; NoSuchTopic when there is none of that name."""
-        return await self.perform(operations.topic(self._core, name))
-
-    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """All groups, or those of a topic, with their members."""
-        return await self.perform(working.groups(self._core, topic))
-
-    async def status(self) -> dict[str, int]:
-        """Plain numbers about the broker, by name."""
-        return await self.perform(operations.status(self._core))
-
-    async def shutdown(self) -> None:
-        """Stops the broker, if this client may."""
-        await self.perform(operations.shutdown(self._core))
-
     # Running.
+
+    def be_patient(self, seconds: float) -> None:
+        """From now on requests are tried for about so long, instead of `retries` times, before they are Unavailable."""
+        self._session.be_patient(check_seconds(seconds))
 
     def perform(self, operation: Operation[T]) -> Awaitable[T]:
         """Runs one of the client's operations to its end."""
         return self._driver.perform(operation)
+
+    def apply_change(self, change: Callable[[], None]) -> None:
+        """Makes a change that waits for nothing, and sends what it leads to."""
+        change()
+        self._driver.pump_soon()
 
     def wake(self) -> None:
         """Makes anyone who waits look again."""
@@ -469,25 +282,37 @@ class AsyncBus:
         return self._core.inherited
 
     async def close(self, bye: bool = True) -> None:
-        """Sends what is noted, says Bye and closes; waits one time-out at most and never raises Unavailable.
+        """Waits for what was put with put_soon, sends what is noted, says Bye (unless `bye` is False) and closes.
 
-        Without `bye` it only closes, and to the broker the client has fallen silent: an anonymous name, which would be
-        forgotten at its Bye, keeps its subscriptions for anyone who comes back under it within a day.
+        As with `Bus`, a put_soon that failed, and that nobody has asked for its result, is raised at the end.
         """
         if self._driver.closed:
             return
+        unseen: TidingsError | None = None
         try:
-            if bye:
+            try:
+                await self.flush()
+            except TidingsError as error:
+                unseen = error
+            if bye and not isinstance(unseen, Unavailable):  # Otherwise nobody hears a Bye either.
                 await self.perform(operations.finish(self._core))
         finally:
+            self._background.stop()
             self._driver.close()
             self._core.close_files()
+        if unseen is not None:
+            raise unseen
 
     async def __aenter__(self) -> AsyncBus:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except TidingsError as unsent:
+            say_or_note(unsent, error)
 
     def __repr__(self) -> str:
         return f"AsyncBus({self._session.address!r}, client_id={self.client_id!r})"

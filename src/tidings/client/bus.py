@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-import msgspec
-
-from tidings.client import filling, operations, ranges, reading, staging, working
+from tidings.client import filling, operations, reading, working
+from tidings.client.arguments import check_seconds, topics_of
 from tidings.client.driver import Driver
 from tidings.client.group import GroupSubscription
 from tidings.client.heartbeat import Heartbeat
-from tidings.client.inbox import Inbox
 from tidings.client.link import Link
-from tidings.client.local_files import LocalFiles
-from tidings.client.operations import Core, Operation, topics_of
+from tidings.client.looking import Looking
+from tidings.client.operations import Core, Operation
+from tidings.client.performing import begin, begin_record, monotonic_ms
 from tidings.client.publisher import Publisher
-from tidings.client.ranges import BULK_BYTES, RangeReader, RangeStart, Stored, When
+from tidings.client.ranges import Ranges
 from tidings.client.rows import Value
-from tidings.client.serving import Handler, Service
-from tidings.client.session import Session
-from tidings.client.soon import Soon, Soons
-from tidings.client.staging import Stage
+from tidings.client.serving import H, Handlers, Service
+from tidings.client.soon import Background, Soon, say_or_note
+from tidings.client.staging import Stages
 from tidings.client.subscription import Subscription
 from tidings.client.transaction import Transaction
 from tidings.errors import TidingsError, Unavailable
-from tidings.message import Batch, GroupInfo, Message, Receipt, Receipts, TopicInfo
-from tidings.protocols.broker.bulk import PublishDone, StageName
+from tidings.message import Message, Receipt, Receipts
 from tidings.protocols.broker.messages import LaneKind, Start
 from tidings.settings import ClientSettings
 
 T = TypeVar("T")
-H = TypeVar("H", bound=Handler)
 
 
-def monotonic_ms() -> int:
-    """A clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
-
-
-class Bus:
+class Bus(Looking, Ranges, Stages):
     """A client of a broker. Made by `tidings.connect` or `tidings.open`; see there for examples."""
 
     def __init__(
@@ -56,28 +46,15 @@ class Bus:
         token: bytes | None = None,
         record: str | os.PathLike[str] | None = None,
     ) -> None:
-        session = Session(
-            client_id,
-            token or os.urandom(16),
-            anonymous,
-            settings or ClientSettings(),
-            str(getattr(link, "address", "the broker")),
-        )
-        try:
-            opened = None if inbox is None else Inbox(inbox, client_id)
-        except BaseException:
-            link.close()
-            raise
-        self._session = session
-        self._driver = Driver(link, session, clock)
-        self._core = Core(session, opened, clock, self._driver.perform)
-        if record is not None:
-            self._core.record = self._core.recorder(record)
-        self._handlers: dict[tuple[str, ...], list[Handler]] = {}
-        self._workers: dict[tuple[str, str], list[Handler]] = {}
+        self._session, opened = begin(link, client_id, settings, inbox, anonymous, token)
+        self._driver = Driver(link, self._session, clock)
+        self._core = Core(self._session, opened, clock, self._driver.perform)
+        begin_record(self._core, record, self._driver.close)
+        self._handlers = Handlers()
         self._link = link
         self._heartbeat: Heartbeat | None = None
-        self._soons = Soons(self._driver, self._core)
+        self._background = Background(self._driver, self._core)
+        self._soons = self._background.soons
 
     @property
     def client_id(self) -> str:
@@ -164,9 +141,27 @@ class Bus:
         """
         return self.perform(filling.put_many(self._core, topic, values, keys, None, wait, headers, ids))
 
+    @overload
     def put_soon(
         self,
-        topic: str | Iterable[str],
+        topic: str,
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Soon[Receipt]: ...
+    @overload
+    def put_soon(
+        self,
+        topic: list[str] | tuple[str, ...],
+        value: Value,
+        key: Value | None = None,
+        headers: Mapping[str, Value] | None = None,
+        id: str | None = None,
+    ) -> Soon[list[Receipt]]: ...
+    def put_soon(
+        self,
+        topic: str | list[str] | tuple[str, ...],
         value: Value,
         key: Value | None = None,
         headers: Mapping[str, Value] | None = None,
@@ -184,11 +179,14 @@ class Bus:
         ...     puts[2].result().offset
         2
         """
-        return self._driver.perform(self._soons.put(topic, value, key, headers, id), soon=True)
+        soon = self._driver.perform(self._soons.put(None, topic, value, key, headers, id), soon=True)
+        if self._background.tending is None:
+            self._background.begin()
+        return soon
 
     def flush(self) -> None:
-        """Waits for every put_soon; raises the first error that nobody has seen."""
-        self._soons.flush()
+        """Waits for every put_soon, those of publishers included; raises the first error that nobody has seen."""
+        self._background.flush()
 
     def publisher(self, name: str) -> Publisher:
         """A publisher with a name and sequence numbers of its own, which tell how far it had come.
@@ -204,7 +202,7 @@ class Bus:
         Receipts(topic='news', first_offset=2, count=1, duplicates=0)
         """
         identity = self._session.identity(name, os.urandom(16))
-        return Publisher(self, self._core, identity)
+        return Publisher(self, self._core, identity, self._background)
 
     def transaction(self) -> Transaction:
         """Takes and puts that happen together or not at all.
@@ -283,14 +281,6 @@ class Bus:
         else:
             self.perform(working.leave(self._core, group, topic))
 
-    def subscriptions(self) -> list[tuple[str, ...]]:
-        """The subscriptions of this client, each as its topics."""
-        return self.perform(operations.subscriptions(self._core))
-
-    def subscribers(self) -> dict[str, list[tuple[str, ...]]]:
-        """The subscriptions of every name below this client's own, `client_id/...`."""
-        return self.perform(operations.subscribers(self._core))
-
     def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged before it is returned; None when there is none.
 
@@ -330,18 +320,10 @@ class Bus:
         ...     bus.run()
         hello
         """
-        handlers: list[Handler]
         if group is None:
-            handlers = self._handlers.setdefault(self.subscribe(topic, start).topics, [])
-        else:
-            member = self.subscribe(topic, start, group=group, lanes=lanes)  # type: ignore[arg-type]
-            handlers = self._workers.setdefault((group, member.topic), [])
-
-        def register(handler: H) -> H:
-            handlers.append(handler)
-            return handler
-
-        return register
+            return self._handlers.of_topics(self.subscribe(topic, start).topics)
+        member = self.subscribe(topic, start, group=group, lanes=lanes)  # type: ignore[arg-type]
+        return self._handlers.of_group(group, member.topic)
 
     def run(self, timeout: float | None = None) -> None:
         """Calls the handlers with messages as they come, until `stop` or until none came for `timeout` seconds.
@@ -349,7 +331,7 @@ class Bus:
         A message is acknowledged after its handlers have returned. When one raises, the error comes out of here,
         and the message comes again with the next run; a group's message is given back, for whichever member is next.
         """
-        service = Service(self._core, self._handlers, timeout, self._workers)
+        service = Service(self._core, self._handlers.exclusive, timeout, self._handlers.workers)
         try:
             while (found := self.perform(service.step())) is not None:
                 message, handlers = found
@@ -364,115 +346,11 @@ class Bus:
         self._core.stopping = True
         self.wake()
 
-    # In bulk.
-
-    def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Batch]:
-        """The stored batches of any range of offsets, without a subscription; nothing is acknowledged or moved.
-
-        `end` is the offset before which to stop, None for what is there now. Offsets that retention has removed, or
-        that are not taken yet, are InvalidRequest. Each batch has `stored_at` beside its columns.
-
-        >>> import tempfile, tidings
-        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
-        ...     _ = bus.put_many("numbers", map(str, range(10)))
-        ...     [batch.values for batch in bus.read("numbers", 3, 6)]
-        [[b'3', b'4', b'5']]
-        """
-        reader = RangeReader(self._core, topic, start, end)
-        self.perform(reader.begin())
-        return self._steps(reader, reader.step)
-
-    def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Stored]:
-        """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
-        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, LocalFiles())
-        self.perform(reader.begin())
-        return self._steps(reader, reader.step_stored)
-
-    def _steps(self, reader: RangeReader, step: Callable[[], Operation[T | None]]) -> Iterator[T]:
-        try:
-            while (batch := self.perform(step())) is not None:
-                yield batch
-        finally:
-            self.apply_change(reader.leave)
-
-    def offset_at(self, topic: str, when: When) -> int:
-        """The first offset stored at or after a time (a datetime, or seconds since 1970); the next one if none was.
-
-        >>> import tempfile, tidings
-        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
-        ...     _ = bus.put("news", "hello")
-        ...     bus.offset_at("news", 0), bus.offset_at("news", 4e9)
-        (0, 1)
-        """
-        return self.perform(ranges.offset_at(self._core, topic, when))
-
-    def stage(self, query: str, batch: int, name: str, sink: str = "") -> Stage:
-        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`.
-
-        `name` is the attempt's own: one that is repeated takes another. A query that writes the same batch to several
-        places names each of them, by a topic say, as its `sink`: each has batches of its own.
-
-        >>> import tempfile, tidings
-        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
-        ...     for attempt in ("first", "second"):  # The batch is written twice, and published once.
-        ...         stage = bus.stage("import", 7, attempt)
-        ...         stage.write("news", [b"one", b"two"])
-        ...         done = bus.publish("import", 7, [stage.finish()])
-        ...         print(done.repeated, bus.topic("news").count)
-        False 2
-        True 2
-        """
-        return Stage(self, self._core, query, batch, name, sink)
-
-    def publish(
-        self,
-        query: str,
-        batch: int,
-        stages: Sequence[StageName],
-        once: bool = False,
-        wait: float = 0.0,
-        sink: str = "",
-    ) -> PublishDone:
-        """Makes finished stages visible, all or none, unless this batch of the query has been published before.
-
-        `once` says that the query has no other batch, so that it need not be remembered for long. What is refused as
-        Overloaded is tried again for `wait` seconds.
-        """
-        return self.perform(staging.publish(self._core, query, batch, stages, once, wait, sink))
-
-    def discard(self, stages: Sequence[str]) -> int:
-        """Drops stages by their names, without touching what is published; how many were there."""
-        return self.perform(staging.discard(self._core, stages))
-
-    # Looking.
-
-    def topics(self) -> list[TopicInfo]:
-        """All topics."""
-        return self.perform(operations.topics(self._core))
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic; NoSuchTopic when there is none of that name."""
-        return self.perform(operations.topic(self._core, name))
-
-    def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """All groups, or those of a topic, with their members."""
-        return self.perform(working.groups(self._core, topic))
-
-    def status(self) -> dict[str, int]:
-        """Plain numbers about the broker, by name."""
-        return self.perform(operations.status(self._core))
-
-    def shutdown(self) -> None:
-        """Stops the broker, if this client may."""
-        self.perform(operations.shutdown(self._core))
-
     # Running.
 
     def be_patient(self, seconds: float) -> None:
         """From now on requests are tried for about so long, instead of `retries` times, before they are Unavailable."""
-        settings = self._session.settings
-        tries = max(1, round(seconds * 1000 / settings.timeout_ms))
-        self._session.settings = msgspec.structs.replace(settings, retries=tries)
+        self._session.be_patient(check_seconds(seconds))
 
     def perform(self, operation: Operation[T]) -> T:
         """Runs one of the client's operations to its end."""
@@ -491,24 +369,27 @@ class Bus:
         """Whether nothing can be done with it but to close it: a copy in the child of a fork, or broken off."""
         return self._core.inherited or bool(self._driver.broken_off)
 
-    def close(self) -> None:
+    def close(self, bye: bool = True) -> None:
         """Waits for what was put with put_soon, sends what is noted, says Bye and closes.
 
         A put_soon that failed, and that nobody has asked for its result, is raised once all of it is closed. For
         everything else it waits one time-out at most, and never raises Unavailable.
+
+        Without `bye` nothing else is sent, and to the broker the client has fallen silent: an anonymous name, which
+        would be forgotten at its Bye, keeps its subscriptions for anyone who comes back under it within a day.
         """
         if self._driver.closed:
             return
         unseen: TidingsError | None = None
         try:
             try:
-                self._soons.flush()
+                self._background.flush()
             except TidingsError as error:
                 unseen = error
-            if not isinstance(unseen, Unavailable):  # Otherwise nobody hears a Bye either.
+            if bye and not isinstance(unseen, Unavailable):  # Otherwise nobody hears a Bye either.
                 self._driver.perform(operations.finish(self._core))
         finally:
-            self._soons.stop()
+            self._background.stop()
             if self._heartbeat is not None:
                 self._heartbeat.stop()
             self._driver.close()
@@ -525,9 +406,7 @@ class Bus:
         try:
             self.close()
         except TidingsError as unsent:
-            if error is None:
-                raise
-            error.add_note(f"Nor could the bus be closed in good order: {unsent}")
+            say_or_note(unsent, error)
 
     def __repr__(self) -> str:
         return f"Bus({self._session.address!r}, client_id={self.client_id!r})"

@@ -81,6 +81,10 @@ class Driver:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                operation.throw(error)  # It may have something to say about what it leaves behind.
+            raise
         finally:
             operation.close()
             if not self.closed:
@@ -148,7 +152,7 @@ class Driver:
             if deadline_ms is not None and now_ms >= deadline_ms:
                 return False
             if self.closed or self.broken_off:
-                raise self._ended("The bus was closed meanwhile: connect again.")
+                raise self._ended("The bus was closed while this call waited: connect again.")
             if self._driving:
                 self._stand_by(None if deadline_ms is None else deadline_ms - now_ms)
             else:

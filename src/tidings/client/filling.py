@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from tidings.client import operations
+from tidings.client.arguments import check_seconds
 from tidings.client.operations import OVERLOAD_PAUSE_MS, OVERLOAD_PAUSE_MS_MAX, Core, Operation, Until
 from tidings.client.puts import Bulk
 from tidings.client.request import Identity
@@ -65,12 +66,12 @@ class Filling:
                         return self._total
                     stored = yield from operations.receipts(core, entry, self._identity)
             except Unavailable as error:
-                vars(error)["receipts"] = self._total_with(vars(error).get("receipts"))
-                vars(error)["resend"] = partial(self._resend, entry)
+                error.receipts = self._total_with(error.receipts)
+                error.resend = partial(self._resend, entry)
                 raise
             except Overloaded as error:
                 before = self._total.count
-                self._took(vars(error).get("receipts"))
+                self._took(error.receipts)
                 if self._total.count > before:
                     deadline_ms, pause_ms = core.deadline_ms(self._wait), OVERLOAD_PAUSE_MS
                 self._size = min(self._size, len(self._next_values)) // 2
@@ -79,7 +80,7 @@ class Filling:
                     now_ms = core.now_ms()
                     assert deadline_ms is not None
                     if now_ms >= deadline_ms:
-                        vars(error)["receipts"] = self._total
+                        error.receipts = self._total
                         raise
                     yield Until(lambda: False, min(now_ms + pause_ms, deadline_ms))
                     pause_ms = min(2 * pause_ms, OVERLOAD_PAUSE_MS_MAX)
@@ -138,7 +139,7 @@ def put_many(
     ids: Iterable[str | None] | None = None,
 ) -> Operation[Receipts]:
     """Stores many messages, batch by batch; what is Overloaded is tried again for `wait` seconds."""
-    seconds = core.session.settings.overload_wait_ms / 1000 if wait is None else wait
+    seconds = core.session.settings.overload_wait_ms / 1000 if wait is None else check_seconds(wait)
     if seconds <= 0:
         entry = Bulk(check_topic(topic), Source(values, keys, core.now_us, headers, ids))
         stored: Receipts = yield from operations.receipts(core, operations.give(core, entry, identity), identity)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tidings.client import working
 from tidings.client.member import Member
 from tidings.client.operations import Core
+from tidings.client.shells import AwaitingShell, BlockingShell
 from tidings.client.subscription import AsyncBatches, AsyncMessages
 from tidings.client.working import Worker
 from tidings.message import Message, Share
-
-if TYPE_CHECKING:
-    from tidings.client.aio import AsyncBus
-    from tidings.client.bus import Bus
 
 
 class GroupSubscription:
@@ -33,7 +29,7 @@ class GroupSubscription:
         jobs.ack(job)                 # or jobs.nack(job, delay=30.0), or jobs.extend(job) and go on
     """
 
-    def __init__(self, bus: Bus, core: Core, member: Member) -> None:
+    def __init__(self, bus: BlockingShell, core: Core, member: Member) -> None:
         self.topic = member.topic
         self.group = member.group
         self._bus = bus
@@ -130,7 +126,7 @@ class GroupSubscription:
 class AsyncGroupSubscription:
     """What `AsyncBus.subscribe(topic, group=...)` returns: the same as `GroupSubscription`, awaited."""
 
-    def __init__(self, bus: AsyncBus, core: Core, member: Member) -> None:
+    def __init__(self, bus: AwaitingShell, core: Core, member: Member) -> None:
         self.topic = member.topic
         self.group = member.group
         self._bus = bus
@@ -141,6 +137,11 @@ class AsyncGroupSubscription:
     def refused(self) -> int:
         """How many messages, at most, were dealt with here in vain, because they had gone to another member."""
         return self._member.refused
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The one topic, as other subscriptions name theirs."""
+        return (self.topic,)
 
     def __aiter__(self) -> AsyncMessages:
         return self.messages()
@@ -179,6 +180,12 @@ class AsyncGroupSubscription:
             await self.unsubscribe()
         elif not self._bus.lost:
             await self._bus.perform(working.close(self._core, self._member))
+
+    async def __aenter__(self) -> AsyncGroupSubscription:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         return f"AsyncGroupSubscription({self.topic!r}, group={self.group!r})"

@@ -76,10 +76,10 @@ class Inbox:
         self._compact_bytes = compact_bytes
         self._marks: dict[tuple[str, ...], dict[str, int]] = {}
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise InvalidRequest(
-                f"The inbox {self.path} cannot be opened ({error.strerror}): name a file in a folder of yours."
+                f"The inbox {self.path} cannot be opened ({error.strerror}): name a file that you can write to."
             ) from error
         self._boot = boot_id()[:BOOT_CHARACTERS]
         self._size_bytes = 0
@@ -179,7 +179,7 @@ class Inbox:
             return self._replace()
         if owner != self._client:
             raise InvalidRequest(
-                f"The inbox {self.path} belongs to the client {owner!r} and not to {self._client!r}: "
+                f"The inbox {self.path} belongs to the client {owner!r}, not to {self._client!r}: "
                 "give each client an inbox of its own."
             )
         if at < len(data):
@@ -281,7 +281,7 @@ class Inbox:
         data = MAGIC + b"".join(records)
         aside = self.path.with_name(self.path.name + ".new")
         try:
-            file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 self._lock(file)  # Before the new file can be seen under its name.
                 with open(file, "wb", closefd=False) as writer:

@@ -11,51 +11,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from tidings.client.future import Future
 from tidings.client.in_flight import InFlightBatch, InFlightSet, Ranges, ranges_of
 from tidings.client.link import Frame
+from tidings.client.record import Recorder
 from tidings.client.request import Request
-from tidings.errors import Fenced, ProtocolError, TidingsError
-from tidings.message import Columns, Share
+from tidings.client.unopened import Unopened
+from tidings.errors import Fenced, TidingsError
+from tidings.message import Share
 from tidings.protocols.broker.messages import BatchRanges, GroupBatch, Held, Kept, LaneKind, Start
-from tidings.wire.codec import decode_columns
-
-if TYPE_CHECKING:
-    from tidings.client.record import Recorder
-
-
-class Unopened:
-    """A batch that nobody has looked into yet."""
-
-    __slots__ = ("batch", "bodies", "offsets")
-
-    def __init__(self, batch: InFlightBatch, offsets: Sequence[int], bodies: Sequence[Frame]) -> None:
-        self.batch = batch
-        self.offsets = offsets
-        self.bodies = bodies
-
-    def open(self, topic: str) -> list[Share]:
-        """The messages inside, a share for each body."""
-        batches: list[Columns] = [decode_columns(body) for body in self.bodies]
-        if sum(len(columns.values) for columns in batches) != len(self.offsets):
-            raise ProtocolError(
-                f"A batch of {topic!r} was said to hold {len(self.offsets)} messages and holds others: "
-                "is that a tidings broker?"
-            )
-        shares = []
-        start = 0
-        for columns in batches:
-            end = start + len(columns.values)
-            if end > start:
-                shares.append(Share(topic, self.offsets[start:end], columns, self.batch.attempt))
-            start = end
-        return shares
 
 
 class Member:
     """The client's end of one membership."""
+
+    owner: str | None = None
+    closed = False
+    """True once somebody has ended the subscription object."""
+    rejoins = 0
+    refused = 0
+    """Messages whose ack was refused, because they had gone to another member."""
+    changes = 0
+    """Grows whenever something in flight was taken away or changed its attempt."""
 
     def __init__(self, group: str, topic: str, start: Start = "earliest", lanes: LaneKind = "key") -> None:
         self.group = group
@@ -76,14 +54,6 @@ class Member:
         self.early: dict[int, Callable[[], None]] = {}
         """What has come too early, by its turn."""
         self.error: TidingsError | None = None
-        self.owner: str | None = None
-        self.closed = False
-        """True once somebody has ended the subscription object."""
-        self.rejoins = 0
-        self.refused = 0
-        """Messages whose ack was refused, because they had gone to another member."""
-        self.changes = 0
-        """Grows whenever something in flight was taken away or changed its attempt."""
         self.in_flight = InFlightSet()
         self.ready_batches: dict[InFlightBatch, None] = {}
         """Batches with something to be acked."""
@@ -513,8 +483,8 @@ class Member:
     def lost(self, offset: int) -> Fenced:
         """Why a message can no longer be acked by this member."""
         return Fenced(
-            f"Message {offset} of {self.topic!r} is not in this member's hands: it was acked already, or it was "
-            "given to another member because this one was silent for too long; drop what you made of it."
+            f"Message {offset} of {self.topic!r} is not in flight at this member: it was acked already, or it was "
+            "given to another member because this one was silent for too long; discard your result."
         )
 
     def answer_alone(self, offset: int) -> None:

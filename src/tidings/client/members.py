@@ -11,13 +11,13 @@ Acks travel one request at a time for each membership, and carry all that has be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tidings.client.future import Future, failed
 from tidings.client.in_flight import ranges_of
 from tidings.client.link import Frame
 from tidings.client.member import Member
-from tidings.client.request import Make
+from tidings.client.request import Asks, Make
+from tidings.client.streams import Streams
 from tidings.errors import Fenced, NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
     AnyAnswer,
@@ -37,9 +37,6 @@ from tidings.protocols.broker.messages import (
     Working,
 )
 
-if TYPE_CHECKING:
-    from tidings.client.session import Session
-
 OF_A_STREAM = (Work, GroupAck, GroupNack, Extend, GroupPause)
 """Requests that speak of a member's stream: they end with it, and a refusal says nothing about the session."""
 REJOINS_MAX = 3
@@ -52,8 +49,9 @@ NOT_TIDINGS = "The broker's answer is not the one that was asked for: is that a 
 class Members:
     """All memberships of the session's own name."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Asks, streams: Streams) -> None:
         self._session = session
+        self._streams = streams
         self._members: dict[tuple[str, str], Member] = {}
         self._numbers: dict[int, Member] = {}
         self._unsaid: dict[tuple[str, str], None] = {}
@@ -85,9 +83,9 @@ class Members:
     def open(self, member: Member, tries: int = 1) -> None:
         """Starts the stream under a new number, with what is in flight; joins first where that is needed."""
         self._close(member)
-        member.begin(self._session.streams.next_number())
+        member.begin(self._streams.next_number())
         self._numbers[member.number] = member
-        self._session.streams.keep_beating()
+        self._streams.keep_beating()
         if member.joined_epoch and member.joined_epoch == self._session.main.epoch:
             self._send_work(member, tries)
         else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.client import forks
+from tidings.client.arguments import check_path, check_seconds, several_topics, topics_of
 from tidings.client.future import Future
 from tidings.client.inbox import Inbox
 from tidings.client.puts import Entry, Record, Together
@@ -38,6 +39,7 @@ from tidings.protocols.broker.messages import (
     AskSubscriptions,
     AskTopics,
     Bye,
+    LimitTopic,
     Sequence,
     Shutdown,
     ShutdownDone,
@@ -113,7 +115,7 @@ class Core:
 
     def recorder(self, folder: str | os.PathLike[str]) -> Recorder:
         """The record in a folder; subscriptions that name the same one share it."""
-        path = Path(folder)
+        path = check_path(folder, "record")
         if path not in self._recorders:
             main = self.session.main
             self._recorders[path] = Recorder(path, self.client_id, self.now_us, lambda: main.epoch)
@@ -142,11 +144,7 @@ class Core:
 
     def deadline_ms(self, timeout: float | None) -> int | None:
         """The moment that lies `timeout` seconds ahead."""
-        if timeout is None:
-            return None
-        if not timeout >= 0:
-            raise InvalidRequest(f"A time-out is 0 or more seconds, and this is {timeout!r}.")
-        return self.now_ms() + round(min(timeout, 1e9) * 1000)
+        return None if timeout is None else self.now_ms() + round(min(check_seconds(timeout), 1e9) * 1000)
 
 
 def exclusive(client: str, topics: tuple[str, ...]) -> Subscriber:
@@ -175,19 +173,9 @@ def expect(answer: object, kind: type[A]) -> A:
     """The answer itself if it is of that kind."""
     if not isinstance(answer, kind):
         raise ProtocolError(
-            f"The broker answered {type(answer).__name__} where {kind.__name__} was due: is that a tidings broker?"
+            f"The broker answered {type(answer).__name__} where {kind.__name__} was expected: is that a tidings broker?"
         )
     return answer
-
-
-def topics_of(given: str | Iterable[str]) -> tuple[str, ...]:
-    """One topic or several, checked, as a subscription names them."""
-    if isinstance(given, str):
-        return (check_topic(given),)
-    topics = tuple(sorted(dict.fromkeys(map(check_topic, given))))
-    if not topics:
-        raise InvalidRequest("No topic was named: name at least one.")
-    return topics
 
 
 # Sessions.
@@ -249,9 +237,7 @@ def make_record(
     if isinstance(topic, str):
         topics: tuple[str, ...] = (check_topic(topic),)
     else:
-        topics = tuple(dict.fromkeys(map(check_topic, topic)))
-        if not topics:
-            raise InvalidRequest("No topic was named: name at least one.")
+        topics = several_topics(topic)
     record = Record(topics, value, key, headers, id, core.now_us(), sequence)
     limits = core.session.limits
     if limits is not None:
@@ -259,8 +245,8 @@ def make_record(
     if sequence is not None:
         if len(topics) > 1:
             raise InvalidRequest("A sequence number belongs to one topic: put to one topic at a time with it.")
-        if sequence < 1:
-            raise InvalidRequest(f"Sequence numbers start at 1, and this is {sequence}.")
+        if type(sequence) is not int or sequence < 1:
+            raise InvalidRequest(f"A sequence number must be 1 or more, not {sequence!r}.")
     return record
 
 
@@ -275,10 +261,18 @@ def receipts(core: Core, entry: Entry, identity: Identity | None = None) -> Oper
     """Waits for what became of an entry; an Unavailable gets its `resend`."""
     future = entry.future  # Another may be in its place by the time that this one is done: it was sent again.
     if not future.done:
-        yield future
+        try:
+            yield future
+        except BaseException as error:  # Its task was cancelled, or an interrupt came: the caller may go on after that.
+            entry.stop()
+            where = ", ".join(entry.topics)
+            error.add_note(
+                f"What was being put to {where} may be stored, now or soon; what was sent is not taken back."
+            )
+            raise
     if isinstance(future.error, Unavailable):
         who = identity or core.session.main
-        vars(future.error)["resend"] = lambda: core.run(resend(core, entry, who))
+        future.error.resend = lambda: core.run(resend(core, entry, who))
     return future.outcome()
 
 
@@ -360,7 +354,7 @@ def subscribe(core: Core, topic: str | Iterable[str], start: Start) -> Operation
     """Makes a subscription or finds it; returns its topics."""
     topics = topics_of(topic)
     if not (start in ("now", "earliest", "last") or (type(start) is int and start >= 0)):
-        raise InvalidRequest(f'start is "now", "earliest", "last" or an offset, and this is {start!r}.')
+        raise InvalidRequest(f'start must be "now", "earliest", "last" or an offset, not {start!r}.')
     yield from end_leaving(core, topics)
     name = core.client_id
     done = yield from ask(core, lambda number, epoch: Subscribe(number, name, epoch, topics, start), SubscribeDone)
@@ -433,6 +427,14 @@ def topic(core: Core, name: str) -> Operation[TopicInfo]:
         if info.name == name:
             return info
     raise NoSuchTopic(f"There is no topic {name!r}: subscribe or put to it first.")
+
+
+def limit_topic(core: Core, name: str, max_backlog: int | None) -> Operation[None]:
+    """Sets how many messages may wait in a topic."""
+    check_topic(name)
+    if max_backlog is not None and not (type(max_backlog) is int and max_backlog >= 0):
+        raise InvalidRequest(f"max_backlog is None, 0 or a number of messages, and this is {max_backlog!r}.")
+    yield from ask(core, lambda number, _: LimitTopic(number, name, max_backlog), Topics)
 
 
 def status(core: Core) -> Operation[dict[str, int]]:

@@ -18,19 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tidings.client.batches import LAST, Batch, Queue
 from tidings.client.future import Future, failed
 from tidings.client.puts import Bulk, Entry, Record, Together, columns_of
-from tidings.client.request import Identity, Request
+from tidings.client.request import Asks, Identity, Request
 from tidings.errors import Fenced, OutOfSequence, Overloaded, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyAnswer, AskSequence, Part, Target
 from tidings.wire.codec import encode
-
-if TYPE_CHECKING:
-    from tidings.client.session import Session
 
 UNSURE = 0
 
@@ -38,7 +34,7 @@ UNSURE = 0
 class Outbox:
     """Everything that one name publishes in a session."""
 
-    def __init__(self, session: Session, identity: Identity) -> None:
+    def __init__(self, session: Asks, identity: Identity) -> None:
         self._session = session
         self._identity = identity
         self._next: dict[str, int] = {}
@@ -227,7 +223,7 @@ class Outbox:
                 for queue in self._queues_of.get(topic, ()):
                     self._pump_queue(queue)
                 return
-            error = ProtocolError("The broker's answer is not the one that was asked for: is that a tidings broker?")
+            error = ProtocolError("The broker answered something other than was asked: is that a tidings broker?")
         if not isinstance(error, Unavailable):  # Whatever waits for this number has no use for another try.
             for queue in self._queues_of.get(topic, ()):
                 self.waiting_count -= queue.count

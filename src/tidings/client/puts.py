@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidings.client.future import Future
-from tidings.client.rows import ROW_OVERHEAD_BYTES, Source, Value, check_id, to_bytes
+from tidings.client.rows import ROW_OVERHEAD_BYTES, Source, Value, check_id, headers_of, to_bytes
 from tidings.message import Columns, Headers, Receipts
-from tidings.protocols.broker.messages import Acknowledgement, Part, Stored
-
-if TYPE_CHECKING:
-    from tidings.client.stream import Stream
+from tidings.protocols.broker.messages import Acknowledgement, Part, Position, Stored
 
 
 class Entry:
@@ -30,6 +27,9 @@ class Entry:
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
+
+    def stop(self) -> None:
+        """Its caller has gone: what is not sent yet and can be left out is left out."""
 
     def renew(self) -> None:
         """Before it is sent again: from now on its caller gets the new outcome."""
@@ -67,9 +67,9 @@ class Record(Entry):
         if id is not None:
             self.id = check_id(id)
             size_bytes += 4 * len(id)
-        if headers:
-            self.headers = {name: to_bytes(given, f"header {name!r}") for name, given in headers.items()}
-            size_bytes += sum(len(name) * 4 + len(given) + 8 for name, given in self.headers.items())
+        if headers is not None and (found := headers_of(headers)):
+            self.headers = found
+            size_bytes += sum(len(name) * 4 + len(given) + 8 for name, given in found.items())
         self.size_bytes = size_bytes
 
 
@@ -86,6 +86,10 @@ class Bulk(Entry):
         self.first: tuple[int, int] | None = None
         """The sequence number and the offset of the first message that has an offset."""
         self.duplicates = 0
+
+    def stop(self) -> None:
+        """No more of the caller's values are looked at."""
+        self.source = self.source.ended()
 
     @property
     def receipts(self) -> Receipts:
@@ -124,6 +128,22 @@ class Bulk(Entry):
             self.future.fail(self.error)
 
 
+class TakenFrom(Protocol):
+    """A stream of which a transaction has taken messages, which can be taken back."""
+
+    topics: tuple[str, ...]
+    unknown: Together | None
+
+    def acknowledged_up_to(self, positions: Sequence[Position]) -> None:
+        """The broker has moved the cursor this far."""
+
+    def let_go(self) -> None:
+        """What was taken stays taken."""
+
+    def take_back(self) -> None:
+        """What was taken comes again."""
+
+
 class Together(Entry):
     """Messages and acknowledgements that happen together; its result is a list of receipts for each message."""
 
@@ -131,7 +151,7 @@ class Together(Entry):
         super().__init__(tuple(dict.fromkeys(topic for record in records for topic in record.topics)))
         self.records = records
         self.acknowledgements = acknowledgements
-        self.streams: list[Stream] = []
+        self.streams: list[TakenFrom] = []
         """Where the messages came from that are acknowledged by this."""
 
     def happened(self) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from tidings.boot import boot_id
 from tidings.client.link import Frame
-from tidings.client.local_files import LocalFiles
 from tidings.client.operations import Core, Operation, ask, expect, topic, wait_for
+from tidings.client.performing import AwaitingPart, BlockingPart
+from tidings.client.reads_from_files import LocalFiles
 from tidings.client.request import Request
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.message import Batch, check_topic
@@ -26,6 +27,8 @@ READ_BYTES = 1024 * 1024
 """What one answer brings; while the caller works on it, the next one is under way."""
 BULK_BYTES = 4 * 1024 * 1024
 """The same for readers in bulk, who sit close to the broker: fewer and larger answers cost both sides less."""
+
+T = TypeVar("T")
 
 RangeStart = Literal["earliest"] | int
 When = datetime | float
@@ -60,7 +63,7 @@ class Stored(msgspec.Struct, frozen=True):
     def _check(self, count: int) -> None:
         if count != self.count:
             raise ProtocolError(
-                f"A batch of {self.topic!r} at {self.first_offset} was said to have {self.count} messages and "
+                f"A batch of {self.topic!r} at {self.first_offset} was announced with {self.count} messages and "
                 f"has {count}: is that a tidings broker?"
             )
 
@@ -78,9 +81,9 @@ class RangeReader:
         local: LocalFiles | None = None,
     ) -> None:
         if not (start == "earliest" or (type(start) is int and start >= 0)):
-            raise InvalidRequest(f'A range starts at "earliest" or at an offset, and this is {start!r}.')
+            raise InvalidRequest(f'A range must start at "earliest" or at an offset, not at {start!r}.')
         if not (end is None or (type(end) is int and end >= 0)):
-            raise InvalidRequest(f"A range ends before an offset, or at None for what is there now, not {end!r}.")
+            raise InvalidRequest(f"A range must end at an offset, or None for what is there now, not {end!r}.")
         self._core = core
         self._topic = check_topic(name)
         self._start = start
@@ -173,7 +176,77 @@ def offset_at(core: Core, name: str, when: When) -> Operation[int]:
     check_topic(name)
     seconds = when.timestamp() if isinstance(when, datetime) else when
     if not (isinstance(seconds, int | float) and 0 <= seconds < 1e12):
-        raise InvalidRequest(f"A time is a datetime or a number of seconds since 1970, and this is {when!r}.")
+        raise InvalidRequest(f"A time must be a datetime or a number of seconds since 1970, not {when!r}.")
     time_ms = math.ceil(seconds * 1000)
     answer = yield from ask(core, lambda number, _: AskOffset(number, name, time_ms), OffsetFound)
     return answer.offset
+
+
+class Ranges(BlockingPart):
+    """The part of a bus that reads ranges of offsets."""
+
+    def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Batch]:
+        """The stored batches of any range of offsets, without a subscription; nothing is acknowledged or moved.
+
+        `end` is the offset before which to stop, None for what is there now. Offsets that retention has removed, or
+        that are not taken yet, are InvalidRequest. Each batch has `stored_at` beside its columns.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     _ = bus.put_many("numbers", map(str, range(10)))
+        ...     [batch.values for batch in bus.read("numbers", 3, 6)]
+        [[b'3', b'4', b'5']]
+        """
+        reader = RangeReader(self._core, topic, start, end)
+        self.perform(reader.begin())
+        return self._steps(reader, reader.step)
+
+    def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> Iterator[Stored]:
+        """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
+        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, LocalFiles())
+        self.perform(reader.begin())
+        return self._steps(reader, reader.step_stored)
+
+    def _steps(self, reader: RangeReader, step: Callable[[], Operation[T | None]]) -> Iterator[T]:
+        try:
+            while (batch := self.perform(step())) is not None:
+                yield batch
+        finally:
+            self.apply_change(reader.leave)
+
+    def offset_at(self, topic: str, when: When) -> int:
+        """The first offset stored at or after a time (a datetime, or seconds since 1970); the next one if none was.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     _ = bus.put("news", "hello")
+        ...     bus.offset_at("news", 0), bus.offset_at("news", 4e9)
+        (0, 1)
+        """
+        return self.perform(offset_at(self._core, topic, when))
+
+
+class AsyncRanges(AwaitingPart):
+    """The same, awaited."""
+
+    def read(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> AsyncIterator[Batch]:
+        """The stored batches of any range of offsets: `async for batch in bus.read("news", 3, 6)`."""
+        reader = RangeReader(self._core, topic, start, end)
+        return self._steps(reader, reader.step)
+
+    def read_stored(self, topic: str, start: RangeStart = "earliest", end: int | None = None) -> AsyncIterator[Stored]:
+        """The same as `read`, each batch as it is stored, for readers in bulk that do not want Python's objects."""
+        reader = RangeReader(self._core, topic, start, end, BULK_BYTES, LocalFiles())
+        return self._steps(reader, reader.step_stored)
+
+    async def _steps(self, reader: RangeReader, step: Callable[[], Operation[T | None]]) -> AsyncIterator[T]:
+        try:
+            await self.perform(reader.begin())
+            while (batch := await self.perform(step())) is not None:
+                yield batch
+        finally:
+            self.apply_change(reader.leave)
+
+    async def offset_at(self, topic: str, when: When) -> int:
+        """The first offset stored at or after a time; the next one if none was."""
+        return await self.perform(offset_at(self._core, topic, when))

@@ -137,10 +137,10 @@ class Recorder:
         self._lanes = LaneNumbers()
         self._abandoned = False
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidRequest(
-                f"Deliveries cannot be recorded in {self.folder} ({error.strerror}): name a folder of yours."
+                f"Deliveries cannot be recorded in {self.folder} ({error.strerror}): name one that you can write to."
             ) from error
         forks.own(self)
 
@@ -223,7 +223,7 @@ class Recorder:
         path = self.folder / f"{self._session}-{self._number:06}{SUFFIX}"
         before = self._file, self._size_bytes, self._rows
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._not_written(error) from error
         self._file, self._size_bytes, self._rows = file, 0, 0
@@ -274,7 +274,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
     if not data.startswith(MAGIC):
         if MAGIC.startswith(data[: len(MAGIC)]):
             return  # It had just been made.
-        raise StorageDamaged(f"{path} is not a delivery record: take it out of the folder.")
+        raise StorageDamaged(f"{path} is not a delivery record: remove it from the folder.")
     at, view = len(MAGIC), memoryview(data)
     while len(data) - at >= _FRAME.size:
         length, crc = _FRAME.unpack_from(data, at)
@@ -286,7 +286,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
             if end == len(data) or not any(view[at:]):
                 return  # The end of a file that a power cut has torn.
             raise StorageDamaged(
-                f"The record {path} is damaged at byte {at}: restore it, or take it out of the folder."
+                f"The record {path} is damaged at byte {at}: restore it, or remove it from the folder."
             )
         yield _decoder.decode(body)
         at = end

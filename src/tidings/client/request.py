@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tidings.client.future import Future
 from tidings.client.link import Frame
-from tidings.errors import Fenced
+from tidings.client.puts import Entry
+from tidings.errors import Fenced, TidingsError
 from tidings.message import check_name
-from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Commit, Put
-
-if TYPE_CHECKING:
-    from tidings.client.outbox import Outbox
+from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Commit, Put, Welcome
+from tidings.settings import ClientSettings
 
 Make = Callable[[int, int], AnyRequest]
 """Makes a request out of its number and the epoch that it is sent in."""
@@ -29,10 +28,46 @@ class Owner(Protocol):
         """It was refused, or no answer came."""
 
 
+class Publishes(Protocol):
+    """What a name publishes, as the session and the operations see it."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given has been answered."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be given."""
+
+    def give(self, entry: Entry) -> None:
+        """Takes something to be published."""
+
+    def resend(self, entry: Entry) -> Future[object]:
+        """Sends something of unknown outcome again as it was."""
+
+    def fence_unknown(self, topic: str) -> None:
+        """Makes sure that nothing which was put to the topic can still be stored without our knowing."""
+
+    def is_quiet(self, topic: str) -> bool:
+        """Whether nothing is on its way to the topic."""
+
+    def has_unknown(self, topic: str) -> bool:
+        """Whether something that may be stored in the topic has not been answered."""
+
+    def last_sequence(self, topic: str) -> Request:
+        """Asks the broker for the last sequence number that the topic took from this name."""
+
+    def pump(self) -> None:
+        """Sends what may be sent."""
+
+    def fail_waiting(self, error: Callable[[], TidingsError]) -> None:
+        """What has not been sent fails too."""
+
+
 class Identity:
     """One name that a session speaks for, with its epoch."""
 
-    outbox: Outbox
+    outbox: Publishes
     """What the name publishes."""
 
     def __init__(self, name: str, token: bytes, anonymous: bool) -> None:
@@ -115,3 +150,28 @@ class Request:
     def stores(self) -> bool:
         """Whether it would be wrong to take a copy that was refused for the whole."""
         return self.kind in (Put, Commit)
+
+
+class Asks(Protocol):
+    """What the parts of a session need from it: to send requests, and to know the time and the settings."""
+
+    now_ms: int
+    settings: ClientSettings
+    main: Identity
+    limits: Welcome | None
+    failing: bool
+
+    @property
+    def beat_ms(self) -> int:
+        """How often a client that waits for messages asks whether its streams are still served."""
+
+    def request(
+        self, now_ms: int, make: Make, bodies: Sequence[bytes] = (), identity: Identity | None = None, tries: int = 1
+    ) -> Request:
+        """Asks something of the broker."""
+
+    def submit(self, request: Request) -> None:
+        """Sends a request, or once more one that was answered."""
+
+    def forget(self, request: Request) -> None:
+        """The answer to this request is not waited for any longer."""

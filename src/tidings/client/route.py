@@ -66,8 +66,8 @@ def split_addresses(text: str) -> tuple[str, ...]:
             )
     if len(addresses) > ADDRESSES_MAX:
         raise InvalidRequest(
-            f"{len(addresses)} addresses are more than a group has members ({ADDRESSES_MAX}): name a few; "
-            "whichever answers knows the others."
+            f"{len(addresses)} addresses are too many (at most {ADDRESSES_MAX}): name a few; "
+            "any member that answers names the others."
         )
     return addresses
 

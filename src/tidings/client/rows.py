@@ -11,8 +11,9 @@ from itertools import accumulate, islice
 from operator import countOf
 from typing import Any
 
+from tidings.client.arguments import check_text
 from tidings.errors import InvalidRequest, MessageTooLarge
-from tidings.message import Columns, Headers, cut
+from tidings.message import ID_LENGTH_MAX, Columns, Headers, cut
 from tidings.wire.codec import encode
 
 Value = bytes | bytearray | memoryview | str
@@ -29,17 +30,30 @@ def to_bytes(given: Value, what: str) -> bytes:
     if isinstance(given, bytes):
         return given
     if isinstance(given, str):
-        return given.encode()
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"A {what} has half a character, which UTF-8 cannot hold: give bytes.") from error
     if isinstance(given, (bytearray, memoryview)):
         return bytes(given)
-    raise InvalidRequest(f"A {what} is bytes or text, and this is {type(given).__name__}: convert it first.")
+    raise InvalidRequest(f"A {what} must be bytes or text, not {type(given).__name__}: convert it first.")
 
 
 def check_id(id: str) -> str:
     """The id itself, if it is one."""
-    if not isinstance(id, str) or not id:
-        raise InvalidRequest(f"A message's id is a text of at least one character, and this is {id!r}.")
+    check_text(id, "A message's id")
+    if len(id) > ID_LENGTH_MAX:
+        raise InvalidRequest(
+            f"A message's id has 1 to {ID_LENGTH_MAX} characters, and this one has {len(id)}: choose another."
+        )
     return id
+
+
+def headers_of(given: Mapping[str, Value]) -> Headers:
+    """The headers of one message."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"Headers are names with values, and this is {type(given).__name__}: give a dict.")
+    return {check_text(name, "A header's name"): to_bytes(each, f"header {name!r}") for name, each in given.items()}
 
 
 def check_size(size_bytes: int, message_bytes_max: int) -> None:
@@ -61,12 +75,10 @@ class Source:
         headers: Iterable[Mapping[str, Value] | None] | None = None,
         ids: Iterable[str | None] | None = None,
     ) -> None:
-        if isinstance(values, (str, bytes, bytearray, memoryview)):
-            raise InvalidRequest("put_many takes many values, and this is one: use put, or give a list.")
-        self._values = _Slices(values)
-        self._keys = None if keys is None else _Slices(keys)
-        self._headers = None if headers is None else _Slices(headers)
-        self._ids = None if ids is None else _Slices(ids)
+        self._values = _Slices(values, "values")
+        self._keys = None if keys is None else _Slices(keys, "keys")
+        self._headers = None if headers is None else _Slices(headers, "headers")
+        self._ids = None if ids is None else _Slices(ids, "ids")
         self._now_us = now_us
         self._likely_count = LIKELY_COUNT
         """How many messages fill a batch, judged by the last one."""
@@ -87,7 +99,7 @@ class Source:
         values = _all_bytes(given, "value")
         count = len(values)
         keys = None if self._keys is None else _keys_of(_as_many(self._keys, "keys", count))
-        headers = None if self._headers is None else _headers_of(_as_many(self._headers, "headers", count))
+        headers = None if self._headers is None else _all_headers(_as_many(self._headers, "headers", count))
         ids = None if self._ids is None else _ids_of(_as_many(self._ids, "ids", count))
         columns = Columns(1, publisher, values, keys, headers, ids, self._now_us())
         body = encode(columns)
@@ -102,6 +114,10 @@ class Source:
         for _, column in self._beside():
             column.skip(count)
         return count, body
+
+    def ended(self) -> Source:
+        """The same with nothing left in it."""
+        return Source((), None, self._now_us)
 
     def _beside(self) -> Iterator[tuple[str, _Slices]]:
         for name, column in (("keys", self._keys), ("headers", self._headers), ("ids", self._ids)):
@@ -120,10 +136,8 @@ def _keys_of(given: list[Value | None]) -> list[bytes | None]:
     return [None if key is None else to_bytes(key, "key") for key in given]
 
 
-def _headers_of(given: list[Mapping[str, Value] | None]) -> list[Headers | None] | None:
-    headers = [
-        {name: to_bytes(value, f"header {name!r}") for name, value in each.items()} if each else None for each in given
-    ]
+def _all_headers(given: list[Mapping[str, Value] | None]) -> list[Headers | None] | None:
+    headers = [None if each is None else headers_of(each) or None for each in given]
     return headers if any(headers) else None
 
 
@@ -155,7 +169,9 @@ def _all_bytes(values: Sequence[Value], what: str) -> list[bytes]:
 class _Slices:
     """Reads a sequence or any other iterable piece by piece."""
 
-    def __init__(self, given: Iterable[Any]) -> None:
+    def __init__(self, given: Iterable[Any], what: str) -> None:
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, memoryview)):
+            raise InvalidRequest(f"put_many takes many {what}, and this is {type(given).__name__}: give a list.")
         self._sequence = given if isinstance(given, (list, tuple)) else None
         self._at = 0
         self._iterator: Iterator[Any] = iter(()) if self._sequence is not None else iter(given)

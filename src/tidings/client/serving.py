@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tidings.client.operations import Core, Operation, Until
 from tidings.client.reading import (
@@ -18,9 +18,39 @@ from tidings.client.reading import (
 )
 from tidings.client.stream import Stream
 from tidings.client.working import Bench
+from tidings.errors import InvalidRequest
 from tidings.message import Message
 
 Handler = Callable[[Message], Any]
+H = TypeVar("H", bound=Handler)
+
+
+class Handlers:
+    """Which functions are called with the messages of which subscriptions."""
+
+    def __init__(self) -> None:
+        self.exclusive: dict[tuple[str, ...], list[Handler]] = {}
+        """By the topics of a subscription."""
+        self.workers: dict[tuple[str, str], list[Handler]] = {}
+        """By a group and its topic."""
+
+    def of_topics(self, topics: tuple[str, ...]) -> Callable[[H], H]:
+        """Adds handlers of a subscription."""
+        return _adder(self.exclusive.setdefault(topics, []))
+
+    def of_group(self, group: str, topic: str) -> Callable[[H], H]:
+        """Adds handlers of a membership."""
+        return _adder(self.workers.setdefault((group, topic), []))
+
+
+def _adder(handlers: list[Handler]) -> Callable[[H], H]:
+    def register(handler: H) -> H:
+        if not callable(handler):
+            raise InvalidRequest(f"A handler is a function that takes a message, and this is {handler!r}.")
+        handlers.append(handler)
+        return handler
+
+    return register
 
 
 class Service:

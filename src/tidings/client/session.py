@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tidings.client.future import Future
 from tidings.client.link import Frame
 from tidings.client.members import OF_A_STREAM, Members
@@ -92,7 +94,7 @@ class Session:
         self.identities: dict[str, Identity] = {}
         self.main = self._speak_for(client, token, anonymous)
         self.streams = Streams(self)
-        self.members = Members(self)
+        self.members = Members(self, self.streams)
 
     # What the shell calls.
 
@@ -120,6 +122,11 @@ class Session:
     def identity(self, name: str, token: bytes) -> Identity:
         """The identity of that name in this session; a new one says its own Hello when it is first used."""
         return self.identities.get(name) or self._speak_for(name, token, False)
+
+    def be_patient(self, seconds: float) -> None:
+        """Tries from now on as often as fits into so many seconds, about."""
+        tries = max(1, round(seconds * 1000 / self.settings.timeout_ms))
+        self.settings = msgspec.structs.replace(self.settings, retries=tries)
 
     def _speak_for(self, name: str, token: bytes, anonymous: bool) -> Identity:
         who = self.identities[name] = Identity(name, token, anonymous)
@@ -309,8 +316,9 @@ class Session:
         tries, seconds = self.settings.retries, self.settings.timeout_ms / 1000
         if self.route.grouped:
             return Unavailable(
-                f"For {tries * seconds:g} s nobody has led the group at {', '.join(self.route.known)}, or answered: "
-                "check that more than half of its nodes run and can be reached, or give a longer time-out."
+                f"The group at {', '.join(self.route.known)} had no leader, or did not answer, for "
+                f"{tries * seconds:g} s: check that more than half of its nodes run and can be reached, or give a "
+                "longer time-out."
             )
         return Unavailable(
             f"No answer from {self.address} after {tries} {'try' if tries == 1 else 'tries'} of {seconds:g} s: "

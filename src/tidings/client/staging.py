@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from operator import countOf
+from typing import TypeVar
 
 from tidings.client.operations import (
     OVERLOAD_PAUSE_MS,
@@ -20,16 +21,16 @@ from tidings.client.operations import (
     expect,
     wait_for,
 )
+from tidings.client.performing import AwaitingPart, BlockingPart
 from tidings.client.request import Request
+from tidings.client.shells import AwaitingShell, BlockingShell
 from tidings.errors import InvalidRequest, MessageTooLarge, Overloaded
 from tidings.message import Columns, Headers, check_name, check_topic, cut
-from tidings.protocols.broker.bulk import Discard, DiscardDone, Publish, PublishDone, StageDone, StageName
+from tidings.protocols.broker.bulk import Discard, DiscardDone, Publish, PublishDone, StageDone, StageName, name_stage
 from tidings.protocols.broker.bulk import Stage as StageRequest
 from tidings.wire.codec import encode
 
-if TYPE_CHECKING:
-    from tidings.client.aio import AsyncBus
-    from tidings.client.bus import Bus
+N = TypeVar("N", str, StageName)
 
 BATCH_BYTES = 512 * 1024
 BATCH_MESSAGES = 16_384
@@ -43,7 +44,7 @@ class Stager:
 
     def __init__(self, core: Core, query: str, batch: int, name: str, sink: str = "") -> None:
         if type(batch) is not int or batch < 0:
-            raise InvalidRequest(f"A query's batches are numbered from 0, and this is {batch!r}.")
+            raise InvalidRequest(f"A query's batch must be a number from 0 on, not {batch!r}.")
         self.query = check_name(query)
         self.batch = batch
         self.name = check_name(name)
@@ -53,6 +54,8 @@ class Stager:
         """Whether the broker has said that this batch of the query is published already; nothing is sent then."""
         self._core = core
         self._number = 0
+        self._last: dict[str, int] = {}
+        """topic -> the number of the last batch for it."""
         self._under_way: deque[Request] = deque()
 
     def columns(
@@ -63,7 +66,10 @@ class Stager:
         ids: list[str | None] | None,
     ) -> Columns:
         """Messages of this client and moment, of which nothing is copied."""
-        if any(column is not None and len(column) != len(values) for column in (keys, headers, ids)):
+        given = [column for column in (values, keys, headers, ids) if column is not None]
+        if not all(isinstance(column, list) for column in given) or countOf(map(type, values), bytes) != len(values):
+            raise InvalidRequest("A stage takes columns: a list of values, all bytes, and lists beside it.")
+        if any(len(column) != len(values) for column in given):
             raise InvalidRequest("The columns differ in length: give one key, header and id for each value.")
         return Columns(1, self._core.client_id, values, keys, headers, ids, self._core.now_us())
 
@@ -81,7 +87,8 @@ class Stager:
         self._number += 1
         self.count += count
         core, name = self._core, self._core.client_id
-        fields = (self.query, self.batch, self.name, self._number, topic, count, self.sink)
+        fields = (self.query, self.batch, self.name, self._number, topic, count, self.sink, self._last.get(topic, 0))
+        self._last[topic] = self._number
         self._under_way.append(
             core.session.request(
                 core.now_ms(), lambda number, epoch: StageRequest(number, name, epoch, *fields), (body,)
@@ -92,7 +99,7 @@ class Stager:
         """Waits until everything is stored; what `publish` wants to know of the stage."""
         while self._under_way:
             yield from self._take_answer()
-        return StageName(self.name, self.count)
+        return name_stage(self.name, self.count, tuple(self._last))
 
     def _take_answer(self) -> Operation[None]:
         done = expect((yield from wait_for(self._under_way.popleft().future)), StageDone)
@@ -126,7 +133,7 @@ def _encoded(columns: Columns, bytes_max: int) -> Iterator[tuple[int, bytes]]:
 class Stage:
     """What one attempt to write has stored, not yet visible. Made by `Bus.stage`."""
 
-    def __init__(self, bus: Bus, core: Core, query: str, batch: int, name: str, sink: str) -> None:
+    def __init__(self, bus: BlockingShell, core: Core, query: str, batch: int, name: str, sink: str) -> None:
         self._bus = bus
         self._stager = Stager(core, query, batch, name, sink)
 
@@ -154,7 +161,7 @@ class Stage:
 class AsyncStage:
     """The same, awaited. Made by `AsyncBus.stage`."""
 
-    def __init__(self, bus: AsyncBus, core: Core, query: str, batch: int, name: str, sink: str) -> None:
+    def __init__(self, bus: AwaitingShell, core: Core, query: str, batch: int, name: str, sink: str) -> None:
         self._bus = bus
         self._stager = Stager(core, query, batch, name, sink)
 
@@ -183,9 +190,9 @@ def publish(
     core: Core, query: str, batch: int, stages: Sequence[StageName], once: bool, wait: float, sink: str = ""
 ) -> Operation[PublishDone]:
     """Makes stages visible; what is refused as Overloaded is tried again for `wait` seconds."""
-    name, named = core.client_id, tuple(stages)
+    name, named = core.client_id, _all_of(stages, StageName)
     check_name(query)
-    until_ms = core.deadline_ms(wait)
+    until_ms = core.deadline_ms(0.0 if wait is None else wait)
     assert until_ms is not None
     pause_ms = OVERLOAD_PAUSE_MS
     while True:
@@ -207,6 +214,78 @@ def publish(
 
 def discard(core: Core, stages: Sequence[str]) -> Operation[int]:
     """Drops stages that nobody will publish; how many were there."""
-    name, named = core.client_id, tuple(stages)
+    name, named = core.client_id, _all_of(stages, str)
     done = yield from ask(core, lambda number, epoch: Discard(number, name, epoch, named), DiscardDone)
     return done.count
+
+
+def _all_of(given: Sequence[N], kind: type[N]) -> tuple[N, ...]:
+    if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(each, kind) for each in given):
+        raise InvalidRequest(f"Stages are a list, each of it a {kind.__name__}, and this is {given!r}.")
+    return tuple(given)
+
+
+class Stages(BlockingPart):
+    """The part of a bus that writes for those who are repeated when they fail."""
+
+    def stage(self, query: str, batch: int, name: str, sink: str = "") -> Stage:
+        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`.
+
+        `name` is the attempt's own: one that is repeated takes another. A query that writes the same batch to several
+        places names each of them, by a topic say, as its `sink`: each has batches of its own.
+
+        >>> import tempfile, tidings
+        >>> with tidings.open(tempfile.mkdtemp(), client_id="alice") as bus:
+        ...     for attempt in ("first", "second"):  # The batch is written twice, and published once.
+        ...         stage = bus.stage("import", 7, attempt)
+        ...         stage.write("news", [b"one", b"two"])
+        ...         done = bus.publish("import", 7, [stage.finish()])
+        ...         print(done.repeated, bus.topic("news").count)
+        False 2
+        True 2
+        """
+        return Stage(self, self._core, query, batch, name, sink)
+
+    def publish(
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[StageName],
+        once: bool = False,
+        wait: float = 0.0,
+        sink: str = "",
+    ) -> PublishDone:
+        """Makes finished stages visible, all or none, unless this batch of the query has been published before.
+
+        `once` says that the query has no other batch, so that it need not be remembered for long. What is refused as
+        Overloaded is tried again for `wait` seconds.
+        """
+        return self.perform(publish(self._core, query, batch, stages, once, wait, sink))
+
+    def discard(self, stages: Sequence[str]) -> int:
+        """Drops stages by their names, without touching what is published; how many were there."""
+        return self.perform(discard(self._core, stages))
+
+
+class AsyncStages(AwaitingPart):
+    """The same, awaited."""
+
+    def stage(self, query: str, batch: int, name: str, sink: str = "") -> AsyncStage:
+        """A place for the messages of one attempt to write a query's batch, where nobody sees them before `publish`."""
+        return AsyncStage(self, self._core, query, batch, name, sink)
+
+    async def publish(
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[StageName],
+        once: bool = False,
+        wait: float = 0.0,
+        sink: str = "",
+    ) -> PublishDone:
+        """Makes finished stages visible, all or none, unless this batch of the query has been published before."""
+        return await self.perform(publish(self._core, query, batch, stages, once, wait, sink))
+
+    async def discard(self, stages: Sequence[str]) -> int:
+        """Drops stages by their names, without touching what is published; how many were there."""
+        return await self.perform(discard(self._core, stages))

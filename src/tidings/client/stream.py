@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tidings.client.future import Future
 from tidings.client.link import Frame
 from tidings.client.puts import Together
+from tidings.client.record import Recorder
 from tidings.client.request import Request
 from tidings.errors import ProtocolError, TidingsError
 from tidings.message import Batch, Message
 from tidings.protocols.broker.messages import Delivery, Flowing, Position
 from tidings.wire.codec import decode_columns
-
-if TYPE_CHECKING:
-    from tidings.client.record import Recorder
 
 
 class UnopenedDelivery:
@@ -50,7 +47,7 @@ class UnopenedDelivery:
                 batches.append(batch.after(self.start))
         if offset != self.next_offset:
             raise ProtocolError(
-                f"A delivery of {self.topic!r} was said to end at {self.next_offset} and ends at {offset}: "
+                f"A delivery of {self.topic!r} should end at {self.next_offset} and ends at {offset}: "
                 "is that a tidings broker?"
             )
         return batches

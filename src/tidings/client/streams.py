@@ -16,11 +16,11 @@ so that many messages share one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidings.client.future import Future
 from tidings.client.link import Frame
-from tidings.client.request import Request
+from tidings.client.request import Asks, Request
 from tidings.client.stream import Stream
 from tidings.errors import NoSuchTopic, NotSubscribed, ProtocolError, TidingsError, Unavailable
 from tidings.protocols.broker.messages import (
@@ -35,17 +35,32 @@ from tidings.protocols.broker.messages import (
     Position,
 )
 
-if TYPE_CHECKING:
-    from tidings.client.session import Session
-
 ASKED_AT_A_BEAT_MAX = 16
 """Silent streams that are asked at each beat how far they stand."""
+
+
+class MemberStreams(Protocol):
+    """The streams of consumer group members: they take part in the same beat."""
+
+    def numbers(self) -> tuple[int, ...]:
+        """The streams that are open."""
+
+    def on_beaten(self, missing: Sequence[int]) -> None:
+        """The broker does not serve these streams."""
+
+
+class HasMembers(Asks, Protocol):
+    """The session of which the streams are a part."""
+
+    @property
+    def members(self) -> MemberStreams:
+        """The memberships of the session's name."""
 
 
 class Streams:
     """All streams of the session's own name."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: HasMembers) -> None:
         self._session = session
         self._streams: dict[tuple[str, ...], Stream] = {}
         self._numbers: dict[int, Stream] = {}
@@ -198,7 +213,7 @@ class Streams:
         if error is None:
             answer = answered.outcome()
             if not isinstance(answer, Flowing):
-                error = ProtocolError("The broker's answer is not the one that was asked for: is that tidings?")
+                error = ProtocolError("The broker answered something other than was asked: is that a tidings broker?")
             elif answer.stream != number:
                 return
             elif not stream.started:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tidings.client import operations, reading
 from tidings.client.operations import Core
 from tidings.client.reading import Reader
+from tidings.client.shells import AwaitingShell, BlockingShell
 from tidings.client.working import Worker
 from tidings.message import Batch, Message
-
-if TYPE_CHECKING:
-    from tidings.client.aio import AsyncBus
-    from tidings.client.bus import Bus
 
 
 class Subscription:
@@ -23,7 +19,7 @@ class Subscription:
     comes again; with an inbox it counts as handed out.
     """
 
-    def __init__(self, bus: Bus, core: Core, topics: tuple[str, ...]) -> None:
+    def __init__(self, bus: BlockingShell, core: Core, topics: tuple[str, ...]) -> None:
         self.topics = topics
         self._bus = bus
         self._core = core
@@ -85,7 +81,7 @@ class Subscription:
 class AsyncSubscription:
     """What `AsyncBus.subscribe` returns: the same, awaited."""
 
-    def __init__(self, bus: AsyncBus, core: Core, topics: tuple[str, ...]) -> None:
+    def __init__(self, bus: AwaitingShell, core: Core, topics: tuple[str, ...]) -> None:
         self.topics = topics
         self._bus = bus
         self._core = core
@@ -118,6 +114,12 @@ class AsyncSubscription:
         self._core.session.streams.of(self.topics).closed = True
         self._bus.wake()
 
+    async def __aenter__(self) -> AsyncSubscription:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"AsyncSubscription({', '.join(map(repr, self.topics))})"
 
@@ -125,7 +127,7 @@ class AsyncSubscription:
 class AsyncMessages:
     """One `async for` over messages. It ends with its last reference, without waiting for the event loop."""
 
-    def __init__(self, bus: AsyncBus, reader: Reader | Worker) -> None:
+    def __init__(self, bus: AwaitingShell, reader: Reader | Worker) -> None:
         self._bus = bus
         self._reader = reader
         self._piece: Iterator[Message] = iter(())
@@ -157,7 +159,7 @@ class AsyncMessages:
 class AsyncBatches:
     """One `async for` over batches."""
 
-    def __init__(self, bus: AsyncBus, reader: Reader | Worker) -> None:
+    def __init__(self, bus: AwaitingShell, reader: Reader | Worker) -> None:
         self._bus = bus
         self._reader = reader
         self._in_flight = 0

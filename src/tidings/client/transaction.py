@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from tidings.client import operations
-from tidings.client.operations import Core, Operation, topics_of
+from tidings.client.arguments import check_message, topics_of
+from tidings.client.operations import Core, Operation
 from tidings.client.puts import Record, Together
 from tidings.client.reading import claim, fill, make_ready, write_down_head
 from tidings.client.rows import Value
+from tidings.client.shells import AwaitingShell, BlockingShell
 from tidings.client.stream import Stream
 from tidings.errors import InvalidRequest
 from tidings.message import Message, Receipt
 from tidings.protocols.broker.messages import Acknowledgement, Position
-
-if TYPE_CHECKING:
-    from tidings.client.aio import AsyncBus
-    from tidings.client.bus import Bus
 
 
 class Parts:
@@ -54,6 +51,7 @@ class Parts:
     def ack(self, message: Message, topics: tuple[str, ...]) -> None:
         """Adds an acknowledgement."""
         self._check_open()
+        check_message(message)
         places = self._taken.setdefault(topics, {})
         places[message.topic] = max(places.get(message.topic, 0), message.offset + 1)
 
@@ -121,14 +119,14 @@ class Parts:
 class Transaction:
     """`with bus.transaction() as tx:` - see `Bus.transaction`."""
 
-    def __init__(self, bus: Bus, core: Core) -> None:
+    def __init__(self, bus: BlockingShell, core: Core) -> None:
         self._bus = bus
         self._core = core
         self._parts = Parts(core)
         self.receipts: list[list[Receipt]] = []
         """After the end: for each message put, in order, a receipt for each of its topics."""
 
-    def get(self, topic: str | Iterable[str], timeout: float = 0.0) -> Message | None:
+    def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged when the transaction ends well."""
         return self._bus.perform(self._parts.get(topics_of(topic), self._core.deadline_ms(timeout)))
 
@@ -148,7 +146,7 @@ class Transaction:
 
         `subscription` names the topics of the subscription if they are not just the message's own.
         """
-        self._parts.ack(message, topics_of(message.topic if subscription is None else subscription))
+        self._parts.ack(message, topics_of(check_message(message).topic if subscription is None else subscription))
 
     def __enter__(self) -> Transaction:
         return self
@@ -165,13 +163,13 @@ class Transaction:
 class AsyncTransaction:
     """`async with bus.transaction() as tx:` - the same, awaited."""
 
-    def __init__(self, bus: AsyncBus, core: Core) -> None:
+    def __init__(self, bus: AwaitingShell, core: Core) -> None:
         self._bus = bus
         self._core = core
         self._parts = Parts(core)
         self.receipts: list[list[Receipt]] = []
 
-    async def get(self, topic: str | Iterable[str], timeout: float = 0.0) -> Message | None:
+    async def get(self, topic: str | Iterable[str], timeout: float | None = 0.0) -> Message | None:
         """The next message of a subscription, acknowledged when the transaction ends well."""
         return await self._bus.perform(self._parts.get(topics_of(topic), self._core.deadline_ms(timeout)))
 
@@ -188,7 +186,7 @@ class AsyncTransaction:
 
     def ack(self, message: Message, subscription: str | Iterable[str] | None = None) -> None:
         """Acknowledges a message that came some other way."""
-        self._parts.ack(message, topics_of(message.topic if subscription is None else subscription))
+        self._parts.ack(message, topics_of(check_message(message).topic if subscription is None else subscription))
 
     async def __aenter__(self) -> AsyncTransaction:
         return self

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 
+from tidings.client.arguments import check_message, check_seconds
 from tidings.client.member import Member
 from tidings.client.operations import Core, Operation, Until, ask, wait_for
 from tidings.client.reading import QUICK_MS, SLOW_MS, STRIDE_MAX
@@ -36,9 +37,9 @@ def join(core: Core, group: str, topic: object, start: Start | None, lanes: Lane
     check_name(group)
     begin: Start = "earliest" if start is None else start
     if not (begin in ("now", "earliest", "last") or (type(begin) is int and begin >= 0)):
-        raise InvalidRequest(f'start is "now", "earliest", "last" or an offset, and this is {start!r}.')
+        raise InvalidRequest(f'start must be "now", "earliest", "last" or an offset, not {start!r}.')
     if lanes not in ("key", "publisher"):
-        raise InvalidRequest(f'lanes is "key" or "publisher", and this is {lanes!r}.')
+        raise InvalidRequest(f'lanes must be "key" or "publisher", not {lanes!r}.')
     name = core.client_id
     epochs = [0]
 
@@ -57,7 +58,9 @@ def join(core: Core, group: str, topic: object, start: Start | None, lanes: Lane
 def leave(core: Core, group: str, topic: object) -> Operation[None]:
     """The client is no longer a member; what it has not acked goes on with the others."""
     if not isinstance(topic, str):
-        raise InvalidRequest("A group shares one topic: name the one that it is to leave.")
+        raise InvalidRequest("A group shares one topic: name the one to leave.")
+    check_name(group)
+    check_topic(topic)
     name, known = core.client_id, core.session.members.of(group, topic)
     known.closed = True
     yield from put_down(core, known, core.now_ms() + core.session.settings.timeout_ms)
@@ -67,6 +70,8 @@ def leave(core: Core, group: str, topic: object) -> Operation[None]:
 
 def groups(core: Core, topic: str | None) -> Operation[list[GroupInfo]]:
     """All groups, or those of a topic."""
+    if topic is not None:
+        check_topic(topic)
     answer = yield from ask(core, lambda number, _: AskGroups(number, topic), Groups)
     return list(answer.groups)
 
@@ -84,7 +89,7 @@ def check(core: Core, member: Member) -> None:
 def claim(member: Member) -> None:
     """Makes a loop the one who takes from this membership."""
     if member.owner is not None:
-        raise InvalidRequest(f"The group {member.group!r} is being read by a loop already: finish that first.")
+        raise InvalidRequest(f"A loop already reads the group {member.group!r}: finish it first.")
     member.owner = "loop"
 
 
@@ -102,6 +107,7 @@ def stand(core: Core, member: Member) -> Operation[None]:
 
 def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Operation[bool]:
     """Waits until there is a message; if `sure`, the broker is asked before the answer is no."""
+    asked_again = False
     while not member.ready() and not member.closed:
         check(core, member)
         if not member.standing:
@@ -119,6 +125,8 @@ def fill(core: Core, member: Member, deadline_ms: int | None, sure: bool) -> Ope
             core.session.now_ms = core.now_ms()
             probe = core.session.members.probe(member)
             yield Until(lambda probe=probe, number=number: probe.done or member.ready() or member.number != number)  # type: ignore[misc]
+            if member.number != number and not asked_again:  # The broker had dropped the stream: a new one is sure.
+                sure = asked_again = True
         elif not (yield Until(lambda: _stirred(member), deadline_ms)):
             break
     return member.ready() and not member.closed
@@ -165,6 +173,7 @@ def take(core: Core, member: Member) -> Message:
 
 def ack(core: Core, member: Member, message: Message) -> Operation[None]:
     """Acks a message and waits for the confirmation."""
+    check_message(message)
     if isinstance(member.error, Overloaded):
         member.error = None  # What was refused then goes with this ack, whose answer is the one that counts.
     check(core, member)
@@ -174,13 +183,12 @@ def ack(core: Core, member: Member, message: Message) -> Operation[None]:
 
 def nack(core: Core, member: Member, message: Message, delay: float) -> Operation[None]:
     """Gives a message back."""
-    if not 0 <= delay < 1e9:
-        raise InvalidRequest(f"A delay is 0 or more seconds, and this is {delay!r}.")
-    offset = message.offset
+    delay_ms = round(min(check_seconds(delay, "delay"), 1e9) * 1000)
+    offset = check_message(message).offset
     check(core, member)
     _check_in_flight(member, message)
     core.session.now_ms = core.now_ms()
-    core.session.members.nack(member, (offset,), round(delay * 1000))
+    core.session.members.nack(member, (offset,), delay_ms)
     while offset in member.nacks:
         yield from stand(core, member)
         yield Until(lambda: offset not in member.nacks or not member.standing)
@@ -188,7 +196,7 @@ def nack(core: Core, member: Member, message: Message, delay: float) -> Operatio
 
 def extend(core: Core, member: Member, message: Message) -> Operation[None]:
     """Asks for more time, on as many streams as it takes."""
-    offset = message.offset
+    offset = check_message(message).offset
     while True:
         yield from stand(core, member)
         _check_in_flight(member, message)

@@ -1,7 +1,8 @@
 """A subscriber of the socket door: its address, its session on the bus, and the messages on their way to it.
 
 A subscriber (ip, port) is a client of the bus of its own, `tidings.sockets/IP:PORT`, and its topics are that
-client's subscriptions. So the journal knows who is subscribed to what, and the door keeps no list beside it. The
+client's subscriptions. (In a group and a ring the node's address stands in between, since gateways at other nodes have
+subscribers of their own.) So the journal knows who is subscribed to what, and the door keeps no list beside it. The
 name is an anonymous one: a Bye forgets it with everything that it was owed, which is how a subscriber is dropped; and
 the door leaves without a Bye when the broker stops, so that the next one finds all of them.
 
@@ -27,12 +28,11 @@ from typing import NamedTuple
 
 from tidings.client.aio import AsyncBus
 from tidings.errors import InvalidRequest, LimitReached
+from tidings.gateways.allowlist import Allowlist
 from tidings.gateways.fields import check_text, encode
 from tidings.message import Message
 from tidings.settings import SocketsSettings
-
-DOOR = "tidings.sockets"
-"""The name under which the door itself publishes and looks; its subscribers' names lie below it."""
+from tidings.settings.broker import SOCKETS_NAME
 
 KNOCK_S = 1.0
 """How long a port is given to show whether anybody is there."""
@@ -46,33 +46,33 @@ class Address(NamedTuple):
     ip: str
     port: int
 
-    @property
-    def client_id(self) -> str:
+    def client_id(self, gateway: str = SOCKETS_NAME) -> str:
         """The subscriber's name on the bus.
 
-        >>> Address("127.0.0.1", 4201).client_id
+        >>> Address("127.0.0.1", 4201).client_id()
         'tidings.sockets/127.0.0.1:4201'
         """
-        return f"{DOOR}/{self.ip}:{self.port}"
+        return f"{gateway}/{self.ip}:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.ip}:{self.port}"
 
 
-def address_of(client_id: str) -> Address | None:
-    """The address that a subscriber's name stands for; None for a name that the door has not given.
+def address_of(client_id: str, gateway: str, allowed: Allowlist) -> Address | None:
+    """The address that a subscriber's name stands for; None for a name that the gateway has not given.
 
-    Anybody may make up a name below the door's, and none may lead the door to another machine.
+    Anybody may make up a name below the gateway's, and none may lead it to a machine that may not subscribe.
 
-    >>> address_of("tidings.sockets/127.0.0.1:4201"), address_of("tidings.sockets/10.0.0.7:80")
-    (Address(ip='127.0.0.1', port=4201), None)
+    >>> here = Allowlist("sockets", [])
+    >>> [address_of(f"tidings.sockets/{each}", "tidings.sockets", here) for each in ("127.0.0.1:4201", "10.0.0.7:80")]
+    [Address(ip='127.0.0.1', port=4201), None]
     """
-    ip, _, port = client_id.removeprefix(f"{DOOR}/").rpartition(":")
+    ip, _, port = client_id.removeprefix(f"{gateway}/").rpartition(":")
     try:
         address = Address(str(ipaddress.IPv4Address(ip)), int(port))
     except ValueError:
         return None
-    known = ipaddress.IPv4Address(ip).is_loopback and 0 < address.port < 65_536 and address.client_id == client_id
+    known = allowed.has(ip) and 0 < address.port < 65_536 and address.client_id(gateway) == client_id
     return address if known else None
 
 
@@ -200,7 +200,7 @@ class Subscriber:
             data = encode(message.topic, check_text(message.text))
         except (UnicodeDecodeError, InvalidRequest) as error:
             log.warning(
-                "sockets: message %d of %r is left out for %s, because this protocol cannot carry it: %s",
+                "sockets: message %d of %r is skipped for %s, because this protocol cannot carry it: %s",
                 message.offset,
                 message.topic,
                 self.address,

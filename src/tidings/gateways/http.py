@@ -1,9 +1,9 @@
-"""The web service at its door: HTTP/1.1 on loopback, in a thread of its own.
+"""The web service at its door: HTTP/1.1, in a thread of its own.
 
 h11 reads and writes the protocol, asyncio the sockets, `tidings.gateways.spelling` has the answers. Everything that a
 client could make large or slow has a bound in `Limits`: a request must have arrived whole, and its answer been taken,
 within a time, however cleverly its bytes are dripped; a connection too many is told so and closed. It has no keys, so
-it is bound to 127.0.0.1 and nowhere else.
+it is bound to loopback, or serves only the networks that the operator has named.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import errno
 import http
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import h11
 
 from tidings.errors import InvalidRequest, Unavailable
+from tidings.gateways.allowlist import Allowlist
 from tidings.gateways.spelling import BODY_BYTES_MAX, Answer, answer, refusal
 
 HOST = "127.0.0.1"
@@ -54,10 +55,13 @@ class WebService:
     b'{"status":"ok"}'
     """
 
-    def __init__(self, port: int, limits: Limits | None = None) -> None:
+    def __init__(
+        self, port: int, limits: Limits | None = None, host: str | None = None, allow: Sequence[str] = ()
+    ) -> None:
         self._limits = limits or Limits()
-        self._socket = _bound(port)
-        self.address = f"http://{HOST}:{self._socket.getsockname()[1]}"
+        self._allowed = Allowlist("http", allow)
+        self._socket = _bound(host or HOST, port)
+        self.address = f"http://{host or HOST}:{self._socket.getsockname()[1]}"
         self._connections: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
         """Those of the connections that wait for a request, and so can be ended at any time."""
@@ -104,8 +108,9 @@ class WebService:
         await asyncio.sleep(0)  # What was closed just now is gone after one more round of the loop.
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._stop.is_set():  # It had been let in when the door was closed.
-            writer.close()
+        peer = writer.get_extra_info("peername")
+        if self._stop.is_set() or peer is None or not self._allowed.lets_in(peer[0]):
+            writer.close()  # It had been let in when the door was closed, has left, or is a stranger.
             return
         if len(self._connections) >= self._limits.connections_max:
             # So short an answer always finds room in a new socket: nothing is left to wait for.
@@ -263,15 +268,15 @@ def _too_large() -> Refused:
     return Refused(refusal(413, f"The body is too long: {BODY_BYTES_MAX} bytes are the limit."))
 
 
-def _bound(port: int) -> socket.socket:
+def _bound(host: str, port: int) -> socket.socket:
     assert 0 <= port <= 65_535
     try:
-        return socket.create_server((HOST, port))
+        return socket.create_server((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"Port {port} of {HOST} is already in use: stop who has it, or give --http another."
+                f"Port {port} of {host} is already in use: stop who has it, or give --http another."
             ) from error
         raise InvalidRequest(
-            f"Port {port} of {HOST} cannot be bound ({error.strerror}): give --http another."
+            f"Port {port} of {host} cannot be bound ({error.strerror}): give --http another."
         ) from error

@@ -2,7 +2,10 @@
 
 One thread runs one event loop for all connections. It is a client of the bus like any other: what an editor publishes
 is an ordinary message of an ordinary topic, and a subscriber gets what anybody put there. The protocol knows no keys,
-so the door is on loopback and nowhere else.
+so the door is on loopback, or serves only the networks that its settings name.
+
+Beside a member of a replica group it goes where the leader is, as any client does. While nobody leads, requests wait;
+a text of which nobody can say whether it is kept is not answered at all.
 
 A connection is one request. It is read for so long and up to so many bytes; anyone who sends too slowly, too much, or
 something else costs one of a bounded number of places for that time, and ends with one line in the log. When all places
@@ -22,12 +25,13 @@ from tidings.client.aio import AsyncBus
 from tidings.client.link import WatchedLink
 from tidings.errors import Fenced, NoSuchTopic, TidingsError, Unavailable
 from tidings.gateways import fields
-from tidings.gateways.delivery import DOOR, Address, log
+from tidings.gateways.allowlist import Allowlist
+from tidings.gateways.delivery import Address, log
 from tidings.gateways.fields import Malformed, Publish, Request, RequestReader, Subscribe, Unsubscribe
 from tidings.gateways.subscribers import Subscribers, open_session
 from tidings.settings import SocketsSettings
+from tidings.settings.broker import SOCKETS_NAME
 
-HOST = "127.0.0.1"
 QUEUED_CONNECTIONS_MAX = 512
 """Connections that the system keeps for us until there is a place for them."""
 GRACE_S = 2.0
@@ -45,17 +49,19 @@ class SocketDoor:
     def __init__(self, settings: SocketsSettings) -> None:
         assert settings.sockets_port is not None
         self._settings = settings
+        self._allowed = Allowlist("sockets", settings.sockets_allow)
+        self._name = SOCKETS_NAME
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._listener.bind((HOST, settings.sockets_port))
+            self._listener.bind((settings.sockets_host, settings.sockets_port))
             self._listener.listen(QUEUED_CONNECTIONS_MAX)
             self._listener.setblocking(False)
         except OSError as error:
             self._listener.close()
             raise Unavailable(
-                f"The door for sockets cannot listen on {HOST}:{settings.sockets_port} ({error.strerror}): "
-                "stop who has it, or give --sockets another port."
+                f"The door for sockets cannot listen on {settings.sockets_host}:{settings.sockets_port} "
+                f"({error.strerror}): stop who has it, or give --sockets another port."
             ) from error
         self.address = Address(*self._listener.getsockname())
         self._failure: BaseException | None = None
@@ -65,6 +71,10 @@ class SocketDoor:
         self._stop_asked = False
         self.closed = False
         """Whether the thread has done its last."""
+
+    def name_after(self, node: str) -> None:
+        """Other nodes have gateways too: this one and its subscribers have the node's address in their names."""
+        self._name = f"{SOCKETS_NAME}/{node}"
 
     def start(self, link: Callable[[], WatchedLink], on_closed: Callable[[], None]) -> None:
         """Starts the thread; the broker that `link` leads to must be about to answer."""
@@ -104,9 +114,16 @@ class SocketDoor:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         if self._stop_asked:
             self._end.set()
-        office = await Office.open(link, self._settings)
+        end = asyncio.create_task(self._end.wait())
+        opening = asyncio.create_task(Office.open(link, self._name, self._allowed, self._settings))
+        await asyncio.wait([opening, end], return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():  # Nobody leads the group yet.
+            opening.cancel()
+            await asyncio.wait([opening])
+            return
+        office = opening.result()
         reception = asyncio.create_task(self._receive(office))
-        waits: list[asyncio.Future[Any]] = [reception, office.broken, asyncio.create_task(self._end.wait())]
+        waits: list[asyncio.Future[Any]] = [reception, office.broken, end]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -133,6 +150,10 @@ class SocketDoor:
                     places.release()
                     log.warning("sockets: a connection could not be taken (%s)", error)
                     await asyncio.sleep(ACCEPT_PAUSE_S)
+                    continue
+                if not self._allowed.lets_in(ip):
+                    connection.close()
+                    places.release()
                     continue
                 task = asyncio.create_task(self._attend(office, connection, Address(ip, port), reading))
                 served.add(task)
@@ -171,8 +192,9 @@ class SocketDoor:
             code, begin = await office.handle(request, caller)
             try:
                 # A plain editor has closed its end by now and asks for no answer.
-                with contextlib.suppress(OSError):
-                    await loop.sock_sendall(connection, fields.encode(code))
+                if code is not None:
+                    with contextlib.suppress(OSError):
+                        await loop.sock_sendall(connection, fields.encode(code))
             finally:
                 begin()
 
@@ -206,30 +228,48 @@ class SocketDoor:
 class Office:
     """What the door does with a request: the door's own session on the bus, and the subscribers."""
 
-    def __init__(self, link: Callable[[], WatchedLink], bus: AsyncBus, settings: SocketsSettings) -> None:
+    def __init__(
+        self,
+        link: Callable[[], WatchedLink],
+        name: str,
+        bus: AsyncBus,
+        allowed: Allowlist,
+        settings: SocketsSettings,
+    ) -> None:
         self._link = link
+        self._name = name
         self._bus = bus
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done with the error when something has happened that must not."""
-        self._subscribers = Subscribers(link, settings, self._break)
+        self._subscribers = Subscribers(link, name, allowed, settings, self._break)
         self._reopening = asyncio.Lock()
 
     @classmethod
-    async def open(cls, link: Callable[[], WatchedLink], settings: SocketsSettings) -> Office:
-        """Opens the session, and goes on with the subscribers that the bus knows."""
+    async def open(
+        cls, link: Callable[[], WatchedLink], name: str, allowed: Allowlist, settings: SocketsSettings
+    ) -> Office:
+        """Opens the session, and goes on with the subscribers that the bus knows, once the group has a leader."""
         while True:
-            office = cls(link, await open_session(link, DOOR, anonymous=False), settings)
             try:
-                await office._subscribers.resume(list(await office._bus.subscribers()))
+                bus = await open_session(link, name, anonymous=False)
+            except Unavailable as error:
+                log.warning("sockets: the broker does not answer yet: %s", error)
+                continue
+            office = cls(link, name, bus, allowed, settings)
+            try:
+                await office._subscribers.resume(list(await bus.subscribers()))
                 return office
-            except Fenced:  # Somebody else uses the door's own name: it takes it back.
+            except (Fenced, Unavailable):  # Somebody else uses the door's own name: it takes it back.
                 await office.close()
             except BaseException:
                 await office.close()
                 raise
 
-    async def handle(self, request: Request, caller: Address) -> tuple[int, Callable[[], None]]:
-        """Does what a request asks: the code to answer with, and what is to be done once it was answered."""
+    async def handle(self, request: Request, caller: Address) -> tuple[int | None, Callable[[], None]]:
+        """Does what a request asks: the code to answer with, and what is to be done once it was answered.
+
+        None says that nobody knows what has become of it.
+        """
         bus = self._bus
         try:
             match request:
@@ -249,7 +289,7 @@ class Office:
                 log.warning("sockets: %s was refused: %s", caller, error)
             if isinstance(error, Fenced):
                 await self._reopen(bus)
-            return refused, _nothing
+            return None if isinstance(error, Unavailable) else refused, _nothing
 
     async def close(self) -> None:
         """Ends the deliveries and the sessions; the subscriptions stay on the bus."""
@@ -269,7 +309,7 @@ class Office:
         """Somebody else has used the door's own name: it takes it back."""
         async with self._reopening:
             if self._bus is fenced:
-                self._bus = await open_session(self._link, DOOR, anonymous=False)
+                self._bus = await open_session(self._link, self._name, anonymous=False)
                 await fenced.close(bye=False)
 
 

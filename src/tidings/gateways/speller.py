@@ -24,7 +24,7 @@ class Speller:
 
     def __init__(self, url: str, language: str, on_away: Callable[[str], None]) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise InvalidRequest(f"The web service {url!r} has no address of the web: write http://HOST:PORT/spell.")
+            raise InvalidRequest(f"The web service {url!r} is not a web address: write http://HOST:PORT/spell.")
         self._url = url
         self._language = language
         self._on_away = on_away

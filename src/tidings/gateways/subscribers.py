@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from tidings.client.aio import AsyncBus
 from tidings.client.link import WatchedLink
 from tidings.errors import LimitReached, TidingsError
+from tidings.gateways.allowlist import Allowlist
 from tidings.gateways.delivery import Address, Subscriber, Unreachable, address_of, log
 from tidings.settings import KIB, ClientSettings, SocketsSettings
 
@@ -36,9 +37,17 @@ class Subscribers:
     """The subscribers, by address. What they are subscribed to is the bus's business, and is asked there."""
 
     def __init__(
-        self, link: Callable[[], WatchedLink], settings: SocketsSettings, on_broken: Callable[[BaseException], None]
+        self,
+        link: Callable[[], WatchedLink],
+        name: str,
+        allowed: Allowlist,
+        settings: SocketsSettings,
+        on_broken: Callable[[BaseException], None],
     ) -> None:
         self._link = link
+        self._name = name
+        """The gateway's own; those of its subscribers lie below it."""
+        self._allowed = allowed
         self._settings = settings
         self._on_broken = on_broken
         self._known: dict[Address, Subscriber] = {}
@@ -52,9 +61,11 @@ class Subscribers:
         """Goes on with the subscribers that an earlier life of the broker had."""
         async with self._changing:
             for name in names:
-                address = address_of(name)
+                if name.startswith(f"{self._name}/tcp://"):
+                    continue  # Another node's gateway serves it.
+                address = address_of(name, self._name, self._allowed)
                 if address is None:
-                    log.warning("sockets: %r is no name of a subscriber, and is left alone", name)
+                    log.warning("sockets: %r is not the name of a subscriber, and is ignored", name)
                     continue
                 try:
                     await self._open(address)
@@ -102,7 +113,7 @@ class Subscribers:
         self._known.clear()
 
     async def _open(self, address: Address) -> Subscriber:
-        bus = await open_session(self._link, address.client_id, anonymous=True)
+        bus = await open_session(self._link, address.client_id(self._name), anonymous=True)
         subscriber = Subscriber(address, bus, self._settings, self._on_failed)
         try:
             await subscriber.resume()
@@ -160,7 +171,7 @@ class Subscribers:
                 return
             if isinstance(failure, Unreachable):
                 log.warning(
-                    "sockets: %s could not be reached for %g s (%s) and is dropped, with what it was owed",
+                    "sockets: %s could not be reached for %g s (%s) and is dropped, with its waiting messages",
                     subscriber.address,
                     self._settings.sockets_refusal_ms_max / 1000,
                     failure,

@@ -1,8 +1,8 @@
 """The checksums of a segment's blocks, so that any few bytes of it can be checked without reading all of a record.
 
 A file is counted off in blocks of 64 KiB from its first byte, its header included; the last block is what is left. The
-CRC-32 of each is reckoned from the very buffers that are written, so nothing is read for it, and goes into the
-segment's index when it is sealed. After a restart those of the last segment are reckoned again from the file, when
+CRC-32 of each is reckoned from the very buffers that are written, in one pass with that of their record, and goes into
+the segment's index when it is sealed. After a restart those of the last segment are reckoned again from the file, when
 every record in it has passed its own check. What was damaged by then must not become good by that: the sums of its
 blocks are spoiled, and stay so.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from zlib_ng.zlib_ng import crc32
+from zlib_ng.zlib_ng import crc32, crc32_combine
 
 from tidings.journal.disk import Buffer
 
@@ -75,6 +75,42 @@ class Blocks:
                 room -= size - at
         self.size += added
         self.rest = rest
+
+    def pieces(self, buffers: Sequence[Buffer], skipped: int) -> list[tuple[int, int]]:
+        """What `extend_pieces` takes when `skipped` bytes have come: the CRC-32 and size of each piece of a block.
+
+        >>> blocks = Blocks(BLOCK_BYTES - 2)
+        >>> blocks.pieces([b"abc"], 1) == [(crc32(b"a"), 1), (crc32(b"bc"), 2)]
+        True
+        """
+        found = []
+        room = BLOCK_BYTES - (self.size + skipped) % BLOCK_BYTES
+        for buffer in buffers:
+            view, at, size = memoryview(buffer), 0, len(buffer)
+            while at < size:
+                taken = min(room, size - at)
+                found.append((crc32(view[at : at + taken]), taken))
+                at += taken
+                room = room - taken or BLOCK_BYTES
+        return found
+
+    def extend_pieces(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """Bytes come behind what there was of which only their sums are wanted: see `pieces`."""
+        for found, size in pieces:
+            self.rest = crc32_combine(self.rest, found, size) if self.size % BLOCK_BYTES else found
+            self.size += size
+            if not self.size % BLOCK_BYTES:
+                self.sums.append(self.rest)
+                self.rest = 0
+
+    def end(self) -> Blocks:
+        """What continues these, reckoned aside; `join` takes it in."""
+        return Blocks(self.size, self.rest)
+
+    def join(self, more: Blocks) -> None:
+        """Takes in what was begun as `end`."""
+        self.sums.extend(more.sums)
+        self.size, self.rest = more.size, more.rest
 
     def spoil(self, start: int, end: int) -> None:
         """The bytes from one position to another are damaged: no block that has any of them is good."""

@@ -7,6 +7,7 @@ folder. So everything is done in the directory that was opened, and locked, at t
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -16,10 +17,22 @@ from pathlib import Path
 
 from tidings.descriptors import USED_UP, insist
 
-FILE_MODE = 0o644
+FILE_MODE = 0o600
 DESCRIPTORS_MAX = 4
 PASSING = (*USED_UP, errno.ENOMEM, errno.EINTR)
 """Errors that say nothing about a file."""
+
+
+class _Answer(ctypes.Structure):
+    """What statx fills in; of all that, only this is asked for."""
+
+    _fields_ = (("before", ctypes.c_char * 32), ("inode", ctypes.c_uint64), ("behind", ctypes.c_char * 216))
+
+
+# Python has no statx before 3.15, and some systems have none at all. It answers from memory, so it keeps the
+# interpreter's lock: getting that back would take longer.
+_statx = getattr(ctypes.PyDLL(None), "statx", None)
+_STATX_INO = 0x100
 
 
 class Directory:
@@ -27,6 +40,8 @@ class Directory:
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if descriptor is None else descriptor
+        self._answer = _Answer()
+        self._where = ctypes.byref(self._answer)
 
     def open(self, name: str, flags: int) -> int:
         """Opens a file, with a descriptor that is kept for the journal."""
@@ -83,6 +98,19 @@ class Directory:
         except FileNotFoundError:
             return
 
+    def inode(self, name: str) -> int | None:
+        """Which file has this name now; None if none has. Only one thread may ask.
+
+        Nothing else is asked about it: anyone who asks for a file's times has the next write note them again, and each
+        sync write them down. A single put took a third more processor time.
+        """
+        if _statx is not None and not _statx(self.descriptor, name.encode(), 0, _STATX_INO, self._where):
+            return int(self._answer.inode)
+        try:
+            return os.stat(name, dir_fd=self.descriptor).st_ino
+        except FileNotFoundError:
+            return None
+
     def sync(self) -> None:
         """Brings its entries onto the disk."""
         os.fsync(self.descriptor)
@@ -92,18 +120,6 @@ class Directory:
         os.close(self.descriptor)
 
 
-def is_removed(descriptor: int) -> bool:
-    """Whether an open file has no name any more.
-
-    The name that Linux shows of a descriptor says so. To ask for the file's state instead would have the next write
-    note the file's times again, and each sync write them down: a single put took a third more processor time.
-    """
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}").endswith(" (deleted)")
-    except OSError:  # There is no /proc here.
-        return not os.fstat(descriptor).st_nlink
-
-
 class OpenFiles:
     """Open files of a directory by name, the least recently opened one closed to make room for another."""
 
@@ -111,6 +127,7 @@ class OpenFiles:
         self._directory = directory
         self._flags = flags
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._inodes: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def of(self, name: str) -> int:
@@ -118,15 +135,24 @@ class OpenFiles:
         if descriptor is None:
             with self._lock:
                 if len(self._open) == DESCRIPTORS_MAX:
-                    os.close(self._open.popitem(last=False)[1])
+                    self._close(next(iter(self._open)))
                 descriptor = self._open[name] = self._directory.open(name, self._flags)
+                self._inodes[name] = os.fstat(descriptor).st_ino
         return descriptor
+
+    def is_there(self, name: str) -> bool:
+        """Whether the file that is open still has this name: nobody removed it, or put another one in its place."""
+        self.of(name)
+        return self._directory.inode(name) == self._inodes[name]
+
+    def _close(self, name: str) -> None:
+        del self._inodes[name]
+        os.close(self._open.pop(name))
 
     def drop(self, name: str) -> None:
         with self._lock:
-            descriptor = self._open.pop(name, None)
-        if descriptor is not None:
-            os.close(descriptor)
+            if name in self._open:
+                self._close(name)
 
     def close(self) -> None:
         for name in list(self._open):

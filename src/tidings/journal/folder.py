@@ -140,7 +140,7 @@ class Folder:
     def _check_unbegun(self) -> None:
         if os.fstat(self._lock).st_size or self.directory.has(INVENTORY_NAME):
             raise StorageDamaged(
-                f"The file {FOLDER_NAME} is missing from {self.path}, and with it perhaps others: restore the folder "
+                f"The file {FOLDER_NAME} is missing from {self.path}, and perhaps others too: restore the folder "
                 "from a copy, or give a member of a group an empty one."
             )
 
@@ -190,7 +190,9 @@ class Folder:
             os.write(descriptor, encode_note(FOLDER_NAME, 0, msgspec.msgpack.encode(note)))
             os.fsync(descriptor)
         except OSError as error:
-            raise StorageError(f"The folder {self.path} cannot be written to ({error.strerror}).") from error
+            raise StorageError(
+                f"The folder {self.path} cannot be written to ({error.strerror}): check its permissions and the disk."
+            ) from error
         finally:
             os.close(descriptor)
         self.directory.rename(temporary, FOLDER_NAME)
@@ -254,7 +256,7 @@ def _lock(path: Path) -> tuple[int, int]:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-        opened.append(os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644))
+        opened.append(os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600))
         fcntl.flock(opened[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         for descriptor in opened:
@@ -278,7 +280,7 @@ def make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(parent)

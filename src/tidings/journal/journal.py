@@ -29,7 +29,7 @@ from tidings.journal.checked import Checked, DamagedPlace
 from tidings.journal.disk import Buffer, Disk, DiskFull, FileLocation
 from tidings.journal.folder import INVENTORY_NAME
 from tidings.journal.notes import write_note
-from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode, size_at
+from tidings.journal.record import HEADER_SIZE, Append, Record, decode, encode_all, size_at
 from tidings.journal.recovery import Inventory, Recovery, Span, replay, survey
 from tidings.journal.segment import SEGMENT_HEADER_SIZE, Envelope, Segment
 from tidings.settings import JournalSettings
@@ -65,8 +65,8 @@ class Commit(msgspec.Struct):
     durable_address: int
     end_address: int
     last_time_ms: int
-    buffers: list[Buffer] = []
-    """What was written."""
+    blocks: Blocks
+    """The sums of what is written, from the end of the segment on."""
     sealed: bool = False
     """Whether the roll is on disk, whatever came of the records."""
 
@@ -223,9 +223,10 @@ class Journal:
         roll, name = self._roll, self._name
         slot, address = self._next_slot, self._end_address
         durable_address, last_time_ms = self._durable_address, self._last_time_ms
+        blocks = self._blocks.end()
         if roll is not None:
             assert roll.next_slot == slot
-            name, last_time_ms = files.journal_name(slot), 0
+            name, last_time_ms, blocks = files.journal_name(slot), 0, Blocks()
             address += SEGMENT_HEADER_SIZE
             durable_address = address  # Sealing syncs all that came before.
         records = []
@@ -251,16 +252,15 @@ class Journal:
             )
             slot += 1
             address = body_address + bodies_size
-        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms)
+        commit = self._commit = Commit(appends, records, roll, name, durable_address, address, last_time_ms, blocks)
         return commit
 
     def write(self, commit: Commit) -> None:
         """Brings a commit onto the disk. Blocks; may run in another thread than the loop's."""
-        buffers: list[Buffer] = []
-        durable_address = commit.durable_address
-        for append, record in zip(commit.appends, commit.records, strict=True):
-            encode(append, record, durable_address, buffers)
-        roll, disk = commit.roll, self._disk
+        blocks, roll, disk = commit.blocks, commit.roll, self._disk
+        if roll is not None:
+            blocks.extend([files.encode_header(roll.next_slot, roll.sealed.end_address, disk.salt)])
+        buffers = encode_all(commit.appends, commit.records, commit.durable_address, blocks)
         if roll is not None:
             try:
                 self._seal(roll, commit.name)
@@ -271,7 +271,6 @@ class Journal:
             if roll.older_snapshot is not None:
                 disk.remove(roll.older_snapshot)
         if buffers:
-            commit.buffers = buffers
             write = disk.commit if self._syncs else disk.append
             write(commit.name, buffers)
 
@@ -299,7 +298,7 @@ class Journal:
         assert self._commit is commit
         self._commit = None
         self._finish_roll(commit)
-        self._blocks.extend(commit.buffers)
+        self._blocks.join(commit.blocks)
         self._next_slot += len(commit.records)
         self._end_address = commit.end_address
         self._last_time_ms = commit.last_time_ms

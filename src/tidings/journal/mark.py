@@ -39,7 +39,7 @@ class DurableMark:
 
     def __init__(self, path: Path, salt: int) -> None:
         self._salt = salt
-        self._descriptor = os.open(path / MARK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path / MARK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         self._boot = crc32(boot_id().encode())
         self._number = self.slot = self.size = self._written = 0
         for position in (0, _APART):

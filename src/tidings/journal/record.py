@@ -39,9 +39,10 @@ import struct
 from collections.abc import Iterator
 
 import msgspec
-from zlib_ng.zlib_ng import crc32
+from zlib_ng.zlib_ng import crc32, crc32_combine
 
 from tidings.errors import StorageDamaged
+from tidings.journal.blocks import Blocks
 from tidings.journal.disk import Buffer
 
 MAGIC = b"TDJ1"
@@ -51,6 +52,9 @@ REPLICA = 2
 """A record of `protocols.multipaxos.records`; if it holds a command, that is the body."""
 LOCAL = 3
 """A command that a replica gives itself, outside the agreement."""
+
+SUMMED_ONCE_MIN = 8 * 1024
+"""Smaller bodies are read twice for the sums of record and blocks: that costs less than to put pieces together."""
 
 _PREFIX = struct.Struct("<4sI")
 _REST = struct.Struct("<BBHIIQQIQQ")
@@ -99,27 +103,61 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 def encode(append: Append, record: Record, durable_address: int, buffers: list[Buffer]) -> None:
     """Puts the bytes of a record behind `buffers`. Bodies are not copied."""
-    command = append.command
-    command_size = len(command)
-    rest = _pack_rest(
-        append.kind,
-        0,
-        0,
-        command_size,
-        record.bodies_size,
-        record.slot,
-        append.ballot_number,
-        append.ballot_node,
-        append.time_ms,
-        durable_address,
-    )
-    address = record.body_address - command_size - HEADER_SIZE
-    rest += command
-    checksum = crc32(rest, address & 0xFFFFFFFF)
+    rest = _rest(append, record, durable_address)
+    checksum = crc32(rest, record.address & 0xFFFFFFFF)
     for body in append.bodies:
         checksum = crc32(body, checksum)
     buffers.append(_pack_prefix(MAGIC, checksum) + rest)
     buffers.extend(append.bodies)
+
+
+def encode_all(appends: list[Append], records: list[Record], durable_address: int, blocks: Blocks) -> list[Buffer]:
+    """The bytes of a commit; `blocks` has the sums of what comes before, and then of all."""
+    buffers: list[Buffer] = []
+    summed = 0
+    for append, record in zip(appends, records, strict=True):
+        if record.bodies_size < SUMMED_ONCE_MIN:
+            encode(append, record, durable_address, buffers)
+            continue
+        blocks.extend(buffers[summed:])
+        _encode_summed(append, record, durable_address, buffers, blocks)
+        summed = len(buffers)
+    blocks.extend(buffers[summed:])
+    return buffers
+
+
+def _encode_summed(append: Append, record: Record, durable_address: int, buffers: list[Buffer], blocks: Blocks) -> None:
+    """`encode`, and the sums of the blocks that the record comes to lie in: its bodies are read once for both."""
+    rest = _rest(append, record, durable_address)
+    checksum = crc32(rest, record.address & 0xFFFFFFFF)
+    pieces = blocks.pieces(append.bodies, _PREFIX.size + len(rest))
+    for found, size in pieces:
+        checksum = crc32_combine(checksum, found, size)
+    header = _pack_prefix(MAGIC, checksum) + rest
+    blocks.extend((header,))
+    blocks.extend_pieces(pieces)
+    buffers.append(header)
+    buffers.extend(append.bodies)
+
+
+def _rest(append: Append, record: Record, durable_address: int) -> bytes:
+    """All that the checksum covers but for the bodies."""
+    command = append.command
+    return (
+        _pack_rest(
+            append.kind,
+            0,
+            0,
+            len(command),
+            record.bodies_size,
+            record.slot,
+            append.ballot_number,
+            append.ballot_node,
+            append.time_ms,
+            durable_address,
+        )
+        + command
+    )
 
 
 def size_at(view: Buffer) -> int:

@@ -158,7 +158,7 @@ def replay(disk: Disk, first_slot: int, base_address: int, damaged: list[Span] |
         torn_bytes = len(bytes(view[end:]).rstrip(b"\0"))
         if torn_bytes:  # All else is room that was made ahead.
             _log.warning(
-                "tidings: cut %d bytes off %s at position %d: the last write before the crash was not whole, and it "
+                "tidings: cut %d bytes off %s at position %d: the last write before the crash is incomplete, and it "
                 "had not been synced.",
                 torn_bytes,
                 name,

@@ -49,7 +49,7 @@ class Reserve:
         self._tried_at = time.monotonic()
         descriptor = -1
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=self._directory)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=self._directory)
             os.posix_fallocate(descriptor, 0, self._size_bytes)
             self.short = False
         except OSError:

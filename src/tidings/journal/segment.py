@@ -129,7 +129,9 @@ def decode_header(data: memoryview, name: str, salt: int = 0) -> SegmentHeader |
         return None
     if not _UNSALTED_VERSION <= version <= VERSION:
         # Never treated as torn: cutting off what a newer version wrote would lose it.
-        raise StorageDamaged(f"{name} has format version {version}, and this is {VERSION}: use a newer tidings.")
+        raise StorageDamaged(
+            f"{name} has format version {version}, and this release reads {VERSION}: use a newer tidings."
+        )
     return SegmentHeader(first_slot, base_address)
 
 

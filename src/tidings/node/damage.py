@@ -51,7 +51,7 @@ class Damage:
         is_decided = self._is_decided(REACH_WINDOWS * history.window) and all(slot < self.known for slot in lost)
         if not history.terms or not is_decided:
             raise StorageDamaged(
-                "The journal is damaged where it speaks of what may be undecided, and this node can no longer say what "
+                "The journal is damaged in records that may be undecided, so this node no longer knows what "
                 "it has accepted."
             )
 

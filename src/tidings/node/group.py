@@ -26,7 +26,7 @@ from tidings.journal.journal import Commit
 from tidings.node.engine import TICK_MS, AnyEngine, staged_bytes_of
 from tidings.node.founding import founding
 from tidings.node.growth import unfit_for_ring, unfit_to_join
-from tidings.node.identity import Identity
+from tidings.node.identity import Identity, renumbered
 from tidings.node.membership import MembershipChanges
 from tidings.node.replica import ReplicaEngine
 from tidings.node.replicated import BrokerState, new_machine, pack, unpack
@@ -64,7 +64,7 @@ WINDOW = 64
 """Slots that may be open at once, in every group."""
 REPLICA_TICK_MS = 10
 REPAIR_EVERY_MS = 1_000
-"""How often others are asked again for what is damaged here."""
+"""How often others are asked again for what is damaged here, or told that this node is back."""
 MEMBERSHIP_EVERY_MS = 200
 """How often a leader looks for nodes that wait to vote or to be taken in."""
 PEERS_MAX = 100_000
@@ -123,12 +123,14 @@ class Group:
         self._peers: dict[ClientPeer, None] = {}
         """Who has asked something of us as the leader, and would wait for it in vain when another one leads."""
         self._house_at_ms = self._membership_at_ms = self._repair_at_ms = 0
-        self.changes = MembershipChanges(self, engine.reply)
+        self.changes = MembershipChanges(self, replica_settings, engine.reply)
         self.begins_ring = False
         """Whether the group is to become the first of a ring, or to join one, as soon as this node leads it."""
         self.doors: tuple[str, ...] = ()
         """Nodes of the ring that it is to join, with all that it has."""
         self._unfit = ""
+        self.becomes: Identity | None = None
+        """Who this node is from now on: it was removed because it was silent, and has been taken back."""
 
     @property
     def _ring(self) -> RingHooks | None:
@@ -165,8 +167,8 @@ class Group:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the group is in a ring now, which takes another engine."""
-        return self._ring is None and ring_of(self.state.machine) is not None
+        """Whether the group is in a ring now, or this node has another number, which takes another engine."""
+        return self.becomes is not None or (self._ring is None and ring_of(self.state.machine) is not None)
 
     def retire(self) -> None:
         if self.serving:
@@ -175,7 +177,7 @@ class Group:
     def recover(self, now_ms: int) -> int:
         founders = self.identity.founders
         founded = founding(tuple(each.number for each in founders), WINDOW) if founders else None
-        count = self.replica.recover(now_ms, founded, self.identity.alone_until)
+        count = self.replica.recover(now_ms, founded, self.identity.alone_until, *self.identity.formerly)
         self._after(now_ms)
         return count
 
@@ -303,7 +305,7 @@ class Group:
 
     def refuse_commit(self, now_ms: int, error: Exception) -> None:
         """A replica that cannot write cannot answer, and the others go on without it."""
-        raise StorageError(f"This member of the group has to end ({error}): free some space, then start it again.")
+        raise StorageError(f"This member of the group must stop ({error}): free some space, then restart it.")
 
     def conclude(self, now_ms: int) -> None:
         self.replica.write_memories(now_ms)
@@ -323,12 +325,19 @@ class Group:
             self._repair_at_ms = now_ms + REPAIR_EVERY_MS
             self.replica.ask_again()
             self.waiting.give_up(now_ms)
+            self._greet()
         if self.serving and now_ms >= self._membership_at_ms:
             self._membership_at_ms = now_ms + MEMBERSHIP_EVERY_MS
             self.changes.tend(now_ms)
             if self.begins_ring:
                 self._begin_ring()
         self._after(now_ms)
+
+    def _greet(self) -> None:
+        greeting = self.changes.greeting()
+        if greeting is not None:
+            for member in self.members.values():
+                self._engine.send(ReplicaPeer(member.address), encode_message(greeting))
 
     # What is damaged.
 
@@ -346,6 +355,8 @@ class Group:
         except ProtocolError:
             return  # Nobody who speaks so waits for an answer that could be understood.
         identity = self.identity
+        if isinstance(header.message, Found):
+            self.becomes = self.becomes or renumbered(identity, header.message)
         if isinstance(header.message, Meet):
             answer = self.changes.on_meet(now_ms, header.message)
             self._engine.send(ReplicaPeer(header.message.address), encode_message(answer))

@@ -16,7 +16,7 @@ from tidings.journal.folder import HOLDER_NAME, MEMBER
 from tidings.journal.journal import Journal
 from tidings.journal.notes import write_note
 from tidings.journal.remedies import RESTORE, advising
-from tidings.node.identity import MEMBER_NAME, Identity, write_mark
+from tidings.node.identity import MEMBER_NAME, DrawGroup, Identity, any_group, write_mark
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.chord.identifiers import Key
@@ -40,7 +40,7 @@ Look = Callable[[Sequence[Key], str], Sequence[str]]
 Outgoing = list[tuple[Peer, list[Frame]]]
 
 
-def become_member(disk: RealDisk, journal: Journal, address: str) -> Identity:
+def become_member(disk: RealDisk, journal: Journal, address: str, draw_group: DrawGroup = any_group) -> Identity:
     """Makes the folder of a broker alone that of a group of one."""
     with advising(RESTORE):
         for _ in journal.recover().records:
@@ -50,7 +50,7 @@ def become_member(disk: RealDisk, journal: Journal, address: str) -> Identity:
     mark = os.urandom(16)
     write_mark(disk, mark)
     founder = Member(1, address, mark)
-    identity = Identity(os.urandom(16), 1, mark, (founder,), (founder,), (), journal.end_address)
+    identity = Identity(draw_group(), 1, mark, (founder,), (founder,), (), journal.end_address)
     write_note(disk, MEMBER_NAME, identity)
     disk.home.grow(MEMBER)
     return identity
@@ -58,7 +58,8 @@ def become_member(disk: RealDisk, journal: Journal, address: str) -> Identity:
 
 def unfit_for_ring(machine: Machine) -> str:
     """Which subscription could not be kept once the topics have several owners, and what to do; "" if there is none."""
-    for client, topics in machine.subscriptions:
+    for subscription in machine.subscriptions.values():
+        client, topics = subscription.client, subscription.topics
         if len({point_of(topic) for topic in topics}) > 1:
             return (
                 f"No ring begins: {client!r} is subscribed to {', '.join(map(repr, topics))} as one, and in a ring "

@@ -8,7 +8,7 @@ before the note is written, so a member without a journal has lost it, and must 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -43,6 +43,8 @@ class Identity(msgspec.Struct, frozen=True):
     """Where the ring is that it was to join at first: until its journal knows, it must not begin another."""
     alone_until: int = 0
     """Below this address of its journal the node was a broker alone."""
+    formerly: tuple[int, ...] = ()
+    """Numbers that this folder had before: each was removed because the node was silent, and it was taken back."""
 
 
 def read_identity(disk: LocalDisk) -> Identity | None:
@@ -58,6 +60,18 @@ def read_identity(disk: LocalDisk) -> Identity | None:
             raise StorageDamaged(f"The journal is missing beside the file {MEMBER_NAME}.")
         write_note(disk, MEMBER_NAME, identity)  # The first release gave it no checksum.
     return identity
+
+
+def renumbered(identity: Identity, found: Found) -> Identity | None:
+    """Who a member is after it was removed and taken back; None if that is not what it is told.
+
+    It goes on under a number that has never voted, so nothing that it said under the old one is missed.
+    """
+    is_meant = any(each.number == found.number and each.disk == identity.disk for each in found.members)
+    if found.group != identity.group or found.number <= identity.number or not is_meant:
+        return None
+    formerly = (*identity.formerly, identity.number)
+    return msgspec.structs.replace(identity, number=found.number, contacts=found.members, formerly=formerly)
 
 
 def look_up_identity(home: Folder) -> Identity | None:
@@ -89,7 +103,7 @@ def check_original(
     if not trusts_copy and voters != (number,):
         raise InvalidRequest(
             f"{folder} is a copy of the folder of member {number}, and may know less than that member promised. "
-            f"{REJOIN} If it is certain that the member has not run since it was copied, say --trust-copy."
+            f"{REJOIN} If the member has certainly not run since then, pass --trust-copy."
         )
     home.adopt()
 
@@ -102,7 +116,15 @@ def write_mark(disk: LocalDisk, mark: bytes) -> None:
 def asking_sentence(address: str, contacts: tuple[str, ...]) -> str:
     """What a node says that asks to be taken in. One with a new disk in a member's place is taken in by itself."""
     members = ",".join(contacts)
-    return f"asking {members} to be taken in: add a new member with `tidings cluster add {address} --bus {members}`"
+    return f"asking {members} to let this node join: add it with `tidings cluster add {address} --bus {members}`"
+
+
+DrawGroup = Callable[[], bytes]
+"""Draws the id of a new group, which says where on a ring it stands."""
+
+
+def any_group() -> bytes:
+    return os.urandom(16)
 
 
 class Newcomer:
@@ -115,8 +137,10 @@ class Newcomer:
         founders: tuple[str, ...],
         contacts: tuple[str, ...],
         ring: tuple[str, ...] = (),
+        draw_group: DrawGroup = any_group,
     ) -> None:
         self._disk = disk
+        self._draw_group = draw_group
         self._ring = ring
         self._address = address
         self._founders = founders
@@ -175,7 +199,7 @@ class Newcomer:
             return
         disks = {**self._met, self._address: self._mark}
         founders = tuple(Member(number, address, disks[address]) for number, address in enumerate(self._founders, 1))
-        group = os.urandom(16)
+        group = self._draw_group()
         self._become(Identity(group, 1, self._mark, founders, founders))
         for member in founders[1:]:
             yield member.address, Found(group, member.number, founders, founders)

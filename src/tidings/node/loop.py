@@ -122,6 +122,9 @@ def _end_without_answer(error: BaseException) -> NoReturn:
 class Door(Protocol):
     """Another way in, which a thread of its own looks after."""
 
+    def name_after(self, node: str) -> None:
+        """Before the start, in a group or a ring: other nodes have such doors too, and this is the address of ours."""
+
     def start(self, link: Callable[[], DealerLink], on_closed: Callable[[], None]) -> None:
         """Starts the thread. It calls `on_closed` as the last thing that it does, with all links closed."""
 
@@ -232,7 +235,7 @@ class Loop:
             return self._committer.finished.get(timeout=STOP_SECONDS_MAX if self._engine.journal.remote else None)
         except queue.Empty as error:
             raise Unavailable(
-                "The storage server is away, so what was not acknowledged yet is not stored: start it again."
+                "The storage server does not answer, so what was not acknowledged is not stored: restart it."
             ) from error
 
     def _flush(self) -> None:

@@ -21,15 +21,15 @@ def check_told(identity: Identity, group: GroupSettings, address: str) -> None:
     own = known.get(identity.number, address)
     if own != address:
         raise InvalidRequest(
-            f"This folder belongs to the member at {own}, and this node is {address}: bind that address, or say with "
-            "--advertise that it is reached there."
+            f"This folder belongs to the member at {own}, and this node is {address}: bind that address, or pass "
+            "--advertise if it is reached there."
         )
     founders = {member.address for member in identity.founders}
     if group.group and set(group.group) != founders:
         founded = f"was founded by {','.join(sorted(founders))}" if founders else "was joined later"
         raise InvalidRequest(
-            f"This folder belongs to a group that {founded}, and not to --group {','.join(group.group)}: leave --group "
-            "out, since a member knows its group, or give another folder."
+            f"This folder belongs to a group that {founded}, and not to --group {','.join(group.group)}: omit --group, "
+            "since a member knows its group, or name another folder."
         )
 
 
@@ -40,12 +40,12 @@ def founders_of(group: GroupSettings, address: str, founds_alone: bool, is_new: 
         return ()
     if not (group.group or group.join or founds_alone):
         raise InvalidRequest(
-            "This folder belongs to a node that has not met its group yet: start it as it was started the first time."
+            "This folder belongs to a node that has not met its group yet: start it with the flags of the first time."
         )
     if group.group and address not in group.group:
         raise InvalidRequest(
             f"This node is {address}, which is not in --group {','.join(group.group)}: bind one of these addresses, or "
-            "say with --advertise which one it is."
+            "pass the right one to --advertise."
         )
     return group.group or (() if group.join else (address,))
 

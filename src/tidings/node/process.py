@@ -18,13 +18,23 @@ from tidings.errors import InvalidRequest
 from tidings.journal.disk import Disk, RealDisk, lone_disk
 from tidings.journal.folder import BROKER, MEMBER, RING, Folder, role_of
 from tidings.journal.journal import Journal
+from tidings.journal.notes import write_note
 from tidings.journal.remedies import REJOIN, advising
 from tidings.node.clock import Clock
 from tidings.node.engine import AnyEngine
 from tidings.node.engines import GroupEngine, group_engine, lone_engine, ring_engine
 from tidings.node.group import Group
 from tidings.node.growth import Growth, Look, become_member, check_apart, unfit_for_ring
-from tidings.node.identity import Identity, Newcomer, check_original, look_up_identity, read_identity
+from tidings.node.identity import (
+    MEMBER_NAME,
+    DrawGroup,
+    Identity,
+    Newcomer,
+    any_group,
+    check_original,
+    look_up_identity,
+    read_identity,
+)
 from tidings.node.loop import GARBAGE_MIN, Door, Loop, stop_on_signals
 from tidings.node.member import check_told, founders_of, meet
 from tidings.settings import (
@@ -35,6 +45,7 @@ from tidings.settings import (
     ReplicaSettings,
     RingSettings,
 )
+from tidings.settings.broker import SOCKETS_NAME
 from tidings.storage.remote import RemoteDisk
 from tidings.transport.caller import Caller
 from tidings.transport.curve import client_options, secret_file
@@ -57,6 +68,8 @@ class NodeConfiguration(NamedTuple):
     """A copy of a member's folder is refused, unless somebody says that it may be trusted."""
     look: Look = lambda points, group: ()
     """How the ring is asked that is to be joined."""
+    draw_group: DrawGroup = any_group
+    """Draws the id of a new group, and so its place on the ring."""
 
 
 def serve(
@@ -73,16 +86,30 @@ def serve(
     if role == BROKER:
         _serve_alone(data, configuration, on_ready, doors)
     else:
-        assert data is not None and not doors
-        _serve_member(data, role, configuration, on_ready)
+        assert data is not None
+        if unfit := unfit_gateways(doors, configuration.node):
+            raise InvalidRequest(unfit)
+        _serve_member(data, role, configuration, on_ready, doors)
 
 
-def _run(loop: Loop, router: Router, on_ready: Callable[[str], None]) -> None:
+def _run(loop: Loop, router: Router, on_ready: Callable[[str], None], doors: Sequence[Door]) -> None:
     stop_on_signals(loop, router.wake_descriptor)
     gc.freeze()
     gc.set_threshold(GARBAGE_MIN)
     on_ready(router.address)
     loop.run()
+    for door in doors:
+        door.check()
+
+
+def unfit_gateways(doors: Sequence[Door], node: NodeSettings) -> str:
+    """Why this node's gateways could not follow the leader of a group; "" if they can."""
+    if not doors or node.keys is None or secret_file(Path(node.keys), SOCKETS_NAME).exists():
+        return ""
+    return (
+        f"The gateway for plain sockets goes to the leader of a group under the name {SOCKETS_NAME!r}, and there is no "
+        f"key of it: make one with `tidings keys DIR --client {SOCKETS_NAME}` and start this broker again."
+    )
 
 
 # Alone.
@@ -99,11 +126,14 @@ def _serve_alone(
         engine.recover()
         router = _router(node, settings)
         address = configuration.group.advertise or router.address
-        engine.log.growth = Growth(address, obstacle(data, address, doors, isinstance(router, ReplicaRouter)))
+        engine.log.growth = Growth(
+            address, obstacle(data, address, unfit_gateways(doors, node), isinstance(router, ReplicaRouter))
+        )
 
         def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
             if isinstance(outgrown.log, Group):
-                return to_ring(outgrown, now_ms)
+                assert isinstance(disk, RealDisk)
+                return _grown(configuration, address, outgrown, journal, disk, now_ms)
             assert isinstance(disk, RealDisk) and outgrown.log.growth is not None
             engine = group_engine(settings, configuration.replica, become_member(disk, journal, address), journal, disk)
             engine.recover(now_ms)
@@ -111,13 +141,7 @@ def _serve_alone(
                 engine.receive(now_ms, b"", frames, REPLICA_PEER_NAME if node.keys is not None else None)
             return engine
 
-        def to_ring(outgrown: GroupEngine, now_ms: int) -> GroupEngine:
-            assert isinstance(disk, RealDisk)
-            return _to_ring(configuration, address, outgrown.log.identity, journal, disk, now_ms)
-
-        _run(Loop(engine, router, node, Clock(), doors, grow), router, on_ready)
-        for door in doors:
-            door.check()
+        _run(Loop(engine, router, node, Clock(), doors, grow), router, on_ready, doors)
     finally:
         disk.close()
 
@@ -137,14 +161,14 @@ def _router(node: NodeSettings, broker: BrokerSettings) -> Router:
     return (ReplicaRouter if has_key else Router)(node, broker.batch_bytes_max)
 
 
-def obstacle(data: Path | None, address: str, doors: Sequence[Door], has_key: bool) -> str:
+def obstacle(data: Path | None, address: str, unfit: str, has_key: bool) -> str:
     """Why a broker alone cannot become a group; "" if it can."""
     if data is None:
         return (
             "This broker's journal is at a storage server, and a member of a group keeps its own: serve it with --data."
         )
-    if doors:
-        return "This broker also serves plain sockets, and a member of a group does not: start it without --sockets."
+    if unfit:
+        return unfit
     if any(everywhere in address for everywhere in ("//0.0.0.0:", "//[::]:")):
         return "This broker listens at every address of its machine: start it with --advertise and the one to use."
     if not has_key:
@@ -158,7 +182,9 @@ def obstacle(data: Path | None, address: str, doors: Sequence[Door], has_key: bo
 # In a group or a ring.
 
 
-def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_ready: Callable[[str], None]) -> None:
+def _serve_member(
+    data: Path, role: str, configuration: NodeConfiguration, on_ready: Callable[[str], None], doors: Sequence[Door]
+) -> None:
     """A new group is founded when all founders have met; one that begins or joins a ring, and names no other founders,
     is a group of one. A new member of a ring keeps where that is.
     """
@@ -188,7 +214,7 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
         if was_alone:
             if begins:
                 _check_alone_fits_ring(configuration, journal)
-            identity = become_member(disk, journal, address)
+            identity = become_member(disk, journal, address, configuration.draw_group)
         else:
             identity = _identity(disk, router, clock, address, founders, configuration)
         engine = _engine(role, configuration, address, identity, journal, disk)
@@ -201,9 +227,12 @@ def _serve_member(data: Path, role: str, configuration: NodeConfiguration, on_re
         engine.log.begins_ring = begins
 
         def grow(outgrown: AnyEngine, now_ms: int) -> AnyEngine:
-            return _to_ring(configuration, address, identity, journal, disk, now_ms)
+            return _grown(configuration, address, outgrown, journal, disk, now_ms)
 
-        _run(Loop(engine, router, node, clock, (), grow), router, on_ready)
+        if not identity.alone_until:  # What was a broker alone keeps its subscribers, by their old names.
+            for door in doors:
+                door.name_after(address)
+        _run(Loop(engine, router, node, clock, doors, grow), router, on_ready, doors)
     finally:
         disk.close()
 
@@ -219,7 +248,8 @@ def _identity(
     with advising(REJOIN):
         identity = read_identity(disk)
     if identity is None:
-        newcomer = Newcomer(disk, address, founders, configuration.group.join, configuration.ring.contacts)
+        contacts, joined = configuration.group.join, configuration.ring.contacts
+        newcomer = Newcomer(disk, address, founders, contacts, joined, configuration.draw_group)
         identity = meet(newcomer, router, clock)
     return identity
 
@@ -240,17 +270,22 @@ def _engine(
     return ring_engine(settings, replica, ring, address, identity, journal, disk)
 
 
-def _to_ring(
+def _grown(
     configuration: NodeConfiguration,
     address: str,
-    identity: Identity,
+    outgrown: GroupEngine,
     journal: Journal,
     disk: RealDisk,
     now_ms: int,
 ) -> GroupEngine:
-    """The engine of a member whose group has become a ring's first."""
-    disk.home.grow(RING)
-    engine = _engine(RING, configuration, address, identity, journal, disk)
+    """The engine of a member that was taken back under a new number, or whose group has become a ring's first."""
+    identity, role = outgrown.log.identity, RING
+    if outgrown.log.becomes is not None:
+        identity, role = outgrown.log.becomes, MEMBER if outgrown.ring is None else RING
+        write_note(disk, MEMBER_NAME, identity)
+    else:
+        disk.home.grow(RING)
+    engine = _engine(role, configuration, address, identity, journal, disk)
     engine.recover(now_ms)
     return engine
 

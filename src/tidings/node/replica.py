@@ -15,7 +15,7 @@ is given the command and its address here. (Records have numbers of their own in
 they speak of: a slot that is accepted again under a higher ballot has two.) A full segment is sealed with the state and
 a `SnapshotHeader` as its snapshot, and stays as long as the state refers to it.
 
-Those who are behind are sent the values, read from the journal; if these are gone, the files (`node.exchange`).
+Those who are behind are sent the values, read from the journal; if these are gone, the files (`node.file_copy`).
 
 **A node that was alone.** Its journal begins with what a broker alone writes: plain commands, and segments sealed with
 the broker's own snapshot. They are part of the state before the first slot. The segment that it was writing is sealed
@@ -39,7 +39,7 @@ from tidings.journal.recovery import Span
 from tidings.journal.remedies import REJOIN, advising
 from tidings.node.bodies import Kept, Local, put_together, read_copy, read_values, take_apart
 from tidings.node.damage import Damage
-from tidings.node.exchange import Exchange
+from tidings.node.file_copy import FileCopy
 from tidings.node.places import Places
 from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.snapshot_header import Held, SnapshotHeader, decode_piece, decode_snapshot_header, encode
@@ -110,7 +110,7 @@ class ReplicaEngine:
         self._settings = settings
         self._make_state = make_state
         life = random.getrandbits(32)
-        self._exchange = Exchange(disk, journal, settings, life)
+        self._file_copy = FileCopy(disk, journal, settings, life)
         self.witness = Witness(node, life, self.replica.log, settings)
         self._staged: list[Persist | Local] = []
         self._committing: list[Persist | Local] = []
@@ -126,19 +126,20 @@ class ReplicaEngine:
 
     # From the disk.
 
-    def recover(self, now_ms: int, founded: Snapshot | None = None, alone_until: int = 0) -> int:
+    def recover(self, now_ms: int, founded: Snapshot | None = None, alone_until: int = 0, *formerly: int) -> int:
         """Rebuilds the replica from its journal and starts it; the number of records that were replayed.
 
         `founded` is what a founder of a new group begins with; a node that joins one begins with nothing. Neither
-        matters once the journal holds anything. Below the address `alone_until` the node was a broker alone.
+        matters once the journal holds anything. Below the address `alone_until` the node was a broker alone. `formerly`
+        are the numbers that it had before it was removed and taken back.
         """
         self._alone_until = alone_until
         with advising(REJOIN):
-            self._exchange.finish()
+            self._file_copy.finish()
             header, whole, replayed, count, damaged = self._rebuild()
         node = self.replica.node
         owner = next((record.node for record in replayed if isinstance(record, Named)), header.node if header else None)
-        if owner not in (None, node):
+        if owner not in (None, node, *formerly):
             raise InvalidRequest(f"This folder belongs to node {owner}, not to {node}: give each node a folder.")
         begun: list[Record] = [] if owner == node else [Named(node)]
         # A power cut in the very first commit may have left the node's name alone.
@@ -276,13 +277,13 @@ class ReplicaEngine:
                 self._serve_file(node, wanted)
             case Received(_, node, Offer() as offer):
                 if offer.next_slot > self.applied:
-                    self._exchange.take_offer(now_ms, node, offer)
+                    self._file_copy.take_offer(now_ms, node, offer)
                     self._go_on_exchanging(now_ms)
             case Received(message=Chosen(first_slot, values, _)) if first_slot in self.repairs and values:
                 self.repairs.drop(first_slot)
                 self._stage(Persist((Stored(Entry(first_slot, CHOSEN, values[0])),)))
             case Received(_, node, FilePiece() as piece):
-                self._exchange.take(node, piece)
+                self._file_copy.take(node, piece)
                 self._go_on_exchanging(now_ms)
             case _:
                 if isinstance(event, TimerFired) and isinstance(event.timer, ElectionDue):
@@ -345,7 +346,7 @@ class ReplicaEngine:
         if self._seals:
             return
         # What has been mended counts for others once it is sealed.
-        offer = self._exchange.offer() if not self.places.has_moved else None
+        offer = self._file_copy.offer() if not self.places.has_moved else None
         if offer is not None:
             self.outgoing.append(((node,), offer))
         else:  # Nothing has been sealed yet; the one who is behind will ask again.
@@ -365,7 +366,7 @@ class ReplicaEngine:
     def _serve_file(self, node: int, wanted: FetchFile) -> None:
         if self._seals:
             return
-        piece = self._exchange.serve(wanted)
+        piece = self._file_copy.serve(wanted)
         if piece is not None:
             self.outgoing.append(((node,), piece))
         else:
@@ -375,23 +376,23 @@ class ReplicaEngine:
         """Takes in the files that have come, unless the disk is busy, and asks for more."""
         if self._commit is not None:
             return
-        question = self._exchange.go_on(now_ms)
+        question = self._file_copy.go_on(now_ms)
         if question is not None:
             self.replica.wait_for_files(now_ms)
             self.outgoing.append(question)
-        elif self._exchange.is_complete:
+        elif self._file_copy.is_complete:
             self._exchange_state(now_ms)
 
     def _exchange_state(self, now_ms: int) -> None:
         """All files are there: they take the place of our own, and what only we know goes with them."""
         replica = self.replica
-        header, node = self._exchange.header(), self._exchange.node
+        header, node = self._file_copy.header(), self._file_copy.node
         if header is None or header.snapshot.next_slot <= replica.log.decided:
-            self._exchange.drop()
+            self._file_copy.drop()
             return
         next_slot = header.snapshot.next_slot
         ours = tuple(replica.log.judge(kept.entry) for slot, kept in sorted(self._kept.items()) if slot >= next_slot)
-        self._exchange.install(
+        self._file_copy.install(
             SnapshotHeader(
                 replica.node,
                 replica.acceptor.promised,

@@ -48,9 +48,9 @@ class NodeCaller:
     def unsubscribe(self, topic: str) -> None:
         self._call(door.Unsubscribe(self._number(), topic), door.Done)
 
-    def publish(self, topic: str, text: str) -> None:
-        """Hands a message to the node, which brings it to the topic's subscribers as long as it runs."""
-        self._call(door.Publish(self._number(), topic, text), door.Done)
+    def publish(self, topic: str, text: str, also: tuple[str, ...] = ()) -> None:
+        """Hands a message to the node, which brings it to the subscribers of all these topics as long as it runs."""
+        self._call(door.Publish(self._number(), topic, text, also), door.Done)
 
     def look(self) -> NodeView:
         """What the node sees."""
@@ -92,7 +92,7 @@ class NodeCaller:
             if isinstance(answer, door.Failed):
                 raise from_number(answer.error, answer.text)
             if not isinstance(answer, kind):
-                raise ProtocolError(f"{self.address} answered something else than was asked: is it of this version?")
+                raise ProtocolError(f"{self.address} answered something other than was asked: is it of this version?")
             return answer
         self._link.reopen()
         raise Unavailable(f"The node at {self.address} does not answer: is it running, and is that its address?")

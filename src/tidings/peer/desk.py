@@ -35,7 +35,8 @@ class Desk:
 
     def keep(self, news: pubsub.Arrived) -> None:
         """A message has arrived."""
-        text = door.Text(news.topic, news.publisher, news.life, news.number, news.body.decode(errors="replace"))
+        body = news.body.decode(errors="replace")
+        text = door.Text(news.topic, news.publisher, news.life, news.number, body, news.also)
         self._inbox.append(text)
         self._inbox_bytes += len(text.text)
         self.arrived += 1
@@ -64,21 +65,22 @@ class Desk:
         if self.is_closing:
             raise Unavailable("This node is leaving the overlay: ask another one.")
         match command:
-            case door.Publish(request, topic, text):
-                self._publish(topic, text)
+            case door.Publish(request, topic, text, also):
+                self._publish(topic, text, also)
             case door.Subscribe(request, topic):
                 self._ask(pubsub.Subscribe(topic))
             case door.Unsubscribe(request, topic):
                 self._ask(pubsub.Unsubscribe(topic))
         return door.Done(command.request)
 
-    def _publish(self, topic: str, text: str) -> None:
+    def _publish(self, topic: str, text: str, also: tuple[str, ...]) -> None:
         body = text.encode()
         if len(body) > self._settings.text_bytes_max:
             raise MessageTooLarge(
-                f"The text has {len(body)} bytes, and {self._settings.text_bytes_max} is the limit: split it."
+                f"A text of {len(body)} bytes is above the limit of {self._settings.text_bytes_max} "
+                "(text_bytes_max): split it."
             )
-        self._ask(pubsub.Publish(topic, body))
+        self._ask(pubsub.Publish(topic, body, also))
         self.published += 1
 
     def _take(self, request: int, first: int, count_max: int) -> door.TakenTexts:

@@ -28,6 +28,8 @@ CALL_SECONDS_MAX = 30.0
 SUBSCRIBE, UNSUBSCRIBE, PUBLISH = range(3)
 WEIGHTS = (3, 1, 10)
 """How often each command is drawn, in this order."""
+SEVERAL = 0.25
+"""How many of the messages go to two topics."""
 
 
 class NodeAccount(msgspec.Struct):
@@ -50,7 +52,7 @@ class NodeAccount(msgspec.Struct):
 class _Post(msgspec.Struct):
     """A message and whom it is owed to."""
 
-    topic: str
+    topics: tuple[str, ...]
     publisher: str
     owed: dict[str, None]
 
@@ -101,15 +103,17 @@ class Driver:
         self.callers[node].unsubscribe(topic)
         del self.subscriptions[node][topic]
         self.accounts[node].unsubscribed += 1
+        left = self.subscriptions[node]
         for post in self._posts.values():
-            if post.topic == topic:
+            if topic in post.topics and not any(each in left for each in post.topics):
                 post.owed.pop(node, None)  # It may have come, or not.
 
-    def publish(self, node: str, topic: str) -> None:
+    def publish(self, node: str, topic: str, *also: str) -> None:
         text = f"{self._token} {len(self._posts)}"
-        owed = {other: None for other, topics in self.subscriptions.items() if topic in topics}
-        self._posts[text] = _Post(topic, node, owed)
-        self.callers[node].publish(topic, text)
+        topics = (topic, *also)
+        owed = {other: None for other, had in self.subscriptions.items() if any(each in had for each in topics)}
+        self._posts[text] = _Post(topics, node, owed)
+        self.callers[node].publish(topic, text, also)
         self.accounts[node].published += 1
 
     def forget(self, node: str) -> None:
@@ -126,7 +130,8 @@ class Driver:
         node, topic = rng.choice(list(self.callers)), rng.choice(topics)
         kind = rng.choices((SUBSCRIBE, UNSUBSCRIBE, PUBLISH), WEIGHTS)[0]
         if kind == PUBLISH:
-            self.publish(node, topic)
+            also = rng.choice(topics) if rng.random() < SEVERAL else topic
+            self.publish(node, topic, *(() if also == topic else (also,)))
         elif kind == UNSUBSCRIBE and topic in self.subscriptions[node]:
             self.unsubscribe(node, topic)
         elif topic not in self.subscriptions[node]:
@@ -193,7 +198,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds_max: float = RE
     deadline = time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() >= deadline:
-            raise Unavailable(f"Not within {seconds_max:.0f} s: {what}.")
+            raise Unavailable(f"Gave up after {seconds_max:.0f} s: {what}.")
         time.sleep(POLL_SECONDS)
 
 

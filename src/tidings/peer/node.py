@@ -68,7 +68,7 @@ def check_contacts(settings: PeerSettings) -> None:
             raise InvalidRequest(f"This node cannot join by {contact!r}: {error}") from error
         if settings.keys is None and not is_loopback(contact):
             raise InvalidRequest(
-                f"{contact} is not on this machine, and without keys no other is spoken to: make keys with "
+                f"{contact} is on another machine, and without keys a node connects only to its own: make keys with "
                 "`tidings keys DIR` and give --keys DIR."
             )
 
@@ -141,11 +141,11 @@ class PeerNode:
         if peer not in self._settings.join:
             _log.info("%s is gone", peer)
         elif self._is_worth_a_line(self._absences, peer):
-            _log.warning("nobody answers at %s, by which this node joins: trying again", peer)
+            _log.warning("no answer from %s, through which this node joins: trying again", peer)
 
     def _on_message(self, now_ms: int, arrival: FromPeer) -> None:
         if arrival.is_reborn:
-            _log.info("%s has been started again", arrival.sender)
+            _log.info("%s was restarted", arrival.sender)
             self._handle(PeerDown(now_ms, arrival.sender))
         try:
             message = self._decoder.decode(arrival.frame)
@@ -208,11 +208,11 @@ class PeerNode:
             case Founded(members):
                 _log.info("the ring begins, with %d members", len(members))
             case Isolated():
-                _log.warning("no successor is left: asking to be let in again")
+                _log.warning("no successor is left: joining again")
             case NeighborUp(peer):
                 _log.debug("%s is a neighbour", peer)
             case NeighborDown(peer):
-                _log.debug("%s is no neighbour any more", peer)
+                _log.debug("%s is no longer a neighbour", peer)
 
     def look(self) -> NodeView:
         """What this node sees."""
@@ -251,7 +251,7 @@ class PeerNode:
         while (waiting := waiting_in(self.stack)) and self._clock() < until_ms:
             self._turn()
         if waiting:
-            _log.warning("%d messages were published here and not taken by their topics' owners", waiting)
+            _log.warning("%d messages published here did not reach their topics' owners", waiting)
 
 
 def serve(settings: PeerSettings, layers: LayerSettings, on_ready: Callable[[str], None]) -> None:

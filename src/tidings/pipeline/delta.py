@@ -217,8 +217,8 @@ def _appended_by(log: Path, name: str) -> list[Part]:
         actions: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
     except FileNotFoundError as error:
         raise StorageError(
-            f"The commit {log.name} of the table {name!r} has been cleaned up before it was read: "
-            f"delete the tables that are made from {name} with their checkpoints, and they are made again."
+            f"The commit {log.name} of the table {name!r} was removed before it was read: "
+            f"delete the tables made from {name} and their checkpoints; the next run rebuilds them."
         ) from error
     if not any(action["txn"]["appId"].startswith(f"{name}/") for action in actions if "txn" in action):
         return []

@@ -8,21 +8,18 @@ written again, so the row of a window counts all that came in time.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidings.pipeline.delta import Table
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.schema import GOLD
 from tidings.pipeline.source import FORMAT
-from tidings.spark.lake import read_parts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+from tidings.spark.delta_frames import read_parts
 
 NAME = "gold"
 COLUMNS = (

@@ -81,7 +81,7 @@ class Lake:
             found: Any = json.loads(text)
             number = found["format"]
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageDamaged(f"{path} cannot be read ({error}): put back a copy of it.") from error
+            raise StorageDamaged(f"{path} cannot be read ({error}): restore it from a copy.") from error
         if number != FORMAT:
             raise InvalidRequest(
                 f"{self.folder} is a lake of format {number}, and this tidings knows format {FORMAT}: "
@@ -90,7 +90,7 @@ class Lake:
         try:
             return msgspec.convert(found, Manifest)
         except msgspec.ValidationError as error:
-            raise StorageDamaged(f"{path} cannot be read ({error}): put back a copy of it.") from error
+            raise StorageDamaged(f"{path} cannot be read ({error}): restore it from a copy.") from error
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replaces it in one step."""

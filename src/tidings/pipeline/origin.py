@@ -7,18 +7,15 @@ to this one before its folder was replaced.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
+from tidings.client.bus import Bus
 from tidings.errors import InvalidRequest
 from tidings.pipeline.bronze import positions
 from tidings.pipeline.lake import Lake
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-    from tidings.client.bus import Bus
 
 TOPICS_LOOKED_AT = 3
 ADVICE = "give the bus that it was made from, or another folder with --lake"

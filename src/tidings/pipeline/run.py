@@ -10,9 +10,11 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidings.errors import NUMBERED, InvalidRequest, StorageError, TidingsError
 from tidings.pipeline import bronze, gold, silver
@@ -21,10 +23,6 @@ from tidings.pipeline.plan import Plan
 from tidings.pipeline.source import LakeSource
 from tidings.spark import lag
 from tidings.spark.planning import DataLoss
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 LAYERS = ("bronze", "silver", "gold")
 POLL_S = 0.2
@@ -57,16 +55,16 @@ def prepare(lake: Lake, plan: Plan, window_s: int | None) -> None:
     manifest = lake.manifest()
     if window_s is not None and window_s != manifest.window_s:
         raise InvalidRequest(
-            f"The windows of this lake have {manifest.window_s} s and not {window_s} s: "
-            "leave --window out, or begin a new lake."
+            f"The windows of this lake last {manifest.window_s} s, not {window_s} s: "
+            "omit --window, or begin a new lake."
         )
     if plan.publish is not None and plan.publish not in manifest.published:
         lake.write_manifest(msgspec.structs.replace(manifest, published=(*manifest.published, plan.publish)))
     for name in ("silver", "gold"):
         if not (lake.checkpoint(name) / "metadata").exists() and lake.table(name).version() > 0:
             raise InvalidRequest(
-                f"The checkpoint of {name} is gone from {lake.folder}: put it back, or delete the folder "
-                f"{lake.folder / name}{_made_with(lake, name)} too, and it is made again from what is below it."
+                f"The checkpoint of {name} is missing from {lake.folder}: restore it, or delete the folder "
+                f"{lake.folder / name}{_made_with(lake, name)} too; the next run rebuilds it from the layer below."
             )
 
 

@@ -19,21 +19,18 @@ same rows, whichever of the three it had got to.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidings.pipeline.bronze import IDS
 from tidings.pipeline.delta import without_pandas_warning
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.plan import Plan
 from tidings.pipeline.source import FORMAT
-from tidings.spark.lake import lake_table, read_parts
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+from tidings.spark.delta_frames import lake_table, read_parts
 
 NAME = "silver"
 NOT_TEXT = "not UTF-8"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -21,10 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tidings.pipeline.delta import Part, Table
+from tidings.pipeline.delta import Part, Table
 
 FORMAT = "tidings_lake"
 ROWS_WANTED = 32_768

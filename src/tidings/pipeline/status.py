@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidings.client.bus import Bus
 from tidings.errors import StorageDamaged
 from tidings.pipeline import bronze
 from tidings.pipeline.lake import Lake
 from tidings.pipeline.schema import TABLES
 from tidings.pipeline.upkeep import READERS
-
-if TYPE_CHECKING:
-    from tidings.client.bus import Bus
 
 AUDIT = "audit/last.json"
 

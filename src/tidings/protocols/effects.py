@@ -65,3 +65,11 @@ class PersistCopy(Effect, frozen=True):
     place: Any
     make: Any
     origin: Any
+
+
+class Report(Effect, frozen=True):
+    """Say what came of a command that is durable now, or why it was refused."""
+
+    about: Any
+    result: object
+    error: Exception | None

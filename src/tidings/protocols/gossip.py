@@ -27,6 +27,7 @@ import random
 from typing import ClassVar
 
 from tidings.errors import LimitReached, MessageTooLarge
+from tidings.protocols.fields import Name, Number, Several
 from tidings.protocols.gossip_memory import Memory
 from tidings.protocols.hyparview import NeighborDown, NeighborUp
 from tidings.protocols.stack import (
@@ -51,61 +52,61 @@ Key = tuple[str, int]
 class Payload(Message, frozen=True):
     """A message in full, eagerly (the paper's GOSSIP). `hops` is how far it has come."""
 
-    topic: str
-    offset: int
-    hops: int
+    topic: Name
+    offset: Number
+    hops: Number
     body: bytes
 
 
 class IHave(Message, frozen=True):
     """I have a message: ask if you need it."""
 
-    topic: str
-    offset: int
-    hops: int
+    topic: Name
+    offset: Number
+    hops: Number
 
 
 class Graft(Message, frozen=True):
     """Send me all later messages of the topic at once, and this one if it is `wanted`."""
 
-    topic: str
-    offset: int
+    topic: Name
+    offset: Number
     wanted: bool
 
 
 class Prune(Message, frozen=True):
     """Only tell me what you have of this topic: I hear it sooner from others."""
 
-    topic: str
+    topic: Name
 
 
 class Digest(Message, frozen=True):
     """For each topic: all below the first offset was seen, nothing from the second one on."""
 
-    tracks: tuple[tuple[str, int, int], ...]
+    tracks: Several[tuple[Name, Number, Number]]
 
 
 class Fetch(Message, frozen=True):
     """Send me these messages, which I missed."""
 
-    topic: str
-    offsets: tuple[int, ...]
+    topic: Name
+    offsets: Several[Number]
 
 
 class Recovered(Message, frozen=True):
     """A message that was fetched; unlike `Payload` it says nothing about the tree."""
 
-    topic: str
-    offset: int
-    hops: int
+    topic: Name
+    offset: Number
+    hops: Number
     body: bytes
 
 
 class Gone(Message, frozen=True):
     """I had these once, and keep them no longer."""
 
-    topic: str
-    offsets: tuple[int, ...]
+    topic: Name
+    offsets: Several[Number]
 
 
 class Broadcast(Request, frozen=True):

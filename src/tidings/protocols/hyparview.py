@@ -33,6 +33,7 @@ import random
 from collections.abc import Iterable
 from typing import ClassVar
 
+from tidings.protocols.fields import Number, Several
 from tidings.protocols.heartbeat import Unwatch, Watch
 from tidings.protocols.stack import (
     Ask,
@@ -59,7 +60,7 @@ class ForwardJoin(Message, frozen=True):
     """Somebody is new. The walk goes on for `walk_left` more steps."""
 
     newcomer: NodeId
-    walk_left: int
+    walk_left: Number
 
 
 class Neighbor(Message, frozen=True):
@@ -82,14 +83,14 @@ class Shuffle(Message, frozen=True):
     """A sample of the origin's views, on a walk to somebody far away."""
 
     origin: NodeId
-    walk_left: int
-    nodes: tuple[NodeId, ...]
+    walk_left: Number
+    nodes: Several[NodeId]
 
 
 class ShuffleReply(Message, frozen=True):
     """As many of mine, for a `Shuffle`."""
 
-    nodes: tuple[NodeId, ...]
+    nodes: Several[NodeId]
 
 
 class NeighborUp(Notification, frozen=True):

@@ -23,7 +23,9 @@ from typing import ClassVar, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-NodeId = str
+from tidings.protocols.fields import Name
+
+NodeId = Name
 """A node's address: "tcp://host:port", or a name in the simulator."""
 
 STEPS_MAX = 100_000

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import Name, Number, Several, Token
 from tidings.settings import BrokerSettings
 
 VERSION = 1
@@ -29,14 +30,14 @@ VERSION = 1
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """What is asked; `call` comes back in the answer."""
 
-    call: int
+    call: Number
 
 
 class Open(Call, frozen=True, tag="open"):
     """A broker takes the folder. `settings` are what the texts of the topics have to be derived by."""
 
-    version: int
-    token: bytes
+    version: Number
+    token: Token
     renews: bool
     settings: BrokerSettings
 
@@ -44,61 +45,61 @@ class Open(Call, frozen=True, tag="open"):
 class Change(Call, frozen=True):
     """What changes a file, and the session in which it may."""
 
-    session: int
+    session: Number
 
 
 class Append(Change, frozen=True, tag="append"):
     """The frames behind this belong at `position`, the end of the file; with `sync` on disk before the answer."""
 
-    name: str
-    position: int
+    name: Name
+    position: Number
     sync: bool
 
 
 class Sync(Change, frozen=True, tag="sync"):
     """All of a file is on disk before the answer."""
 
-    name: str
+    name: Name
 
 
 class Create(Change, frozen=True, tag="create"):
     """A new and empty file; one that is there and empty will do."""
 
-    name: str
+    name: Name
 
 
 class Truncate(Change, frozen=True, tag="truncate"):
     """A file is cut to its first `size` bytes."""
 
-    name: str
-    size: int
+    name: Name
+    size: Number
 
 
 class Replace(Change, frozen=True, tag="replace"):
     """The frames behind this become the contents of a file, at once or not at all."""
 
-    name: str
+    name: Name
 
 
 class Remove(Change, frozen=True, tag="remove"):
     """Files go; those that are gone already are no mistake."""
 
-    names: tuple[str, ...]
+    names: Several[Name]
 
 
 class Read(Call, frozen=True, tag="read"):
     """Bytes of a file, as many of `size` as there are."""
 
-    epoch: int
-    name: str
-    position: int
-    size: int
+    epoch: Number
+    name: Name
+    position: Number
+    size: Number
 
 
 class Last(Call, frozen=True, tag="last"):
     """The last message of a topic."""
 
-    topic: str
+    topic: Name
 
 
 class AskStorage(Call, frozen=True, tag="status"):

@@ -7,9 +7,9 @@ then from TIDINGS_* variables, then from `tidings.toml`, then from the defaults.
 from __future__ import annotations
 
 import os
-import tomllib
 import typing
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +67,9 @@ __all__ = [
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
+_hints = cache(typing.get_type_hints)
+
+
 def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str | Path = "tidings.toml") -> Settings:
     """Settings of a kind: from `given`, then TIDINGS_* variables, then the file, then the defaults.
 
@@ -79,6 +82,8 @@ def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str
     values: dict[str, Any] = {}
     path = Path(file)
     if path.is_file():
+        import tomllib  # Few have the file, and everybody loads the settings.
+
         try:
             written = tomllib.loads(path.read_text(encoding="utf-8")).get(table, {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -86,7 +91,7 @@ def load(kind: type[Settings], given: Mapping[str, Any] | None = None, file: str
         if not isinstance(written, dict):
             raise InvalidRequest(f"In {path}, {table} is not a table: write [{table}] above its settings.")
         values.update(written)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     for name in kind.__struct_fields__:
         text = os.environ.get(f"TIDINGS_{name.upper()}")
         if text is not None:

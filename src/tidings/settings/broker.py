@@ -6,10 +6,13 @@ from typing import Literal
 
 import msgspec
 
-from tidings.settings.checks import check_above_zero, require
+from tidings.settings.checks import check_above_zero, check_door, require
 
 KIB = 1024
 MIB = 1024 * KIB
+
+SOCKETS_NAME = "tidings.sockets"
+"""The client name of the gateway for plain sockets; its subscribers' names lie below it."""
 
 TopicPolicy = Literal["auto", "on-subscribe", "on-publish"]
 Durability = Literal["fsync", "os"]
@@ -40,7 +43,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop_acknowledged: bool = False
     """True: messages that every subscription of their topic (at least one) has acknowledged may be removed."""
     max_backlog: int | None = None
-    """Messages of a topic that some subscription has not acked; a put beyond that is Overloaded. None: no limit."""
+    """Messages of a topic that some subscription has not acked; a put beyond that is Overloaded. None: no limit, except
+    for topics that have one of their own (`Bus.limit_topic`)."""
     groups_max: int = 10_000
     members_max: int = 1_000
     """Members of one group."""
@@ -50,6 +54,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A member that is silent for this long is presumed dead: its work goes to other members."""
     redelivery_ms: int = 30_000
     """What a member does not answer for this long is sent again; after the third time other members get its work."""
+    delayed_ack_ms: int = 300
+    """An ack later than this after the one before is counted as delayed in `tidings groups --delays`; no more."""
     slow_ack_ms: int = 5_000
     """An ack later than this after the one before is slow; after three in a minute others get what waits."""
     deliveries_max: int = 10
@@ -57,7 +63,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dead_letter: str | None = None
     """The topic for such messages; None retries them forever."""
     collect_after_ms: int = 7 * 24 * 3600 * 1000
-    """Groups without members and unused topics are deleted after this long; messages that are not acked never are."""
+    """Groups without members and empty topics that nobody uses are deleted after this long, if nothing is owed."""
+    topic_idle_ms: int | None = None
+    """A topic that nobody has put or subscribed to for this long goes with its messages, if all are acked or older than
+    retain_age_ms; None keeps it."""
     credit_messages_max: int = 1_000_000
     credit_bytes_max: int = 64 * MIB
     read_bytes_max: int = 4 * MIB
@@ -67,6 +76,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_bytes_max: int = 1024 * MIB
     stage_age_ms: int = 24 * 3600 * 1000
     """Staged messages that were not published are dropped after this long."""
+    commits_max: int = 1_000
+    """Commits over several groups of a ring that are not decided, of a group that coordinates them or has a part."""
     queries_max: int = 100_000
     query_age_ms: int = 90 * 24 * 3600 * 1000
     """How long the last batch of a query that no longer publishes is remembered."""
@@ -82,6 +93,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.message_bytes_max <= self.batch_bytes_max,
             f"message_bytes_max ({self.message_bytes_max}) must not be above batch_bytes_max ({self.batch_bytes_max}).",
         )
+
+
+PRESETS: dict[str, dict[str, int]] = {"channels": {"max_backlog": 1_000, "delayed_ack_ms": 300}}
+"""Settings that go together, by name. channels: as the document on competing consumers has them; its members keep the
+order of publisher and key (`lanes="publisher"`)."""
 
 
 class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,10 +143,15 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The door for editors and subscribers on plain TCP sockets; it is on loopback, for its protocol has no keys."""
+    """The gateway for editors and subscribers on plain TCP sockets. Its protocol has no keys: beyond loopback it serves
+    only the networks that are named."""
 
+    sockets_host: str = "127.0.0.1"
+    """The IPv4 address to listen on; any but loopback needs `sockets_allow`."""
     sockets_port: int | None = None
     """The port to listen on; 0 is any free port, None turns plain sockets off."""
+    sockets_allow: tuple[str, ...] = ()
+    """Networks, such as 10.0.0.0/24, that may send requests and get deliveries; this machine always may."""
     sockets_connections_max: int = 128
     """Requests being read or answered at a time; further ones wait in the system's queue."""
     sockets_request_ms: int = 5_000
@@ -153,6 +174,7 @@ class SocketsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         port = self.sockets_port
         require(port is None or 0 <= port < 65_536, f"The setting sockets_port must be 0 to 65535: it is {port}.")
         check_above_zero(self, or_zero=("sockets_port",))
+        check_door("--sockets", self.sockets_host, self.sockets_allow, "--sockets-allow")
         require(
             self.sockets_linger_ms < self.sockets_delivery_ms,
             f"sockets_linger_ms ({self.sockets_linger_ms}) must be below sockets_delivery_ms "

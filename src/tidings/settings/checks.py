@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -31,4 +33,24 @@ def check_reachable(address: str) -> None:
     require(
         len(address) <= 200 and re.fullmatch(r"tcp://[^\s/,*]+:[1-9]\d{0,4}", address) is not None,
         f"The address {address!r} cannot be reached by other nodes: write tcp://HOST:PORT.",
+    )
+
+
+def check_door(what: str, host: str, allow: Sequence[str], option: str) -> None:
+    """InvalidRequest if a gateway that has no keys is to listen where strangers could use it.
+
+    >>> check_door("--sockets", "0.0.0.0", ("10.0.0.0/24",), "--sockets-allow")
+    """
+    try:
+        loopback = ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        raise InvalidRequest(f"{what} cannot listen on {host!r}: give an IPv4 address, such as 127.0.0.1.") from None
+    for network in allow:
+        try:
+            ipaddress.IPv4Network(network)
+        except ValueError as error:
+            raise InvalidRequest(f"{option} cannot use {network!r} ({error}): write networks as 10.0.0.0/24.") from None
+    require(
+        loopback or bool(allow),
+        f"{what} has no keys: to listen on {host}, name the networks that may use it, as in {option} 10.0.0.0/24.",
     )

@@ -79,9 +79,21 @@ class ReplicaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One piece of a file, for a node that is far behind."""
     witness_ms: int = 1_000
     """The shortest interval at which a node tells the others how far it has come, and records how far they have."""
+    replica_gone_ms: int | None = None
+    """A voter that the leader has not heard for this long is removed, if the rest is a safe majority, and is taken back
+    when it speaks again; None: never."""
+    replicas_min: int = 3
+    """So many voters stay, however many are silent: with 2, a group of 3 goes on as one of 2, which needs both."""
 
     def __post_init__(self) -> None:
         check_above_zero(self)
         require(
             self.election_ms > self.beat_ms, "election_ms must be above beat_ms, or every heartbeat comes too late."
+        )
+        require(
+            self.replicas_min >= 2, "replicas_min must be 2 or more: a single voter has nobody who could take over."
+        )
+        require(
+            self.replica_gone_ms is None or self.replica_gone_ms > 2 * self.election_ms,
+            "replica_gone_ms must be above twice election_ms: a member that restarts is silent for that long.",
         )

@@ -5,27 +5,27 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from random import Random
+from typing import Protocol
 
 import msgspec
 
-from tidings.simulator.bugs.all import MUTANTS
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.rules import ASSERTIONS
 from tidings.simulator.endings.tampering import TAMPERED
-from tidings.simulator.paxos.world import PaxosWorld
 from tidings.simulator.workloads.cluster import make_cluster_world
 from tidings.simulator.workloads.groups import make_group_world
 from tidings.simulator.workloads.ring_cluster import make_ring_world
 from tidings.simulator.workloads.stages import make_stage_world
 from tidings.simulator.workloads.topics import make_topic_world
+from tidings.simulator.world.trace import Trace
 from tidings.simulator.world.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages", TAMPERED, "paxos", "cluster", "ring-cluster")
+WORLDS = ("topics", "groups", "stages", TAMPERED, "cluster", "ring-cluster")
 """Publishers and subscribers, the members of a group, queries that write in stages, a folder with which somebody
-tampers, replicas that agree, clients of such replicas, or of a ring of them.
+tampers, clients of replicas that agree, or of a ring of such replicas.
 """
 
 
@@ -41,6 +41,26 @@ class Result(msgspec.Struct, frozen=True):
     text: str = ""
     trace: tuple[str, ...] = ()
     world: str = "topics"
+
+
+class AnyWorld(Protocol):
+    """What a run needs of a world, with a broker or without."""
+
+    @property
+    def trace(self) -> Trace: ...
+
+    @property
+    def now_ms(self) -> int: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def lives(self) -> int: ...
+
+    def note(self, process: str, what: str) -> None: ...
+
+    def run(self) -> None: ...
 
 
 Broken = tuple[str | None, str]
@@ -68,6 +88,7 @@ def tampered_kind(seed: int) -> str:
 
 def make_world(seed: int, kind: str = "topics") -> World:
     """The world of a seed, before anything has happened in it."""
+    assert kind in WORLDS, f"{kind!r} is no world with a broker"
     random = Random(seed)
     if kind == "cluster":
         return make_cluster_world(random)
@@ -83,12 +104,13 @@ def make_world(seed: int, kind: str = "topics") -> World:
     return make_topic_world(random, random.randint(3, 5), random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
 
 
-def run(seed: int, trace: bool = False, mutant: str | None = None, kind: str = "topics") -> Result:
-    """Runs a seed to its end, or to the first broken invariant; with a planted bug, in its world, if one is named."""
-    if mutant is not None:
-        with MUTANTS[mutant].plant():
-            return run(seed, trace, None, MUTANTS[mutant].world)
-    world = PaxosWorld(Random(seed)) if kind == "paxos" else make_world(seed, kind)
+def run(seed: int, trace: bool = False, kind: str = "topics") -> Result:
+    """Runs a seed to its end, or to the first broken invariant."""
+    return live(make_world(seed, kind), seed, trace, kind)
+
+
+def live(world: AnyWorld, seed: int, trace: bool, kind: str) -> Result:
+    """Lets everything happen in a world, and says what came of it."""
 
     def happen() -> Broken:
         world.run()

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidRequest
-from tidings.spark.lake import lake_table
+from tidings.spark.delta_frames import lake_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

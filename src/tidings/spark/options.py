@@ -84,7 +84,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> Reading:
         raise InvalidRequest('The option "topic" is missing: name one topic, several with commas, or a pattern with *.')
     topics = _names(text)
     if streaming and "endingoffsets" in options:
-        raise InvalidRequest("A stream has no end: leave endingOffsets out, or read the range with spark.read.")
+        raise InvalidRequest("A stream has no end: omit endingOffsets, or read the range with spark.read.")
     return Reading(
         _door(options),
         topics,
@@ -105,7 +105,7 @@ def write_options(given: Mapping[str, str]) -> Writing:
     if (query is None) != (batch is None):
         raise InvalidRequest("The options query and batch belong together: give both, or neither.")
     if batch is not None and not batch.isdecimal():
-        raise InvalidRequest(f"The option batch is the number of a batch, 0 or more, and this is {batch!r}.")
+        raise InvalidRequest(f"The option batch must be the number of a batch, 0 or more, not {batch!r}.")
     return Writing(
         _door(options),
         check_topic(text) if text else None,
@@ -134,7 +134,7 @@ def _door(options: Mapping[str, str]) -> Door:
     except ValueError:
         timeout_s = 0.0
     if not 0 < timeout_s <= 86_400:
-        raise InvalidRequest(f"The option timeout is a number of seconds above 0, and this is {text!r}.")
+        raise InvalidRequest(f"The option timeout must be a number of seconds above 0, not {text!r}.")
     return Door(options.get("bus"), options.get("user"), options.get("keys"), options.get("serverkey"), timeout_s)
 
 
@@ -143,14 +143,14 @@ def _count(options: Mapping[str, str], name: str, shown: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidRequest(f"The option {shown} is a number above 0, and this is {text!r}.")
+        raise InvalidRequest(f"The option {shown} must be a number above 0, not {text!r}.")
     return int(text)
 
 
 def _truth(options: Mapping[str, str], name: str, shown: str, default: bool) -> bool:
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
-        raise InvalidRequest(f"The option {shown} is true or false, and this is {text!r}.")
+        raise InvalidRequest(f"The option {shown} must be true or false, not {text!r}.")
     return text == "true"
 
 
@@ -183,8 +183,8 @@ def parse_place(text: str, shown: str) -> Place:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequest(
-            f"The option {shown} is earliest, latest, an offset, a time such as 2026-03-01T12:00:00Z, "
-            f'or JSON such as {{"news": 17}}, and this is {text!r}.'
+            f"The option {shown} must be earliest, latest, an offset, a time such as 2026-03-01T12:00:00Z, "
+            f'or JSON such as {{"news": 17}}, not {text!r}.'
         ) from error
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 

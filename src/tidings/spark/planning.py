@@ -50,9 +50,7 @@ def find_topics(bus: Bus, reading: Reading, known: Iterable[str] = ()) -> dict[s
         raise NoSuchTopic(f"There is no topic {missing[0]!r}: put to it or subscribe to it first, or name another.")
     if missing:
         names = ", ".join(map(repr, missing))
-        log.warning(
-            "%s topics are not there (%s), and they are passed over (failOnDataLoss=false).", len(missing), names
-        )
+        log.warning("%s topics do not exist (%s) and are skipped (failOnDataLoss=false).", len(missing), names)
     return dict(sorted(found.items()))
 
 
@@ -110,9 +108,9 @@ def kept(wanted: Range, info: TopicInfo, reading: Reading) -> Range:
     )
     if reading.fail_on_data_loss:
         raise DataLoss(
-            f"{text}. Start a new query where the topic begins, or pass over them with the option failOnDataLoss=false."
+            f"{text}. Start a new query where the topic begins, or skip them with the option failOnDataLoss=false."
         )
-    log.warning("%s, and they are passed over (failOnDataLoss=false).", text)
+    log.warning("%s, and they are skipped (failOnDataLoss=false).", text)
     return Range(wanted.topic, start, end)
 
 

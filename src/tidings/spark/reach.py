@@ -29,7 +29,7 @@ def endpoints(master: str) -> list[tuple[str, int]]:
     for each in rest.split(",") if kind == "spark" else [re.split("[/;]", rest, maxsplit=1)[0]]:
         match = ENDPOINT.fullmatch(each)
         if match is None or (kind == "spark" and match["port"] is None):
-            raise InvalidRequest(f"The master {master!r} does not say where it is: write {kind}://HOST:PORT.")
+            raise InvalidRequest(f"The master {master!r} has no address: write {kind}://HOST:PORT.")
         found.append((match["host"].strip("[]"), int(match["port"] or CONNECT_PORT)))
     return found
 

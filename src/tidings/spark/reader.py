@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,6 +19,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidings.client.bus import Bus
+from tidings.client.ranges import Stored
 from tidings.errors import InvalidRequest
 from tidings.message import TopicInfo
 from tidings.spark.door import bus_of
@@ -26,12 +28,6 @@ from tidings.spark.options import Reading
 from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
 from tidings.spark.planning import limit as limited
 from tidings.spark.worker import prepare_worker
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tidings.client.bus import Bus
-    from tidings.client.ranges import Stored
 
 log = logging.getLogger("tidings.spark")
 

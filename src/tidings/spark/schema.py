@@ -58,7 +58,7 @@ def check_writable(schema: StructType, has_topic: bool) -> None:
     """Raises InvalidRequest for rows that cannot become messages."""
     names = [field.name for field in schema]
     if "value" not in names:
-        raise InvalidRequest(f"The column value is missing (there is {', '.join(names) or 'none'}): name one so.")
+        raise InvalidRequest(f"There is no column value (only {', '.join(names) or 'none at all'}): rename one.")
     for field in schema:
         wanted = WRITABLE.get(field.name)
         if wanted is None:
@@ -71,7 +71,7 @@ def check_writable(schema: StructType, has_topic: bool) -> None:
                 "written: cast it first."
             )
     if "topic" not in names and not has_topic:
-        raise InvalidRequest("It is not said which topic to write to: give the option topic, or a column of that name.")
+        raise InvalidRequest("There is no topic to write to: give the option topic, or a column topic.")
 
 
 def _type_name(kind: DataType) -> str:

@@ -59,7 +59,7 @@ def check_master(master: str) -> str:
     """
     if not MASTERS.fullmatch(master):
         raise InvalidRequest(
-            f"The master {master!r} is not one of Spark's: write local[2], spark://HOST:PORT, sc://HOST, yarn or k8s://URL."
+            f"The master {master!r} is not a Spark master: write local[2], spark://HOST:PORT, sc://HOST, yarn or k8s://URL."
         )
     return master
 

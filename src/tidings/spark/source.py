@@ -57,4 +57,4 @@ class TidingsSource(DataSource):
 
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise InvalidRequest('A topic is only ever added to: use mode("append"), or the output mode append.')
+        raise InvalidRequest('Spark can only append to a topic: use mode("append"), or the output mode append.')

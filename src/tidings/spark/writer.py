@@ -12,21 +12,17 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from tidings.client.staging import Stage
 from tidings.errors import InvalidRequest, TidingsError
-from tidings.protocols.broker.bulk import StageName
+from tidings.protocols.broker.bulk import name_stage
 from tidings.spark.door import bus_of
 from tidings.spark.options import Writing
 from tidings.spark.worker import prepare_worker
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tidings.client.staging import Stage
 
 log = logging.getLogger("tidings.spark")
 
@@ -89,7 +85,7 @@ def _publish(
     prepare_worker()
     query, batch = written[0].query, written[0].batch
     with bus_of(writing.door) as bus:
-        named = [StageName(each.stage, each.count) for each in written]
+        named = [name_stage(each.stage, each.count, each.topics) for each in written]
         done = bus.publish(query, batch, named, once, wait=writing.door.timeout_s, sink=written[0].sink)
     unwritten = sorted({topic for each in written for topic in each.topics}.difference(done.topics or ()))
     if named_by_user and done.repeated and done.topics is not None and unwritten:
@@ -110,7 +106,7 @@ def _discard(writing: Writing, messages: Sequence[WriterCommitMessage | None]) -
                 bus.discard(stages)
     except TidingsError as error:
         # Spark is about to report why the write failed; that must not be hidden by this.
-        log.warning("%s stages could not be discarded and will go when they are old: %s", len(stages), error)
+        log.warning("%s stages could not be discarded and will expire: %s", len(stages), error)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -145,7 +141,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise InvalidRequest(
                 f"Spark did not say which query and batch this task belongs to ({QUERY_ID}, {BATCH_ID}): "
-                "this version of Spark is not one that tidings knows."
+                "tidings does not support this version of Spark."
             )
         return write_stage(self._writing, query, int(batch), iterator)
 

@@ -134,6 +134,7 @@ class Follower:
         self._woken.set()
         self._thread.join()
         self._folder.close()
+        self._texts.close()
 
     def _tell(self, what: Callable[[], None]) -> None:
         self._inbox.append(what)
@@ -293,7 +294,7 @@ class Follower:
             self._behind.pop(name, None)
             if name not in self._stopped:
                 self._stopped[name] = None
-                _log.warning("The text of %r ends in front of what cannot be read: %s", name, damage)
+                _log.warning("The text of %r stops before data that cannot be read: %s", name, damage)
 
     def _start_over(self) -> None:
         """A text was not as it was left; before it is written again, it must be known that it is."""

@@ -17,7 +17,7 @@ def last(address: str, topic: str, timeout_ms: int = 5_000, curve: ClientOptions
     """The last message of a topic; NoSuchTopic when the storage server has none."""
     answer, frames = _ask(address, Last(1, check_topic(topic)), timeout_ms, curve)
     if not isinstance(answer, LastMessage) or not frames:
-        raise ProtocolError(f"{address} answered something else than a message: update it.")
+        raise ProtocolError(f"{address} answered something other than a message: update it.")
     published_at = answer.published_us / 1e6
     return Message(topic, answer.offset, bytes(frames[0]), publisher=answer.publisher, published_at=published_at)
 
@@ -26,7 +26,7 @@ def status(address: str, timeout_ms: int = 5_000, curve: ClientOptions | None = 
     """The epoch, the journal's size, how many topics there are, and how much their texts lack."""
     answer, _ = _ask(address, AskStorage(1), timeout_ms, curve)
     if not isinstance(answer, StorageStatus):
-        raise ProtocolError(f"{address} answered something else than its status: update it.")
+        raise ProtocolError(f"{address} answered something other than its status: update it.")
     fields: dict[str, int] = msgspec.structs.asdict(answer)
     del fields["call"]
     return fields

@@ -297,7 +297,7 @@ class RemoteDisk:
             if deadline is not None and time.monotonic() > deadline:
                 raise Unavailable(
                     f"No storage server answers at {self._writer.address}: "
-                    "start it with `tidings storage`, or look at the address and the keys."
+                    "start it with `tidings storage`, or check the address and the keys."
                 )
             knock_ms = min(2 * knock_ms, KNOCK_MS_MAX)
 
@@ -360,7 +360,7 @@ class RemoteDisk:
             self._sleep(min(KNOCK_MS / 1000, max(0.0, deadline - time.monotonic())))
 
     def _away(self) -> Unavailable:
-        return Unavailable(f"The storage server at {self._reader.address} is away: start it again.")
+        return Unavailable(f"The storage server at {self._reader.address} does not answer: restart it.")
 
     def _receive(self, line: Line, call: int, timeout_ms: int) -> tuple[AnyStorageAnswer | None, list[Frame]]:
         """The answer to a call and the frames behind it; answers to earlier calls are passed over."""
@@ -379,4 +379,6 @@ def _failure(answer: AnyStorageAnswer) -> TidingsError:
         if answer.reason == FULL:
             return DiskFull(answer.text)
         return Fenced(answer.text) if answer.reason == FENCED else from_number(answer.number, answer.text)
-    return StorageError(f"The storage server answered {type(answer).__name__}, which was not asked for: update it.")
+    return StorageError(
+        f"The storage server answered {type(answer).__name__}, which was not asked for: update the older side."
+    )

@@ -17,6 +17,7 @@ import msgspec
 
 from tidings.descriptors import open_file
 from tidings.errors import StorageDamaged
+from tidings.journal.directory import Directory
 from tidings.journal.folder import TEMPORARY_SUFFIX, make_folder, read_folder
 from tidings.journal.notes import encode_note, parse_note
 from tidings.storage.lines import file_name
@@ -57,7 +58,8 @@ class Texts:
 
     def __init__(self, data: Path) -> None:
         self._folder = data / TEXTS_NAME
-        self._positions_path = data / POSITIONS_NAME
+        self._directory = Directory(data)
+        """Where the positions are: what somebody has put at its path since is another folder."""
         note = read_folder(data)
         self._salt = note.salt if note is not None else 0
         positions = self._load()
@@ -146,20 +148,28 @@ class Texts:
                 _sync(path)
         self._unsynced.clear()
         texts = {topic: Position(text.next_offset, text.size_bytes) for topic, text in self._texts.items()}
-        draft = self._positions_path.with_name(POSITIONS_NAME + TEMPORARY_SUFFIX)
-        content = msgspec.msgpack.encode(Positions(1, address, texts))
-        draft.write_bytes(encode_note(POSITIONS_NAME, self._salt, content))
-        _sync(draft)
-        draft.replace(self._positions_path)
+        draft, content = POSITIONS_NAME + TEMPORARY_SUFFIX, msgspec.msgpack.encode(Positions(1, address, texts))
+        descriptor = self._directory.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            _write(descriptor, encode_note(POSITIONS_NAME, self._salt, content))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._directory.rename(draft, POSITIONS_NAME)
         self.address = address
         self._saved = {topic: position.next_offset for topic, position in texts.items()}
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._directory.close()
 
     def _text(self, topic: str, position: Position) -> Text:
         return Text(self._folder / file_name(topic), position)
 
     def _load(self) -> Positions:
         try:
-            positions = parse_note(POSITIONS_NAME, self._salt, self._positions_path.read_bytes(), Positions)
+            note = bytes(self._directory.map(POSITIONS_NAME, None))
+            positions = parse_note(POSITIONS_NAME, self._salt, note, Positions)
         except (FileNotFoundError, StorageDamaged):  # Without positions every text is written again.
             return Positions(1, 0, {})
         return positions if positions.version == 1 else Positions(1, 0, {})

@@ -121,13 +121,17 @@ class PeerSockets:
             door.bind(settings.bind)
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE:
-                raise Unavailable(f"{settings.bind} is already in use: stop who has it, or bind another.") from error
+                raise Unavailable(
+                    f"{settings.bind} is already in use by another process: stop it, or bind another address."
+                ) from error
             raise InvalidRequest(f"{settings.bind!r} cannot be bound ({error}): give tcp://HOST:PORT.") from error
         bound = bytes(door.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         self.address = settings.address or bound
         host = self.address.rpartition(":")[0]
         if host in ("tcp://0.0.0.0", "tcp://[::]", "tcp://*"):
-            raise InvalidRequest(f"Other nodes cannot call {self.address}: say by --address what they should call.")
+            raise InvalidRequest(
+                f"Other nodes cannot connect to {self.address}: give --address one that they can reach."
+            )
         try:
             check_address(self.address)
         except ProtocolError as error:
@@ -184,7 +188,7 @@ class PeerSockets:
         try:
             check_address(peer)
             if settings.keys is None and not curve.is_loopback(peer):
-                raise Unauthorized("without keys only nodes on this machine are spoken to")
+                raise Unauthorized("without keys a node connects only to its own machine")
         except (ProtocolError, Unauthorized):
             self.refused["an address that may not be called"] += 1
             self._lost[peer] = None

@@ -11,6 +11,7 @@ import zmq
 
 from tidings.errors import InvalidRequest, Unavailable
 from tidings.settings import MIB, NodeSettings
+from tidings.settings.broker import SOCKETS_NAME
 from tidings.transport import curve, frames
 from tidings.transport.bell import Bell
 from tidings.transport.zeromq import DealerLink
@@ -30,11 +31,19 @@ INSIDE = "inproc://tidings"
 """Where doors of the same process connect. The name means something only in the router's own context."""
 
 
+def gateway_options(settings: NodeSettings) -> curve.ClientOptions | None:
+    """The key of this node's gateways, if there is one."""
+    if settings.keys is None or not curve.secret_file(Path(settings.keys), SOCKETS_NAME).exists():
+        return None
+    return curve.client_options(Path(settings.keys), SOCKETS_NAME)
+
+
 class Router:
     """A bound ROUTER socket. Every method belongs to the thread of the loop, except `wake` and `link`."""
 
     def __init__(self, settings: NodeSettings, frame_bytes_max: int) -> None:
         curve.check_bind(settings.bind, settings.keys)
+        self._gateway_options = gateway_options(settings)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._authenticator: curve.Authenticator | None = None
@@ -56,7 +65,9 @@ class Router:
         except zmq.ZMQError as error:
             self.close(0)
             if error.errno == zmq.EADDRINUSE:
-                raise Unavailable(f"{settings.bind} is already in use: stop who has it, or bind another.") from error
+                raise Unavailable(
+                    f"{settings.bind} is already in use by another process: stop it, or bind another address."
+                ) from error
             raise InvalidRequest(f"{settings.bind!r} cannot be bound ({error}): give tcp://HOST:PORT.") from error
         except BaseException:
             self.close(0)
@@ -81,9 +92,10 @@ class Router:
     def link(self) -> DealerLink:
         """A connection from inside this process; may be called from any thread, and must be closed before the router.
 
-        It needs no key, with or without CURVE: anyone who can call this holds the broker itself.
+        It needs no key, with or without CURVE: anyone who can call this holds the broker itself. Only on its way from
+        here to the leader of a group it has one.
         """
-        return DealerLink(INSIDE, context=self._context)
+        return DealerLink(INSIDE, self._gateway_options, context=self._context)
 
     def wait(self, timeout_ms: int, reading: bool) -> bool:
         """Waits for requests (if `reading`) or to be woken; whether there is something to receive."""

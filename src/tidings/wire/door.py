@@ -12,39 +12,45 @@ They go to the same address as the messages of peers; the kind tells them apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
 from tidings.errors import ProtocolError
+from tidings.protocols.fields import Name, Number
 from tidings.wire.codec import Frame
 
 COMMAND_BYTES_MAX = 1024 * 1024
+TOPICS_MAX = 64
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a client wants."""
 
-    request: int
+    request: Number
 
 
 class Subscribe(Command, frozen=True, tag="subscribe"):
-    topic: str
+    topic: Name
 
 
 class Unsubscribe(Command, frozen=True, tag="unsubscribe"):
-    topic: str
+    topic: Name
 
 
 class Publish(Command, frozen=True, tag="publish"):
-    topic: str
+    """`also` are more topics: the message goes to all of them or to none, and comes once to a subscriber of several."""
+
+    topic: Name
     text: str
+    also: Annotated[tuple[Name, ...], msgspec.Meta(max_length=TOPICS_MAX - 1)] = ()
 
 
 class TakeTexts(Command, frozen=True, tag="take"):
     """The messages that arrived, from a number on. Taking changes nothing, so it may be asked again."""
 
-    first: int
-    count_max: int
+    first: Number
+    count_max: Number
 
 
 class Look(Command, frozen=True, tag="look"):
@@ -129,6 +135,8 @@ class Text(msgspec.Struct, frozen=True, array_like=True):
     number: int
     """The publisher's own count."""
     text: str
+    also: Annotated[tuple[Name, ...], msgspec.Meta(max_length=TOPICS_MAX - 1)] = ()
+    """The other topics that it was published to."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -115,8 +115,13 @@ def _begins_unevenly(body: Frame) -> bool:
     head_bytes = _VALUE_HEADS.get(body[first], 0)
     head = body[first : first + head_bytes]
     distance = head_bytes + int.from_bytes(head[1:])
-    following = range(first + distance, first + EVEN_COUNT_MIN * distance, distance or 1)
-    return any(body[at : at + head_bytes] != head for at in following)
+    return not _are_heads(memoryview(body)[first:], head, distance, EVEN_COUNT_MIN)
+
+
+def _are_heads(values: memoryview, head: Frame, distance: int, count: int) -> bool:
+    """Whether so many values that lie at this distance begin like the first one."""
+    end = count * distance
+    return all(values[place:end:distance] == bytes((byte,)) * count for place, byte in enumerate(head))
 
 
 def _measure(array: memoryview) -> tuple[int, int, int, memoryview] | None:
@@ -137,7 +142,6 @@ def _measure(array: memoryview) -> tuple[int, int, int, memoryview] | None:
     distance = head_bytes + value_bytes
     if len(values) != count * distance:
         return None
-    for place, byte in enumerate(head):
-        if values[place::distance].tobytes() != bytes((byte,)) * count:
-            return None
+    if not _are_heads(values, head, distance, count):
+        return None
     return count, head_bytes, value_bytes, values

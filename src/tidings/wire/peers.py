@@ -21,6 +21,7 @@ import msgspec
 from tidings.errors import ProtocolError
 from tidings.protocols.chord.identifiers import KEY_BYTES
 from tidings.protocols.chord.messages import JOIN, ROUTE, Hop
+from tidings.protocols.fields import Name, Number
 from tidings.protocols.stack import Message
 from tidings.wire.codec import Frame, encode
 
@@ -32,9 +33,9 @@ HEADER_BYTES_MAX = 1_024
 class From(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The first frame of a message between nodes."""
 
-    format: int
-    sender: str
-    life: int
+    format: Number
+    sender: Name
+    life: Number
 
 
 def encode_header(sender: str, life: int) -> bytes:
@@ -54,7 +55,7 @@ def check_address(address: str) -> str:
         or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536)
         or len(address) > ADDRESS_CHARACTERS_MAX
     ):
-        raise ProtocolError(f"{address[:80]!r} is no address of a node: write tcp://HOST:PORT.")
+        raise ProtocolError(f"{address[:80]!r} is not a node's address: write tcp://HOST:PORT.")
     return address
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple, cast
 import msgspec
 
 from tidings.errors import ProtocolError
+from tidings.protocols.fields import NUMBER_MAX, Number, Several
 from tidings.protocols.multipaxos.claims import Claim
 from tidings.protocols.multipaxos.joining import JoiningMessage
-from tidings.protocols.multipaxos.messages import Accept, AnyMessage, Chosen, Promise
+from tidings.protocols.multipaxos.messages import Accept, AnyMessage, Chosen, Promise, Remembered
 from tidings.protocols.multipaxos.values import Command, Entry, Value
 from tidings.wire.codec import Frame
 
@@ -37,10 +38,10 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """A message on its way from one number of a group to another."""
 
     group: bytes
-    sender: int
-    receiver: int
+    sender: Number
+    receiver: Number
     message: AnyMessage | JoiningMessage
-    apart: tuple[int, ...] = ()
+    apart: Several[Number] = ()
     """Which of the message's values, counted from 0, have their bodies in frames of their own."""
     claim: Claim | None = None
     """What the sender says of itself; None from one without a number, and from an older version."""
@@ -87,6 +88,7 @@ def decode_message(frames: Sequence[Frame]) -> Header:
         header = _decoder.decode(frames[1])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"A replica's message could not be read ({error}): is it of this version?") from error
+    _check_ballots(header)
     if not header.apart and len(frames) == 2:
         return header
     values = _values(header.message)
@@ -98,6 +100,18 @@ def decode_message(frames: Sequence[Frame]) -> Header:
             raise ProtocolError("A replica's message has a body for what has none: is it of this version?")
         values[place] = Command(command.client, command.sequence, cast(bytes, body))
     return msgspec.structs.replace(header, message=_with_values(header.message, values), apart=())
+
+
+def _check_ballots(header: Header) -> None:
+    """Raises for a ballot after which there is hardly another; no replica says `CHOSEN`, which is one."""
+    message, claim = header.message, header.claim
+    extents = (claim.began, claim.now) if claim is not None else ()
+    if isinstance(message, Remembered):
+        extents = (*extents, message.extent)
+    ballots = [extent.promised for extent in extents]
+    ballots += [getattr(message, name) for name in ("ballot", "promised") if hasattr(message, name)]
+    if any(ballot.number > NUMBER_MAX for ballot in ballots):
+        raise ProtocolError("A replica's message has a ballot that nobody can have raised: is it of this version?")
 
 
 def _values(message: AnyMessage | JoiningMessage) -> list[Value]:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from tidings.errors import ProtocolError
+from tidings.protocols.fields import Name, Several
+from tidings.protocols.ring.commit_messages import CommitMessage
 from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import NodeMessage, Ref
 from tidings.wire.codec import Frame
@@ -36,17 +38,17 @@ class RemoteClient(NamedTuple):
 class Header(msgspec.Struct, frozen=True, array_like=True):
     """A message and the address of the node that sent it."""
 
-    sender: str
-    message: NodeMessage | HandoffMessage
+    sender: Name
+    message: NodeMessage | HandoffMessage | CommitMessage
 
 
 class Cast(msgspec.Struct, frozen=True, array_like=True):
     """Stored batches of one node, as the payload of a topic's multicast."""
 
-    owner: str
+    owner: Name
     """The address of the node whose journal the references are about."""
-    refs: tuple[Ref, ...]
-    bodies: tuple[bytes, ...]
+    refs: Several[Ref]
+    bodies: Several[bytes]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -57,7 +59,9 @@ encode_cast = _encoder.encode
 """A cast as a payload."""
 
 
-def encode_message(sender: str, message: NodeMessage | HandoffMessage, frames: Sequence[Frame] = ()) -> list[Frame]:
+def encode_message(
+    sender: str, message: NodeMessage | HandoffMessage | CommitMessage, frames: Sequence[Frame] = ()
+) -> list[Frame]:
     """The frames of a message.
 
     >>> from tidings.protocols.ring.messages import Back

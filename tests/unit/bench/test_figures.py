@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tidings.bench.figures import (
+from tidings_lab.bench.figures import (
     Figure,
     Limit,
     Target,

@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidings.bench import limits
-from tidings.bench.backlog import scattered
-from tidings.bench.commits import commits_since
-from tidings.bench.neighbours import Spent, others_share, spent
-from tidings.bench.plan import QUICK, Plan, plan
-from tidings.bench.scenarios import put_sizes
-from tidings.bench.stage import filesystem_of
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import RealDisk
 from tidings.journal.journal import Journal
 from tidings.journal.record import COMMAND, Append
 from tidings.settings import JournalSettings
+from tidings_lab.bench import limits
+from tidings_lab.bench.backlog import scattered
+from tidings_lab.bench.commits import commits_since
+from tidings_lab.bench.neighbours import Spent, others_share, spent
+from tidings_lab.bench.plan import QUICK, Plan, plan
+from tidings_lab.bench.scenarios import put_sizes
+from tidings_lab.bench.stage import filesystem_of
 
 
 def test_plan_is_full_or_quick() -> None:

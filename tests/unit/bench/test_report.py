@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidings.bench import plot, report
-from tidings.bench.figures import Figure, Limit, at_least, at_most, ratio_at_most
-from tidings.bench.plan import QUICK
 from tidings.errors import InvalidRequest
+from tidings_lab.bench import plot, report
+from tidings_lab.bench.figures import Figure, Limit, at_least, at_most, ratio_at_most
+from tidings_lab.bench.plan import QUICK
 
 FIGURES = [
     Figure(scenario="publish", name="put_many", value=2.4e6, unit="messages/s", target=at_least(2e6)),

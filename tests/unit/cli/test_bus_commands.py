@@ -200,7 +200,7 @@ def test_topics_is_an_aligned_table(run: Run) -> None:
     run("subscribe", "news")
     run("put", "a much longer name", "hello")
     head, *rows = run("topics").out.decode().splitlines()
-    assert head.split() == ["topic", "messages", "first", "next", "subscriptions", "size"]
+    assert head.split() == ["topic", "messages", "first", "next", "subscriptions", "size", "limit"]
     assert len(rows) == 2
     assert {row.index(" 0") for row in rows} != {-1}
     end = head.index("messages") + len("messages")

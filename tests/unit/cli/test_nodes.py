@@ -65,7 +65,7 @@ def test_an_overlay_that_is_not_whole_is_an_error(address: str, capsys: pytest.C
         (["node", "--group", "tcp://127.0.0.1:7401"], 2, "unrecognized arguments: --group"),
         (["node", "--overlay", "star"], 2, "invalid choice"),
         (["node", "--join", "nowhere"], 1, "cannot join by 'tcp://nowhere'"),
-        (["node", "--join", "tcp://192.0.2.1:7500"], 1, "without keys no other is spoken to"),
+        (["node", "--join", "tcp://192.0.2.1:7500"], 1, "without keys a node connects only to its own"),
         (["node", "--founders", "1"], 1, "founders must be 2 to 256"),
         (["node", "--bind", "tcp://*:7500"], 1, "without keys anybody there could read and write"),
         (["node", "--bind", "tcp://127.0.0.1:port"], 1, "cannot be bound"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tidings.admin.ports import free_address
 from tidings.cli import main
 from tidings.pipeline.lake import Lake, Manifest
-from tidings.ring.ports import free_address
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
@@ -71,7 +71,7 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str], lake: Pa
 
 
 def test_masters_and_languages(capsys: pytest.CaptureFixture[str], lake: Path) -> None:
-    assert "The master 'nowhere' is not one of Spark's" in refused(
+    assert "The master 'nowhere' is not a Spark master" in refused(
         capsys, 1, "run", "--once", "--lake", str(lake), "--master", "nowhere"
     )
     assert "There is no language 'xx'" in refused(capsys, 1, "run", "--lake", str(lake), "--language", "xx")

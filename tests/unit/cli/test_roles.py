@@ -154,11 +154,12 @@ def test_a_group_is_still_found_by_join_with_a_hint(role: str | None, capsys: py
         ("--dissemination gossip", 2, "only a ring has --dissemination"),
         (f"--group {ONE} --dissemination gossip", 2, "only a ring has --dissemination"),
         ("--ring --dissemination mail", 2, "invalid choice"),
-        (
-            "--ring --sockets 0",
-            2,
-            "--sockets and --ring contradict each other: a node of a group or a ring has no plain",
-        ),
+        ("--ring --sockets 0 --digits --http", 2, "--digits and --http contradict each other"),
+        ("--ring --sockets 0.0.0.0:0", 1, "--sockets has no keys: to listen on 0.0.0.0, name the networks that may"),
+        ("--ring --sockets 0.0.0.0:0 --sockets-allow x", 1, "--sockets-allow cannot use 'x'"),
+        ("--ring --sockets host:0", 1, "--sockets cannot listen on 'host': give an IPv4 address"),
+        ("--ring --http 0.0.0.0:0", 1, "--http has no keys: to listen on 0.0.0.0, name the networks that may"),
+        ("--ring --sockets :0", 2, "':0' has no host before its colon"),
         (f"--into {GROUP} --bind {GROUP}", 1, f"{GROUP} is the address of this node itself: name another node"),
         (f"--join {ONE} --bind {ONE}", 1, f"{ONE} is the address of this node itself: name another node"),
         ("--join nowhere", 1, "'tcp://nowhere' cannot be reached by other nodes: write tcp://HOST:PORT.\n"),
@@ -188,12 +189,3 @@ def test_a_folder_without_a_name_is_not_the_current_one(command: str, capsys: py
     assert main([command, "--data", ""]) == 2
     assert "the folder's name is empty: write . for the current folder" in capsys.readouterr().err
     assert not list(Path().iterdir())
-
-
-def test_what_settings_and_options_say_together_is_looked_at_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TIDINGS_SOCKETS_PORT", "0")
-    assert main(["serve", "--data", "data", "--ring"]) == 1
-    assert capsys.readouterr().err == "A node of a group or a ring has no plain sockets: leave out --sockets.\n"
-    assert not Path("data").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidings import cli
-from tidings.cli import main
+from tidings.cli import gateways, main
 from tidings.journal.folder import BROKER
 from tidings.node import process
 from tidings.node.loop import Door
@@ -54,7 +55,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 
 def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     argv = "serve --data data --bind tcp://127.0.0.1:0 --topics on-publish --durability os --admin alice --admin bob"
-    argv += " --retain-age 7d --retain-bytes 1GB --drop-acknowledged --lease 4s --ready-file address"
+    argv += " --retain-age 7d --retain-bytes 1GB --drop-acknowledged --topic-idle 30d --lease 4s --ready-file address"
     assert main(argv.split()) == 0
     assert served == {
         "data": Path("data"),
@@ -65,6 +66,7 @@ def test_flags_become_settings(served: Served, capsys: pytest.CaptureFixture[str
             retain_age_ms=7 * 86_400_000,
             retain_bytes=10**9,
             drop_acknowledged=True,
+            topic_idle_ms=30 * 86_400_000,
             lease_ms=4_000,
         ),
         "journal": JournalSettings(durability="os"),
@@ -92,9 +94,39 @@ def test_the_door_for_sockets_is_opened_when_it_is_asked_for(
         monkeypatch.setenv("TIDINGS_SOCKETS_PORT", "0")
     if way == "file":
         Path("tidings.toml").write_text("[sockets]\nsockets_port = 0\n")
-    assert main(["serve", "--data", "data", *(["--sockets", "0"] if way == "flag" else [])]) == 0
+    assert main(["serve", "--data", "data", "--digits", *(["--sockets", "0"] if way == "flag" else [])]) == 0
     assert served["doors"] == 1
     assert "\ntidings takes editors and subscribers at 127.0.0.1:" in capsys.readouterr().err
+
+
+def test_plain_sockets_bring_the_web_service_for_numbers(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6: by itself; where the port is taken, or the extra is missing, one sentence says so and the rest goes on."""
+    monkeypatch.setattr(gateways, "HTTP_PORT", 0)
+    assert main(["serve", "--data", "data", "--sockets", "0"]) == 0
+    assert "\ntidings spells numbers at http://127.0.0.1:" in capsys.readouterr().err
+    assert main(["serve", "--data", "data", "--sockets", "0", "--digits"]) == 0
+    assert "spells" not in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(gateways, "HTTP_PORT", taken.getsockname()[1])
+        assert main(["serve", "--data", "data", "--sockets", "0"]) == 0
+        said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and f"Port {gateways.HTTP_PORT} of 127.0.0.1 is already in use" in said[0]
+    monkeypatch.delitem(sys.modules, "tidings.gateways.http", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
+    assert main(["serve", "--data", "data", "--sockets", "0"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and "needs h11, which is not installed: pip install '.[web]' in a checkout." in said[0]
+    assert main(["serve", "--data", "data", "--sockets", "0", "--http"]) == 1
+
+
+def test_a_limit_and_a_preset(served: Served) -> None:
+    """C6: an option counts before the preset."""
+    assert main(["serve", "--data", "data", "--preset", "channels", "--lease", "4s"]) == 0
+    assert served["broker"] == BrokerSettings(max_backlog=1_000, delayed_ack_ms=300, lease_ms=4_000)
+    assert main(["serve", "--data", "data", "--preset", "channels", "--max-backlog", "7"]) == 0
+    assert served["broker"] == BrokerSettings(max_backlog=7)
 
 
 def test_other_machines_are_let_in_only_with_keys(served: Served, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,19 @@ def test_tasks_share_their_requests() -> None:
     run(story)
 
 
+def test_the_end_of_a_block_ends_its_loops() -> None:
+    async def story(bus: AsyncBus, broker: LoopBroker) -> None:
+        async with await bus.subscribe("news") as subscription:
+            broker.add("news", b"a")
+            assert [message.text async for message in subscription.messages(timeout=0)] == ["a"]
+            waiting = asyncio.create_task(anext(subscription.messages()))
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    run(story)
+
+
 def test_async_for_and_break() -> None:
     """Z7, C1."""
 
@@ -158,7 +171,7 @@ def test_time_outs_resends_and_unavailable() -> None:
             await bus.put("news", "b")
         assert broker.reopened == 3
         broker.filter = lambda request: True
-        assert (await vars(caught.value)["resend"]()).duplicate
+        assert (await caught.value.resend()).duplicate
         assert broker.topics["news"] == [b"a", b"b"]
 
     run(story, timeout_ms=10)

@@ -289,12 +289,37 @@ def test_resend_of_a_put_with_an_unknown_outcome(bus: Bus, broker: SmallBroker) 
     with pytest.raises(Unavailable) as caught:
         bus.put("news", "b")
     broker.filter = lambda request: True
-    resend = vars(caught.value)["resend"]
+    resend = caught.value.resend
     assert resend() == Receipt("news", 1, True)
     assert broker.topics["news"] == [b"a", b"b"]
     assert len({(put.request, put.part) for put in broker.asked(m.Put)[1:]}) == 1
     bus.put("news", "c")
     assert broker.topics["news"] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_interrupted_put_says_what_may_have_happened(
+    bus: Bus, broker: SmallBroker, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """Ctrl-C while it waits: a note says that it may be stored, no more values are taken, and the bus goes on."""
+    bus.put("news", "a")
+    values = iter([b"x"] * 100_000)
+
+    def interrupt(timeout_ms: int) -> None:
+        if timeout_ms:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            bus.put_many("news", values) if many else bus.put("news", "b")
+    assert "may be stored" in caught.value.__notes__[0]
+    left = len(list(values))
+    assert not many or 0 < left < 100_000
+    bus.put("news", "c")
+    assert broker.topics["news"][0] == b"a"
+    assert broker.topics["news"][-1] == b"c"
+    assert len(broker.topics["news"]) == (2 + 100_000 - left if many else 3)
 
 
 def test_many_with_patience_go_on_after_a_resend(bus: Bus, broker: SmallBroker) -> None:
@@ -304,8 +329,8 @@ def test_many_with_patience_go_on_after_a_resend(bus: Bus, broker: SmallBroker) 
     with pytest.raises(Unavailable) as caught:
         bus.put_many("news", iter(values), wait=5)
     broker.filter = lambda request: True
-    assert vars(caught.value)["receipts"].count == 0
-    stored = vars(caught.value)["resend"]()
+    assert caught.value.receipts.count == 0
+    stored = caught.value.resend()
     assert (stored.count, stored.duplicates) == (len(values), PIECE_MESSAGES_MAX)
     assert broker.topics["news"] == values
 
@@ -331,7 +356,7 @@ def test_many_know_their_first_offset_although_answers_got_lost(
     with pytest.raises(Unavailable) as caught:
         bus.put_many("news", [b"x", b"y"], wait=wait)
     broker.filter = lambda request: True
-    assert vars(caught.value)["resend"]() == Receipts("news", 1 + 2 * size, 2, 2)
+    assert caught.value.resend() == Receipts("news", 1 + 2 * size, 2, 2)
 
 
 def test_resend_is_over_once_something_else_was_put(bus: Bus, broker: SmallBroker) -> None:
@@ -342,7 +367,7 @@ def test_resend_is_over_once_something_else_was_put(bus: Bus, broker: SmallBroke
     broker.filter = lambda request: True
     bus.put("news", "c")
     with pytest.raises(OutOfSequence):
-        vars(caught.value)["resend"]()
+        caught.value.resend()
     assert broker.topics["news"] == [b"c"]
 
 
@@ -367,7 +392,7 @@ def test_failed_puts_that_nobody_asks_for_do_not_pile_up(
         lost.append(bus.put_soon("news", str(number)))
         with pytest.raises(Unavailable):
             bus.put("sport", "other")
-    with pytest.raises(LimitReached, match="nobody has asked why"):
+    with pytest.raises(LimitReached, match="nobody has read their errors"):
         bus.put_soon("news", "more")
     with pytest.raises(Unavailable):
         lost[0].result()

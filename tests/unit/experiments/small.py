@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidings.experiments.experiment import Choice
+from tidings_lab.experiments.experiment import Choice
 
 SMALL = {
     "load": Choice(nodes=(20,), seeds=1),

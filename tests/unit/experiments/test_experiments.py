@@ -18,16 +18,16 @@ import pytest
 import tidings
 from tests.unit.experiments.small import SMALL
 from tidings.cli import main
-from tidings.experiments import hyparview, multicast, plumtree
-from tidings.experiments.catalogue import EXPERIMENTS
-from tidings.experiments.experiment import Choice, Outcome, run_experiment
-from tidings.experiments.local import LocalEngine
-from tidings.experiments.report import plain_table, write_report
-from tidings.experiments.sweep import Value
-from tidings.simulator.ring.balance import measure_hops, measure_topics
-from tidings.simulator.ring.experiments import DOCUMENT_LOADS
-from tidings.simulator.ring.multicast import MulticastPlan, run_multicast
-from tidings.simulator.ring.mutants import RING_MUTANTS
+from tidings_lab.bugs import MUTANTS
+from tidings_lab.experiments import hyparview, multicast, plumtree
+from tidings_lab.experiments.balance import measure_hops, measure_topics
+from tidings_lab.experiments.catalogue import EXPERIMENTS
+from tidings_lab.experiments.chord_plans import DOCUMENT_LOADS
+from tidings_lab.experiments.experiment import Choice, Outcome, run_experiment
+from tidings_lab.experiments.local import LocalEngine
+from tidings_lab.experiments.report import plain_table, write_report
+from tidings_lab.experiments.sweep import Value
+from tidings_lab.simulated_overlay.chord.multicast import MulticastPlan, run_multicast
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_tree_grows_and_stays(outcome_of: Callable[[str], Outcome]) -> None:
 def test_a_run_that_breaks_a_rule_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Planted: readers that deliver whatever comes. The command and the page say so."""
     command = ["experiment", "reliability", "--no-spark", "--jobs", "1", "--nodes", "20", "--share", "0.3"]
-    with RING_MUTANTS["no-dedup-at-the-reader"].plant():
+    with MUTANTS["no-dedup-at-the-reader"].plant():
         assert main([*command, "--seeds", "1", "--out", str(tmp_path)]) == 1
     rule = "20 nodes, seed 1: every subscriber gets each message once and in order: "
     assert f"Broken: {rule}" in capsys.readouterr().err

@@ -10,11 +10,12 @@ import pytest
 
 from tests.unit.experiments.made_up import TABLES, squares
 from tidings.errors import InvalidRequest
-from tidings.experiments.local import LocalEngine, LocalTables
-from tidings.experiments.simulations import seeds_sweep, sum_up
-from tidings.experiments.sweep import Grid, Sweep
-from tidings.experiments.table import columns_of
-from tidings.simulator.worlds import MUTANTS, WORLDS, run_seed
+from tidings.simulator.worlds import run_seed, worlds
+from tidings_lab.bugs import MUTANTS
+from tidings_lab.experiments.local import LocalEngine, LocalTables
+from tidings_lab.experiments.simulations import seeds_sweep, sum_up
+from tidings_lab.experiments.sweep import Grid, Sweep
+from tidings_lab.experiments.table import columns_of
 
 
 def sweep_of(count: int) -> Sweep:
@@ -107,7 +108,7 @@ def test_rows_that_make_no_table_are_refused() -> None:
         Sweep("squares", squares, {**TABLES, "texts": Textual}, [])
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", worlds())
 def test_seeds_of_every_world_are_rows(world: str) -> None:
     """D5: what a sweep says of a seed is what the simulator says of it."""
     tables = run(seeds_sweep(7, 1, world))

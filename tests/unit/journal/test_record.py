@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.errors import StorageDamaged
+from tidings.journal.blocks import BLOCK_BYTES, Blocks
 from tidings.journal.disk import Buffer
 from tidings.journal.record import (
     COMMAND,
     HEADER_SIZE,
     LOCAL,
     REPLICA,
+    SUMMED_ONCE_MIN,
     Append,
     Record,
     decode,
     encode,
+    encode_all,
     scan,
     synced_behind,
 )
@@ -111,3 +116,33 @@ def test_a_message_that_quotes_a_journal_proves_nothing() -> None:
     quoted = encoded(Append(COMMAND, b"a"), 5, 50, 40)
     torn = bytes(30) + encoded(Append(COMMAND, b"b", (quoted,)), 1, 30)[HEADER_SIZE:]
     assert not synced_behind(memoryview(torn), 0, 0)
+
+
+sizes = st.sampled_from(
+    [0, 1, 100, SUMMED_ONCE_MIN - 1, SUMMED_ONCE_MIN, BLOCK_BYTES - HEADER_SIZE, BLOCK_BYTES, 3 * BLOCK_BYTES + 7]
+)
+
+
+@given(
+    st.integers(0, 2 * BLOCK_BYTES), st.lists(st.lists(sizes, max_size=3), max_size=5), st.builds(Random, st.integers())
+)
+def test_one_pass_gives_the_same_bytes_and_the_same_sums(before: int, bodies: list[list[int]], random: Random) -> None:
+    commits = [[Append(COMMAND, b"put", tuple(map(random.randbytes, each)))] for each in bodies]
+    commits.append([append for commit in commits for append in commit])
+    data = random.randbytes(before)
+    blocks = Blocks()
+    blocks.extend([data])
+    for appends in commits:
+        records = []
+        for append in appends:
+            records.append(record_of(append, len(records), records[-1].end_address if records else len(data)))
+        plain: list[Buffer] = []
+        for append, record in zip(appends, records, strict=True):
+            encode(append, record, 9, plain)
+        written, more = b"".join(plain), blocks.end()
+        assert b"".join(encode_all(appends, records, 9, more)) == written
+        blocks.join(more)
+        data += written
+    whole = Blocks()
+    whole.extend([data])
+    assert (blocks.size, blocks.pack()) == (len(data), whole.pack())

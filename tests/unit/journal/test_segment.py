@@ -49,7 +49,7 @@ def test_header_round_trip_and_every_flip_and_truncation_is_seen() -> None:
 def test_a_newer_format_is_refused_rather_than_cut_off() -> None:
     rest = struct.pack("<IQQ", 3, 0, 0)
     data = b"TDS1" + struct.pack("<I", crc32(rest)) + rest
-    with pytest.raises(StorageDamaged, match="x has format version 3, and this is 2: use a newer tidings"):
+    with pytest.raises(StorageDamaged, match="x has format version 3, and this release reads 2: use a newer tidings"):
         files.decode_header(memoryview(data), "x")
 
 

@@ -22,7 +22,7 @@ from tidings.protocols.multipaxos.values import Ballot, Command, Value
 from tidings.protocols.stack import Notification, Requested, TimerFired
 from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.paxos.row import Row
+from tidings_lab.simulated_replicas.row import Row
 
 WINDOW = 4
 BALLOT = Ballot(1, 1)

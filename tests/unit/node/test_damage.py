@@ -28,7 +28,7 @@ from tidings.protocols.multipaxos.acceptor import REACH_WINDOWS
 from tidings.protocols.multipaxos.messages import Chosen, Fetch, FetchCopy
 from tidings.protocols.multipaxos.values import Ballot
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.paxos.row import Carry, Row
+from tidings_lab.simulated_replicas.row import Carry, Row
 
 REACH = REACH_WINDOWS * WINDOW
 
@@ -111,7 +111,7 @@ def test_what_may_be_undecided_is_never_guessed() -> None:
     follow(engine, 5)
     damage(disk, engine, engine.places.record_address(4))
     disk.kill()
-    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+    with pytest.raises(StorageDamaged, match="no longer knows what it has accepted"):
         open_engine(disk, 2)
 
 
@@ -142,7 +142,7 @@ def test_its_own_commands_do_not_say_that_less_is_decided_than_was() -> None:
     follow(engine, 18, first=10)
     damage(disk, engine, engine._kept[20].record_address)
     disk.kill()
-    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+    with pytest.raises(StorageDamaged, match="no longer knows what it has accepted"):
         open_engine(disk, 2)
 
 
@@ -200,7 +200,7 @@ def test_a_second_damage_counts_from_all_that_was_ever_decided() -> None:
         commit(again)
     damage(disk, again, lost)
     disk.kill()
-    with pytest.raises(StorageDamaged, match="can no longer say what it has accepted"):
+    with pytest.raises(StorageDamaged, match="no longer knows what it has accepted"):
         open_engine(disk, 2)
 
 

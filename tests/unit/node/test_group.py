@@ -544,7 +544,7 @@ def test_who_is_no_member_cannot_be_removed() -> None:
     group = Members()
     answer = group.ask(group.leader(), operators.RemoveMember(7, "9"))
     assert isinstance(answer, messages.Failed)
-    assert answer.text == "The group has no member 9: see `tidings cluster status`."
+    assert answer.text == "The group has no member 9: `tidings cluster` lists them."
 
 
 def test_the_last_voter_cannot_be_removed() -> None:

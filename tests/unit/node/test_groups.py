@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.node.desk import Desk
 from tidings.errors import Fenced, InvalidRequest, NoSuchTopic, NotSubscribed, Overloaded
 from tidings.message import Columns
 from tidings.protocols.broker import messages
+from tidings.protocols.broker.collecting import collect_due
+from tidings.protocols.broker.commands import Collect
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire import codec
 
@@ -549,6 +552,80 @@ def test_groups_and_topics_that_nobody_uses_are_collected_and_nothing_owed_is() 
     assert later() == (0, [])
     shop.restart()
     assert shop.publish(("k", "two")).stored[0].first_offset == 1, "offsets go on where they had stopped"
+
+
+IDLE = BrokerSettings(collect_after_ms=60_000, topic_idle_ms=60_000)
+
+
+def topics_later(shop: Shop, ms: int = 61_000) -> list[str]:
+    """The topics that are still there after a while in which nobody does anything."""
+    shop.now_ms += ms
+    shop.engine.tick(shop.now_ms)
+    shop.commit()
+    return [each.name for each in shop.ask(messages.AskTopics(1)).topics]
+
+
+def test_a_topic_that_nobody_uses_goes_with_what_was_acked() -> None:
+    """C14: without `drop_acknowledged`. It comes back with its offsets, and a put sent again is no second one."""
+    shop = Shop("ann", settings=IDLE)
+    shop.publish(("k", "one"))
+    assert topics_later(shop) == ["jobs"], "it has a group"
+    shop.join("ann", b"second")
+    shop.work("ann")
+    shop.ack("ann", shop.got["ann"][-1][0])
+    shop.ask(messages.Leave(7, "ann", shop.epochs["ann"], "workers", "jobs"))
+    assert topics_later(shop) == ["jobs"], "the group has gone only now"
+    shop.publish(("k", "two"))
+    shop.sequence = 0
+    assert topics_later(shop) == ["jobs"], "nobody has acked the second one"
+    shop.join("ann", b"third", start="earliest")
+    shop.work("ann")
+    for batch, _, _ in shop.got["ann"][-2:]:
+        shop.ack("ann", batch)
+    shop.ask(messages.Leave(7, "ann", shop.epochs["ann"], "workers", "jobs"))
+    assert topics_later(shop) == ["jobs"]
+    assert topics_later(shop) == []
+    shop.restart()
+    again = shop.publish(("k", "one"))
+    assert again.stored == (messages.Stored(None, ((0, None),)),), "its number was taken, and what it was has gone"
+    shop.sequence = 2
+    assert shop.publish(("k", "three")).stored[0].first_offset == 2
+
+
+def test_what_nobody_was_meant_to_get_is_not_acked() -> None:
+    """C14: a subscription from now on says nothing of what was there before; by its age that may go all the same."""
+    for retain_age_ms, left in ((None, ["jobs"]), (100_000, [])):
+        shop = Shop(settings=msgspec.structs.replace(IDLE, retain_age_ms=retain_age_ms))
+        shop.publish(("k", "one"))
+        shop.hello("bob")
+        shop.subscribe("bob", "jobs")
+        assert topics_later(shop) == ["jobs"], "it has a subscription"
+        shop.ask(messages.Unsubscribe(1, "bob", shop.epochs["bob"], ("jobs",)))
+        assert topics_later(shop, 59_000) == ["jobs"], "that has gone only now"
+        assert topics_later(shop) == left
+
+
+def test_a_topic_stays_while_one_of_its_ids_may_come_again() -> None:
+    shop = Shop(settings=msgspec.structs.replace(IDLE, retain_age_ms=1_000, ids_age_ms=200_000))
+    part = messages.Part((messages.Target("jobs", 1),), 1)
+    request = messages.Put(2, "publisher", shop.epochs["publisher"], part)
+    shop.say([codec.encode(request), codec.encode(Columns(1, "publisher", [b"one"], ids=["job-1"]))])
+    shop.commit()
+    shop.listen()
+    assert topics_later(shop) == ["jobs"]
+    assert topics_later(shop, 200_000) == []
+
+
+def test_a_put_that_comes_before_the_decision_is_journaled_keeps_its_topic() -> None:
+    shop = Shop(settings=msgspec.structs.replace(IDLE, retain_age_ms=1_000))
+    shop.publish(("k", "one"))
+    shop.now_ms += 61_000
+    machine = shop.engine.broker.machine
+    due = collect_due(machine, shop.now_ms)
+    assert due == Collect((), (), (messages.Position("jobs", 1),))
+    shop.publish(("k", "two"))
+    machine.apply(due, shop.now_ms, 0)
+    assert "jobs" in machine.topics
 
 
 def test_what_a_stranger_asks_of_a_group_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -199,18 +198,18 @@ def test_what_keeps_it_from_growing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "address", "doors", "has_key", "words"),
+    ("data", "address", "unfit", "has_key", "words"),
     [
-        (None, FIRST.address, [], True, "serve it with --data"),
-        (Path("a"), "tcp://0.0.0.0:7400", [], True, "start it with --advertise"),
-        (Path("a"), "tcp://[::]:7400", [], True, "start it with --advertise"),
-        (Path("a"), FIRST.address, [None], True, "start it without --sockets"),
-        (Path("a"), FIRST.address, [], False, "`tidings keys DIR --client replica`"),
-        (Path("a"), FIRST.address, [], True, ""),
+        (None, FIRST.address, "", True, "serve it with --data"),
+        (Path("a"), "tcp://0.0.0.0:7400", "", True, "start it with --advertise"),
+        (Path("a"), "tcp://[::]:7400", "", True, "start it with --advertise"),
+        (Path("a"), FIRST.address, "There is no key.", True, "There is no key."),
+        (Path("a"), FIRST.address, "", False, "`tidings keys DIR --client replica`"),
+        (Path("a"), FIRST.address, "", True, ""),
     ],
 )
-def test_obstacles(data: Path | None, address: str, doors: list[Any], has_key: bool, words: str) -> None:
-    said = obstacle(data, address, doors, has_key)
+def test_obstacles(data: Path | None, address: str, unfit: str, has_key: bool, words: str) -> None:
+    said = obstacle(data, address, unfit, has_key)
     assert words in said and bool(said) == bool(words)
 
 
@@ -266,6 +265,6 @@ def test_a_subscription_to_topics_that_may_come_apart_fits_no_ring() -> None:
 
 def test_an_unheard_of_request_is_refused_as_ever() -> None:
     desk = growing()
-    assert "stands alone" in desk.ask(operators.RemoveMember(1, "1")).text
+    assert "a single broker without members" in desk.ask(operators.RemoveMember(1, "1")).text
     with pytest.raises(InvalidRequest):
         desk.engine.log.growth.answer(desk.now_ms, "peer", operators.AddMember(1, "tcp://nowhere:1"), 0)  # type: ignore[union-attr]

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.node.desk import Desk
 from tidings.boot import boot_id
-from tidings.client.local_files import LocalFiles
-from tidings.errors import InvalidRequest, InvalidTopic, NoSuchTopic, StorageDamaged
+from tidings.client.reads_from_files import LocalFiles
+from tidings.errors import InvalidRequest, InvalidTopic, NoSuchTopic, ProtocolError, StorageDamaged
 from tidings.journal.disk import RealDisk
 from tidings.message import Columns
 from tidings.protocols.broker import messages
@@ -73,7 +73,7 @@ def test_the_broker_has_a_bound_of_its_own() -> None:
         (Read(5, "news", 0, 13, 10, 10), InvalidRequest),
         (Read(5, "news", 13, 13, 10, 10), InvalidRequest),
         (Read(5, "news", 5, 4, 10, 10), InvalidRequest),
-        (Read(5, "news", -1, 4, 10, 10), InvalidRequest),
+        (Read(5, "news", -1, 4, 10, 10), ProtocolError),
         (Read(5, "news", 0, 4, 0, 10), InvalidRequest),
         (Read(5, "news", 0, 4, 10, 0), InvalidRequest),
         (AskOffset(5, "art", 0), NoSuchTopic),

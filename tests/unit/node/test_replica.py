@@ -42,7 +42,7 @@ from tidings.protocols.multipaxos.values import Add, Ballot, Change, Command, En
 from tidings.protocols.stack import Requested, TimerFired
 from tidings.settings import ReplicaSettings
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.paxos.row import Carry, Row
+from tidings_lab.simulated_replicas.row import Carry, Row
 
 HIGHER = Ballot(2, 3)
 
@@ -298,7 +298,7 @@ def test_a_held_record_that_is_damaged_ends_the_start() -> None:
     roll(engine)
     disk.kill()
     disk.flip_bit(journal_names(disk)[0], address + 20)
-    with pytest.raises(StorageDamaged, match="what may be undecided"):
+    with pytest.raises(StorageDamaged, match="records that may be undecided"):
         open_engine(disk, 2)
 
 

@@ -12,7 +12,7 @@ from tidings.protocols.multipaxos.values import Command
 from tidings.protocols.stack import Requested, TimerFired
 from tidings.settings import JournalSettings, ReplicaSettings
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.paxos.row import Row
+from tidings_lab.simulated_replicas.row import Row
 
 NEWCOMER = 2
 RECORDS_MAX = 8

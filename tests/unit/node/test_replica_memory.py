@@ -16,7 +16,7 @@ from tests.unit.node.replicas import (
     open_engine,
     receive,
 )
-from tests.unit.node.test_exchange import make_behind, make_source, offered, talk
+from tests.unit.node.test_file_copy import make_behind, make_source, offered, talk
 from tidings.errors import StorageDamaged
 from tidings.node.founding import founding
 from tidings.node.replica import ReplicaEngine

@@ -9,9 +9,10 @@ import pytest
 from tests.unit.node.rings import RingNode, Rings, topic_in
 from tidings.errors import Fenced
 from tidings.message import Columns
+from tidings.node.ring.answers import OWN
 from tidings.node.ring.engine import RingMember
 from tidings.node.ring.leading import LEAVE_NOTICE_MS
-from tidings.protocols.broker import bulk, messages, operators
+from tidings.protocols.broker import messages, operators
 from tidings.protocols.multipaxos.messages import Accept, Prepare
 from tidings.protocols.multipaxos.values import Ballot
 from tidings.protocols.ring.handoff_messages import Nothing
@@ -33,24 +34,6 @@ def test_every_node_of_one_group_serves(size: int) -> None:
         epoch = ring.hello(node, f"ann{number}")
         assert isinstance(ring.put(node, f"ann{number}", epoch, "news", b"hello"), messages.PutDone)
     assert ring.values("news") == [b"hello"] * size
-
-
-def test_topics_that_may_lie_apart_are_refused_with_what_to_do() -> None:
-    ring = Rings()
-    (node,) = ring.nodes.values()
-    epoch = ring.hello(node, "ann")
-    apart = ring.ask(node, messages.Subscribe(3, "ann", epoch, ("orders", "refunds")))
-    assert isinstance(apart, messages.Failed) and "{shop}orders" in apart.text
-    together = ring.ask(node, messages.Subscribe(4, "ann", epoch, ("{shop}orders", "{shop}refunds")))
-    assert isinstance(together, messages.SubscribeDone)
-
-
-def test_staged_writes_are_refused() -> None:
-    ring = Rings()
-    (node,) = ring.nodes.values()
-    epoch = ring.hello(node, "ann")
-    answer = ring.ask(node, bulk.Stage(3, "ann", epoch, "query", 1, "stage", 1, "news", 1), Columns(1, "ann", [b"x"]))
-    assert isinstance(answer, messages.Failed) and "staged" in answer.text
 
 
 def test_a_bad_request_is_answered_by_the_node_it_came_to() -> None:
@@ -248,6 +231,36 @@ def test_an_operator_who_asks_again_is_answered_once() -> None:
     assert [answer for who, answer, _ in leaver.heard if who == b"operator"] == [operators.RingLeft(5)]
 
 
+def test_a_group_goes_on_leaving_when_another_leads() -> None:
+    """P12: the intention is in the journal, so nobody has to ask again."""
+    ring = Rings(2, 3)
+    group = ring.groups[1]
+    leader = next(node for node in group if node.engine.log.serving)
+    ring.say(leader, b"operator", operators.LeaveRing(1))
+    ring.wait(lambda: leader.engine.ring.ownership is not None and leader.engine.ring.ownership.departs, "it is agreed")
+    assert ring.owns(group)
+    leader.kill()
+    others = [node for node in group if node is not leader]
+    ring.wait(
+        lambda: any(node.engine.ring.ownership is not None and node.engine.ring.ownership.has_left for node in others),
+        "the next leader has given everything away",
+    )
+
+
+def test_of_two_groups_that_are_to_leave_the_last_one_stays() -> None:
+    ring = Rings(2, 1)
+    nodes = list(ring.nodes.values())
+    for node in nodes:
+        ring.say(node, b"operator", operators.LeaveRing(1))
+
+    def stays(ownership: Ownership | None) -> bool:
+        return ownership is not None and ownership.ranges == (WHOLE,) and not ownership.departs
+
+    ring.wait(lambda: any(stays(node.engine.ring.ownership) for node in nodes), "one has all of it, and is to stay")
+    ring.pass_ms(3_000)
+    assert any(stays(node.engine.ring.ownership) for node in nodes)
+
+
 @pytest.mark.parametrize(
     ("where", "what", "planted"),
     [
@@ -384,3 +397,11 @@ def test_a_question_about_everything_leaves_out_no_group_that_has_just_joined() 
         ring.step()
         told = ring.ask(first, messages.AskTopics(9))
         assert sorted(each.name for each in told.topics) == topics
+
+
+def test_a_node_hears_what_was_not_taken_of_its_own_requests() -> None:
+    """P9: a proxy's own requests have larger numbers than those of clients, and what they ask may have moved."""
+    ring = Rings()
+    (node,) = ring.nodes.values()
+    not_owner = NotOwner(1, OWN + 7, node.engine.ring.word())
+    assert decode_header([bytes(frame) for frame in encode_message(node.address, not_owner)]).message == not_owner

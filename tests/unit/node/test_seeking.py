@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidings.node.ring.seeking import (
     ASK_AGAIN_MS,
     ASK_ALL_AFTER,
+    IDLE_PULSE_MS,
     LOST_MS,
     PULSE_MS,
     SILENCE_MS_MAX,
@@ -39,18 +40,43 @@ class Desk:
 
     def pass_until(self, now_ms: int, *in_use: bytes, own: bytes = b"") -> None:
         for at_ms in range(1_000, now_ms + 1, PULSE_MS // 3):
-            self.seeking.tick(at_ms, in_use, own)
+            self.seeking.tick(at_ms, in_use, (), own)
 
 
 def test_a_group_that_is_silent_for_long_is_believed_no_more() -> None:
     """P12: it may have left, and been switched off before anybody heard of that."""
     desk = Desk()
+    desk.seeking.tick(999, (b"group",))
+    desk.seeking.on_sent(1_000, LEADER)
     desk.pass_until(1_000 + SILENCE_MS_MAX, b"group")
     assert {to for to, _ in desk.sent} == {LEADER}
     desk.pass_until(1_000 + LOST_MS, b"group")
     assert {to for to, _ in desk.sent} == {LEADER, OTHER}
     assert desk.directory.find(POINT) == DESCRIPTOR
     desk.pass_until(1_000 + 2 * LOST_MS, b"group")
+    assert desk.directory.find(POINT) is None
+
+
+def test_a_leader_that_owes_nothing_is_seldom_asked() -> None:
+    """And not at all while something comes from it."""
+    desk = Desk()
+    for at_ms in range(1_000, 11_000, PULSE_MS // 3):
+        desk.seeking.tick(at_ms, (b"group",))
+        if any(isinstance(message, AskWord) for _, message in desk.sent[-1:]):
+            desk.seeking.on_heard(at_ms, LEADER)
+            desk.sent.append((LEADER, Word(DESCRIPTOR, (WHOLE,))))
+    assert 2 <= sum(isinstance(message, AskWord) for _, message in desk.sent) <= 10_000 // IDLE_PULSE_MS
+    desk.sent.clear()
+    for at_ms in range(11_000, 21_000, PULSE_MS // 3):
+        desk.seeking.on_sent(at_ms, LEADER)
+        desk.seeking.on_heard(at_ms, LEADER)
+        desk.seeking.tick(at_ms, (b"group",))
+    assert desk.sent == []
+
+
+def test_one_that_is_silent_while_nothing_is_wanted_is_found_out_too() -> None:
+    desk = Desk()
+    desk.pass_until(1_000 + 2 * IDLE_PULSE_MS + LOST_MS, b"group")
     assert desk.directory.find(POINT) is None
 
 

@@ -22,7 +22,8 @@ from tidings.message import Columns
 from tidings.protocols.broker import bulk, commands, messages
 from tidings.protocols.broker.bulk import Discard, Extent, Publish, PublishDone, Read, Stage, StageDone, StageName
 from tidings.protocols.broker.commands import decode_command
-from tidings.protocols.broker.stages import Stages, StagesState
+from tidings.protocols.broker.staged import StagesState
+from tidings.protocols.broker.stages import Stages
 from tidings.settings import BrokerSettings, JournalSettings
 from tidings.wire import codec
 
@@ -319,3 +320,10 @@ def test_a_batch_from_before_sinks_were_told_apart_counts_for_all_of_them() -> N
     assert stages.is_published("q", 5, "news")
     assert not stages.is_published("q", 6, "news")
     assert stages.topics_of("q", 5) is None
+
+
+def test_a_finished_stage_names_its_topics_if_they_are_few() -> None:
+    """Only a ring needs them, and it can do without."""
+    many = tuple(f"topic{number}" for number in range(bulk.TOPICS_NAMED_MAX + 1))
+    assert bulk.name_stage("s", 2, many[:2]) == StageName("s", 2, many[:2])
+    assert bulk.name_stage("s", 65, many) == StageName("s", 65)

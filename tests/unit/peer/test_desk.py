@@ -45,8 +45,13 @@ def test_commands_go_to_the_stack() -> None:
     house = House()
     assert house.serve(door.Subscribe(7, "news")) == door.Done(7)
     assert house.serve(door.Publish(8, "news", "h\u00e9llo")) == door.Done(8)
-    assert house.asked == [pubsub.Subscribe("news"), pubsub.Publish("news", "h\u00e9llo".encode())]
-    assert house.desk.published == 1
+    assert house.serve(door.Publish(9, "news", "both", ("sport",))) == door.Done(9)
+    assert house.asked == [
+        pubsub.Subscribe("news"),
+        pubsub.Publish("news", "h\u00e9llo".encode()),
+        pubsub.Publish("news", b"both", ("sport",)),
+    ]
+    assert house.desk.published == 2
     assert house.serve(door.Look(9)) == door.Seen(9, VIEW)
 
 
@@ -81,7 +86,9 @@ def test_what_arrived_is_taken_by_number_as_often_as_one_likes() -> None:
     assert house.take(0, 2) == house.take(0, 2) == (0, ["one", "two"])
     assert house.take(2) == (2, ["three"])
     assert house.take(3) == (3, [])
-    assert house.take(0, -1) == (0, [])
+    assert house.take(0, 0) == (0, [])
+    assert isinstance(house.serve(door.TakeTexts(1, 0, -1)), door.Failed)
+    assert isinstance(house.serve(door.TakeTexts(1, 2**63, 1)), door.Failed)
 
 
 @pytest.mark.parametrize("limit", [{"inbox_messages_max": 2}, {"inbox_bytes_max": 8}])

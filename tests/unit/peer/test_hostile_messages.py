@@ -141,7 +141,9 @@ def test_no_message_breaks_a_ring_node(seed: int) -> None:
     for topic in TOPICS[:2]:
         stranger.apply(stack.handle(Requested(0, pubsub.Subscribe(topic))))
         stranger.apply(stack.handle(Requested(0, pubsub.Publish(topic, b"hello"))))
-    for _ in range(ROUNDS // 4):
+    for step in range(ROUNDS):  # By lot some strangers are polite for long.
+        if step >= ROUNDS // 4 and stack.layer(Scribe).malformed:
+            break
         stranger.step()
     assert stack.layer(Scribe).malformed, "nothing was malformed: the stranger is too polite to prove anything"
 

@@ -168,7 +168,9 @@ def test_only_what_was_appended_is_news(table: Table) -> None:
 
 
 def test_a_commit_that_is_gone(table: Table) -> None:
-    with pytest.raises(StorageError, match=r"The commit 0+1\.json of the table 'bronze' has been cleaned up"):
+    with pytest.raises(
+        StorageError, match=r"The commit 0+1\.json of the table 'bronze' was removed before it was read"
+    ):
         list(table.appended(0, 1))
 
 

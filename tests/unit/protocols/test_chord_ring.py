@@ -34,7 +34,7 @@ from tidings.protocols.chord.messages import (
 )
 from tidings.protocols.chord.ring import Ring
 from tidings.protocols.stack import Effect, Event, Message, NodeId, PeerDown, Received, Requested, TimerFired
-from tidings.simulator.ring.rules_2001 import Ring2001
+from tidings_lab.experiments.rules_2001 import Ring2001
 
 A, B, C, D, E, F = NODES[:6]
 SETTINGS = ChordSettings(successors_max=3, query_tries=2)

@@ -173,7 +173,7 @@ def test_a_step_is_not_seen_by_a_node_that_only_hands_it_back() -> None:
 
 def test_a_payload_that_is_too_large_is_refused() -> None:
     chord = node(settings=replace(SETTINGS, payload_bytes_max=10))
-    with pytest.raises(MessageTooLarge, match="10 is the limit"):
+    with pytest.raises(MessageTooLarge, match="above the limit of 10"):
         ask(chord, Route(after(D), b"x" * 11))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed
+from tidings.errors import InvalidRequest, InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed
 from tidings.protocols import scribe
 from tidings.protocols.gossip import Broadcast, Delivered, Missed, Skip, Supply
 from tidings.protocols.pubsub import Arrived, Lost, OverGossip, OverScribe, Publish, Rejected, Subscribe, Unsubscribe
+from tidings.protocols.pubsub import over_scribe as over_scribe_module
 from tidings.protocols.pubsub.messages import Letter, encode
 from tidings.protocols.pubsub.over_gossip import TRIES_MAX, AskBack, SentBack, stream_of
 from tidings.protocols.stack import Ask, Effect, Notified, Notify, Received, Request, Requested, Send
@@ -50,6 +51,55 @@ def test_over_scribe_the_news_become_ours() -> None:
     assert layer.handle(Notified(1, scribe.MessagesMissed("news", 3, 7))) == [Notify(Lost("news", 4))]
     refused = layer.handle(Notified(1, scribe.PublishRefused("news", "full")))
     assert refused == [Notify(Rejected("news", "full"))]
+
+
+def test_over_scribe_a_message_to_several_topics_arrives_once() -> None:
+    """P13: one submission for all of them; whichever copy comes first is passed on, with all of its topics."""
+    layer = over_scribe()
+    letter = Letter("news", ME, LIFE, 0, b"hello", ("sport", "arts"))
+    assert ask(layer, Publish("news", b"hello", ("sport", "arts"))) == [
+        Ask(scribe.Publish("news", encode(letter), ("sport", "arts")))
+    ]
+    payload = encode(Letter("news", PEER, 5, 3, b"hello", ("sport",)))
+    first = layer.handle(Notified(1, scribe.MessageDelivered("sport", 9, payload)))
+    assert first == [Notify(Arrived("sport", PEER, 5, 3, b"hello", ("news",)))]
+    assert layer.handle(Notified(1, scribe.MessageDelivered("news", 4, payload))) == []
+    another_life = encode(Letter("news", PEER, 6, 3, b"hello", ("sport",)))
+    assert layer.handle(Notified(1, scribe.MessageDelivered("news", 5, another_life))) != []
+
+
+def test_over_scribe_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_scribe_module, "SEEN_MAX", 2)
+    layer = over_scribe()
+    for number in range(4):
+        payload = encode(Letter("news", PEER, 5, number, b"hello", ("sport",)))
+        assert len(layer.handle(Notified(1, scribe.MessageDelivered("news", number, payload)))) == 1
+    assert len(layer._seen) == 2
+
+
+def test_over_gossip_a_message_to_several_topics_is_one_message() -> None:
+    """P13: so it comes to all or none, and once to a subscriber of several."""
+    layer = over_gossip()
+    letter = Letter("news", ME, LIFE, 0, b"hello", ("sport",))
+    broadcast = Broadcast(stream_of(ME, LIFE), 0, encode(letter))
+    assert ask(layer, Publish("news", b"hello", ("sport",))) == [Ask(broadcast)]
+    news = Notified(1, Delivered(stream_of(PEER, 5), 3, encode(Letter("news", PEER, 5, 3, b"hello", ("sport",))), 2))
+    assert layer.handle(news) == []
+    ask(layer, Subscribe("sport"))
+    assert layer.handle(news) == [Notify(Arrived("sport", PEER, 5, 3, b"hello", ("news",)))]
+    ask(layer, Subscribe("news"))
+    assert layer.handle(news) == [Notify(Arrived("news", PEER, 5, 3, b"hello", ("sport",)))]
+
+
+def test_a_message_names_each_of_some_topics_once() -> None:
+    for layer in (over_scribe(), over_gossip()):
+        for also, error in (
+            (("news",), InvalidRequest),
+            (("",), InvalidTopic),
+            (tuple(str(number) for number in range(64)), LimitReached),
+        ):
+            with pytest.raises(error):
+                ask(layer, Publish("news", b"", also))
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 129, "a\nb"])

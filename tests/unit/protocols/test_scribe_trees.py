@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.protocols.circle import sent, told
-from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed, ProtocolError
+from tidings.errors import InvalidTopic, LimitReached, MessageTooLarge, NotSubscribed, Overloaded, ProtocolError
 from tidings.protocols.chord import Delivered, NeighboursChanged, RouteStep, Stepped, identifier, key_of
 from tidings.protocols.scribe import MessageDelivered, Publish, Scribe, ScribeSettings, Subscribe, Unsubscribe
 from tidings.protocols.scribe.messages import (
@@ -362,6 +362,20 @@ def test_what_piles_up_goes_as_one_batch() -> None:
     assert node.ask(Publish(TOPIC, b"two")) == node.ask(Publish(TOPIC, b"three")) == []
     [(_, submit)] = sent(node.hear(R, Accepted(TOPIC, 0, 1)), Submit)
     assert (submit.first_sequence, submit.payloads) == (1, (b"two", b"three"))
+
+
+def test_several_topics_take_a_message_or_none_does() -> None:
+    """P13: whatever speaks against one of them is found before any of them has it."""
+    full, other = "full", "sport"
+    node = Node(settings=ScribeSettings(outbox_messages_max=1, topics_max=3))
+    assert len(node.ask(Publish(TOPIC, b"one", (full,)))) == 2, "one submission for each"
+    node.hear(R, Accepted(TOPIC, 0, 1))
+    for topics, error in (((other, full), Overloaded), ((other, "more"), LimitReached), ((other, ""), InvalidTopic)):
+        with pytest.raises(error):
+            node.ask(Publish(TOPIC, b"two", topics))
+        assert {name: len(outbox) for name, outbox in node.scribe.outboxes.items()} == {TOPIC: 0, full: 1}
+    node.ask(Publish(TOPIC, b"two", (other,)))
+    assert {name: len(outbox) for name, outbox in node.scribe.outboxes.items()} == {TOPIC: 1, full: 1, other: 1}
 
 
 def test_a_publisher_sends_again_by_a_route() -> None:

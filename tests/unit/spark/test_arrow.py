@@ -141,7 +141,7 @@ def test_a_batch_that_is_not_what_it_was_said_to_be_is_refused() -> None:
     """D1: of one size or not."""
     for values in ([b"abc"] * 20, [b"x" * n for n in range(20)]):
         body = encode(Columns(1, "ann", values))
-        with pytest.raises(ProtocolError, match="was said to have 19 messages and has 20"):
+        with pytest.raises(ProtocolError, match="was announced with 19 messages and has 20"):
             list(record_batches([Stored("t", 0, 19, 0, body, 0, 19)], SCHEMA))
 
 

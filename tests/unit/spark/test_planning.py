@@ -97,7 +97,7 @@ def test_topics_that_are_not_there_are_an_error_or_counted(caplog: pytest.LogCap
     lenient = read_options(names | {"failOnDataLoss": "false"}, streaming=False)
     with caplog.at_level(logging.WARNING):
         assert list(find_topics(bus, lenient)) == ["a"]
-    assert "2 topics are not there ('b', 'c'), and they are passed over (failOnDataLoss=false)." in caplog.text
+    assert "2 topics do not exist ('b', 'c') and are skipped (failOnDataLoss=false)." in caplog.text
     caplog.clear()
     assert list(find_topics(bus, lenient, known=["b", "c"])) == ["a"]
     assert not caplog.records

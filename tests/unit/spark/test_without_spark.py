@@ -61,7 +61,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(bare), str(SOURCE)))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(bare), str(SOURCE), str(ROOT / "lab")))}
     return subprocess.run(
         [sys.executable, "-S", *arguments], env=environment, capture_output=True, text=True, check=False
     )

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import zmq
 
+from tidings.admin.ports import free_address
 from tidings.errors import InvalidRequest, Unauthorized, Unavailable
-from tidings.ring.ports import free_address
 from tidings.settings import MIB, PeerSettings
 from tidings.transport import curve
 from tidings.transport.peers import FromClient, FromPeer, PeerSockets

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.errors import MessageTooLarge, ProtocolError
-from tidings.message import Columns, Contents
+from tidings.errors import InvalidRequest, MessageTooLarge, ProtocolError
+from tidings.message import ID_LENGTH_MAX, TIME_US_MAX, Columns, Contents
 from tidings.wire import codec, contents
 from tidings.wire.contents import read_contents
 
@@ -102,3 +103,26 @@ def test_a_byte_that_is_wrong_anywhere(place: int, byte: int, size: int) -> None
 def test_a_batch_that_was_cut(size: int) -> None:
     body = codec.encode(Columns(1, "ann", [b"v" * 100] * 20))[:size]
     assert found(body) == outcome(body)
+
+
+@pytest.mark.parametrize("times", [-1, TIME_US_MAX + 1, 2**63, [7] * 19 + [2**63], [-1] + [7] * 19])
+@pytest.mark.parametrize("size", [3, 300])
+def test_times_that_no_calendar_has_are_refused(times: int | list[int], size: int) -> None:
+    """A reader would fail on such a message for as long as it is stored."""
+    with pytest.raises(InvalidRequest, match="was published at"):
+        read_contents(codec.encode(Columns(1, "ann", [b"x" * size] * 20, published_us=times)), LARGE)
+
+
+def test_the_last_microsecond_of_the_calendar_is_taken() -> None:
+    read_contents(codec.encode(Columns(1, "ann", [b"x"], published_us=TIME_US_MAX)), LARGE)
+    assert datetime.fromtimestamp(TIME_US_MAX // 10**6, UTC).year == 9999
+
+
+@pytest.mark.parametrize("size", [3, 300])
+def test_ids_of_any_length_are_refused(size: int) -> None:
+    """They stay in memory and in every snapshot for as long as they are remembered."""
+    ids: list[str | None] = [None, "x" * ID_LENGTH_MAX]
+    values = [b"x" * size] * 2
+    read_contents(codec.encode(Columns(1, "ann", values, ids=ids)), LARGE)
+    with pytest.raises(InvalidRequest, match=f"{ID_LENGTH_MAX + 1} characters"):
+        read_contents(codec.encode(Columns(1, "ann", values, ids=["x" * (ID_LENGTH_MAX + 1), None])), LARGE)

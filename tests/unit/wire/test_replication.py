@@ -138,7 +138,7 @@ def test_other_marks_and_counts_of_frames_are_refused(frames: list[bytes]) -> No
     ],
 )
 def test_other_bodies_than_the_header_says_are_refused(frames: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match="has other bodies than it says"):
+    with pytest.raises(ProtocolError, match=r"other bodies than it says|could not be read"):
         decode_message(frames)
 
 

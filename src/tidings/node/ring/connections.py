@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tidings.node.ring.apart_streams import ApartStream
 from tidings.protocols.broker.messages import AnyAnswer, AnyRequest, Hello
 from tidings.wire.codec import Frame
 
@@ -36,13 +37,19 @@ class Question:
         """What the client gets when all others have been told of its new epoch, if that is what it is about."""
         self.open: dict[int, None] = {}
         self.answers: list[AnyAnswer] = []
+        self.steps: Sequence[Any] = ()
+        """What is asked one after the other, each when the one before has been answered."""
+        self.user: str | None = None
 
 
 class ClientConnection:
     """One connection of a client."""
 
     __slots__ = (
+        "apart",
         "asking",
+        "commit",
+        "goes_on",
         "greeting",
         "groups",
         "heard_ms",
@@ -52,6 +59,7 @@ class ClientConnection:
         "number",
         "paths",
         "peer",
+        "puts",
         "reads",
         "streams",
     )
@@ -64,8 +72,10 @@ class ClientConnection:
         """group -> the leader to which this connection's requests go. It never changes: requests would overtake."""
         self.groups: dict[str, dict[bytes, None]] = {}
         """name -> the groups that have heard of it over this connection."""
-        self.streams: dict[int, bytes] = {}
-        """stream -> the group that serves it."""
+        self.streams: dict[int, dict[bytes, None]] = {}
+        """stream -> the groups that serve it."""
+        self.apart: dict[int, ApartStream] = {}
+        """Streams whose topics may have several owners."""
         self.reads: dict[int, tuple[str, ...]] = {}
         """stream -> the topics that are read by it."""
         self.missing: dict[int, None] = {}
@@ -74,8 +84,23 @@ class ClientConnection:
         """Questions to several groups, by the number of each part."""
         self.greeting: dict[int, tuple[Hello, str | None]] = {}
         """Hellos that have not been answered, with the user that said each."""
+        self.puts: dict[int, None] = {}
+        """Puts that have not been answered. A commit over several groups goes another way, and would overtake them."""
+        self.commit = 0
+        """The commit over several groups, or the request for the parts of a subscription one after the other, that has
+        not been answered: all that came after it waits here.
+        """
+        self.goes_on = False
+        """Whether what has waited is being passed on."""
         self.held: list[Waiting] = []
         self.held_bytes = 0
+
+    def on_answered(self, number: int) -> bool:
+        """A put or a commit has been answered; whether something may go on that had to wait for it."""
+        self.puts.pop(number, None)
+        if self.commit == number:
+            self.commit = 0
+        return bool(self.held) and not self.commit
 
 
 class ClientConnections:

@@ -17,10 +17,13 @@ Nothing here is more than a faster way for bodies: what is delivered, to whom an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidings.errors import ProtocolError, StorageDamaged, Unavailable
 from tidings.node.ring.body_cache import FETCH_MAX
+from tidings.node.ring.leading import Leading
+from tidings.node.ring.proxy import Proxy
+from tidings.node.ring.roles import RingNode
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Delivery
 from tidings.protocols.broker.topics import Place
@@ -28,9 +31,6 @@ from tidings.protocols.effects import Effect, Forward
 from tidings.protocols.ring.messages import Bodies, FetchBodies, Interest, Ref, Shown
 from tidings.wire.codec import Frame
 from tidings.wire.ring import Cast, RemoteClient, decode_cast, encode_cast
-
-if TYPE_CHECKING:
-    from tidings.node.ring.engine import RingMember
 
 CAST_BYTES_MAX = 48 * 1024
 """A larger body goes to each reader by itself; smaller ones share a cast up to this. Gossip takes 64 KiB at most."""
@@ -157,10 +157,20 @@ class Caster:
         return Bodies(self._address, found), frames
 
 
+class ReadingNode(RingNode, Protocol):
+    """A node whose clients read: by way of its proxy, and of its group's virtual node while it leads."""
+
+    proxy: Proxy
+    leading: Leading | None
+
+    def after_ring(self, now_ms: int) -> None:
+        """Sends what the virtual node has to say."""
+
+
 class Contents:
     """What one node does about bodies: as an owner, as the virtual node of its group, and as a proxy."""
 
-    def __init__(self, node: RingMember) -> None:
+    def __init__(self, node: ReadingNode) -> None:
         self._node = node
         self._caster = Caster(node.address, node.engine.batches.body, self._hand, self._publish)
 

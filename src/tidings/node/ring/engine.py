@@ -15,33 +15,33 @@ to come again, and streams are opened again where the topics are then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from random import Random
 
 import msgspec
 
-from tidings.errors import InvalidRequest, ProtocolError, TidingsError, Unauthorized
+from tidings.errors import ProtocolError, TidingsError
 from tidings.node.engine import Engine
 from tidings.node.group import Group
+from tidings.node.ring.answers import is_word_of_door, tag_of
+from tidings.node.ring.commits import Adopted
 from tidings.node.ring.contents import Contents, Show
-from tidings.node.ring.describing import groups_of, owner_of
+from tidings.node.ring.describing import answer_operator
 from tidings.node.ring.leading import Leading
-from tidings.node.ring.places import is_everywhere, points_of
-from tidings.node.ring.proxy import Proxy, is_word_of_door, tag_of
+from tidings.node.ring.places import is_coordinated, is_everywhere, points_of
+from tidings.node.ring.proxy import Proxy
 from tidings.node.ring.seeking import Seeking
-from tidings.protocols.broker import messages, operators
-from tidings.protocols.broker.broker import Adopting
+from tidings.protocols.broker import bulk, messages
 from tidings.protocols.broker.commands import Adopt
-from tidings.protocols.broker.rights import check_right
+from tidings.protocols.broker.origins import Adopting, Reporting
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.effects import Effect, Persist, Send
+from tidings.protocols.effects import Effect, Persist, Report, Send
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
+from tidings.protocols.ring.commit_messages import CommitMessage
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handoff import ToGroup
 from tidings.protocols.ring.handoff_messages import HandedOff, HandoffMessage, Nothing
-from tidings.protocols.ring.handoff_source import CLASHES_MAX
-from tidings.protocols.ring.key_ranges import common, point_of, spots, without
+from tidings.protocols.ring.key_ranges import without
 from tidings.protocols.ring.messages import (
     AskWord,
     Back,
@@ -61,7 +61,6 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
-from tidings.protocols.ring.transfer import topics_in
 from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -102,7 +101,7 @@ class RingMember:
             self.contents.fetch,
             self.contents.tell_interest,
         )
-        self._seeking = Seeking(self.directory, self.send_node, self._find, self._nearest)
+        self._seeking: Seeking = Seeking(self.directory, self.send_node, self._find, self._nearest)
         self.leading: Leading | None = None
         """What a node does for its group and the ring while it leads."""
         self._adopting: dict[str, int] = {}
@@ -135,6 +134,7 @@ class RingMember:
             sender, message = msgspec.structs.astuple(decode_header(frames))
         except ProtocolError:
             return  # Nobody who speaks so waits for an answer that could be understood.
+        self._seeking.on_heard(now_ms, sender)
         match message:
             case Relay():
                 self._on_relay(now_ms, sender, message, frames[2:])
@@ -163,12 +163,14 @@ class RingMember:
                 self._receive_group(now_ms, sender, message, frames[2:])
 
     def _receive_group(
-        self, now_ms: int, sender: str, message: Between | HandoffMessage, bodies: Sequence[Frame]
+        self, now_ms: int, sender: str, message: Between | HandoffMessage | CommitMessage, bodies: Sequence[Frame]
     ) -> None:
         """What is said to our group goes to its leader; others say who that is."""
         leading = self.leading
         if leading is None:
             self.send_node(sender, self.word())
+        elif isinstance(message, CommitMessage):
+            leading.commits.receive(now_ms, message, bodies)
         elif not isinstance(message, Between):
             if isinstance(message, Nothing):  # Its source has given it to others: without this it would be asked again.
                 self._learn(now_ms, sender, message.word)
@@ -203,7 +205,7 @@ class RingMember:
         if word.descriptor.group == self.group.identity.group and self.leading is not None:
             return  # Nobody knows that better than we do.
         changed = self.directory.learn(word)
-        self._seeking.on_word(now_ms, sender, word)
+        self._seeking.on_word()
         if changed:
             self.proxy.on_news(now_ms)
 
@@ -262,6 +264,7 @@ class RingMember:
         if address == self.address:
             self._on_relay(now_ms, address, relay, frames)
         else:
+            self._seeking.on_sent(now_ms, address)
             self.engine.outgoing.append((Node(address), encode_message(self.address, relay, frames)))
 
     def _answer_remote_client(self, remote_client: RemoteClient, frames: list[Frame]) -> None:
@@ -271,16 +274,25 @@ class RingMember:
         else:
             self.engine.outgoing.append((Node(remote_client.proxy), encode_message(self.address, back, frames)))
 
-    def send_node(self, address: str, message: NodeMessage | HandoffMessage, bodies: Sequence[Frame] = ()) -> None:
+    def send_node(
+        self, address: str, message: NodeMessage | HandoffMessage | CommitMessage, bodies: Sequence[Frame] = ()
+    ) -> None:
         if address and address != self.address:
             self.engine.outgoing.append((Node(address), encode_message(self.address, message, bodies)))
 
     def _send_group(
-        self, descriptor: GroupDescriptor, message: NodeMessage | HandoffMessage, bodies: Sequence[Frame] = ()
+        self,
+        descriptor: GroupDescriptor,
+        message: NodeMessage | HandoffMessage | CommitMessage,
+        bodies: Sequence[Frame] = (),
     ) -> None:
         """To the leader of a group by its descriptor; to all its members if that names nobody."""
         for address in (descriptor.leader,) if descriptor.leader else descriptor.members:
             self.send_node(address, message, bodies)
+
+    def draw_bytes(self, count: int) -> bytes:
+        """Bytes that nobody else draws."""
+        return self._random.randbytes(count)
 
     def seek(self, now_ms: int, point: Key) -> None:
         """The owner of a point is wanted."""
@@ -335,8 +347,11 @@ class RingMember:
         except TidingsError as error:
             self.engine.refuse(remote_client, codec.guess_request(header), error)
             return
+        received = ClientRequest(now_ms, remote_client, request, bodies, batches, relay.user)
         if here:
-            self._admit(ClientRequest(now_ms, remote_client, request, bodies, batches, relay.user))
+            self.admit(received)
+        elif self.leading is not None and is_coordinated(ring, request):
+            self.leading.commits.take(received)
         else:
             self._refuse_relay(remote_client, request.request)
 
@@ -347,18 +362,19 @@ class RingMember:
         else:
             self.send_node(remote_client.proxy, not_owner)
 
-    def _admit(self, received: ClientRequest) -> None:
+    def admit(self, received: ClientRequest) -> None:
         """Takes a request, once the epoch that it names is known here."""
         message = received.message
+        if self.leading is not None and self.leading.commits.holds_back(received):
+            return
         client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
         ring, machine = self.ownership, self.group.state.machine
         assert ring is not None
-        if client is None or epoch is None or ring.owns_home(client):
-            self.group.take(received)
-            return
-        known = machine.clients.get(client)
-        if known is not None and known.epoch >= epoch and client not in self._adopting:
-            self.group.take(received)
+        known = machine.clients.get(client) if client is not None else None
+        is_known = known is not None and epoch is not None and known.epoch >= epoch and client not in self._adopting
+        if client is None or epoch is None or ring.owns_home(client) or is_known:
+            if self.leading is None or not self.leading.commits.publishes(received):
+                self.group.take(received)
             return
         if known is None and client not in self._adopting:
             match message:  # Nothing has to be written down to say that there is nothing.
@@ -375,6 +391,9 @@ class RingMember:
             # What is owned now is asked for, and not what is owned once something has been written down.
             message = msgspec.structs.replace(message, epoch=known.epoch)
             self.group.take(msgspec.structs.replace(received, message=message))
+            return
+        if isinstance(message, bulk.Publish):
+            self.engine.run([Persist(Adopt(client, epoch), origin=Reporting(Adopted(received)))])
             return
         self._adopting[client] = self._adopting.get(client, 0) + 1
         self.engine.run([Persist(Adopt(client, epoch), (), Adopting(received))])
@@ -398,6 +417,8 @@ class RingMember:
 
     def on_stopped_serving(self) -> None:
         self._adopting.clear()
+        if self.leading is not None:
+            self.leading.commits.reset()
 
     # What goes out.
 
@@ -412,6 +433,11 @@ class RingMember:
 
     def perform(self, effect: Effect) -> None:
         match effect:
+            case Report():
+                if self.leading is not None:
+                    self.leading.commits.on_report(self.engine.now_ms, effect)
+            case ToGroup(descriptor, message, bodies) if descriptor.group == self.group.identity.group:
+                self._receive_group(self.engine.now_ms, self.address, message, bodies)
             case ToGroup(descriptor, message, bodies):
                 self._send_group(self.directory.descriptor(descriptor.group) or descriptor, message, bodies)
             case Show(remote_client, message, refs, places):
@@ -423,34 +449,7 @@ class RingMember:
     # Operators.
 
     def take(self, received: ClientRequest) -> bool:
-        message, peer = received.message, received.peer
-        match message:
-            case operators.AskRing(request):
-                self.engine.reply(peer, self._describe_ring(request))
-            case operators.AskOwner(request, topic):
-                owner = owner_of(self.directory, request, topic)
-                if not owner.group:
-                    self._seeking.want(self.engine.now_ms, point_of(topic))
-                self.engine.reply(peer, owner)
-            case operators.AskHeld(request, points) if self.leading is not None and self.ownership is not None:
-                held = topics_in(self.group.state.machine, common(self.ownership.ranges, spots(points)))
-                self.engine.reply(peer, operators.Held(request, tuple(islice(held, CLASHES_MAX))))
-            case operators.LeaveRing(request) if self.leading is not None:
-                try:
-                    check_right(self.engine.settings.admins, received.user, message)
-                    self.leading.leave(peer, request)
-                except (InvalidRequest, Unauthorized) as error:
-                    self.engine.refuse(peer, request, error)
-            case _:
-                return False
-        return True
-
-    def _describe_ring(self, request: int) -> operators.Ring:
-        ring, names = self.ownership, self.group.state.machine.topics
-        topics = sum(map(ring.owns_topic, names)) if ring is not None else 0
-        if ring is not None and ring.strays:
-            topics -= sum(point_of(name) in ring.strays for name in names)
-        return operators.Ring(request, self.address, self.group.identity.group.hex(), topics, groups_of(self.directory))
+        return answer_operator(self, self.leading, self.ownership, received)
 
     # Time.
 
@@ -488,10 +487,8 @@ class RingMember:
         if now_ms < self._ring_tick_at_ms:
             return
         self._ring_tick_at_ms = now_ms + RING_TICK_MS
-        in_use = self.proxy.groups_in_use()
-        if self.leading is not None:  # One that has left, and is switched off, never says so: it has to be asked.
-            in_use.update(dict.fromkeys(self.leading.partners()))
-        self._seeking.tick(now_ms, in_use, self.group.identity.group)
+        partners = self.leading.partners() if self.leading is not None else ()
+        self._seeking.tick(now_ms, self.proxy.groups_in_use(), partners, self.group.identity.group)
         self.proxy.tick(now_ms)
         self.proxy.reading.tick(now_ms, self.descriptor().leader, self.proxy.topics_read)
         if self.leading is not None:

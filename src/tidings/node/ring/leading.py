@@ -12,25 +12,24 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidings.errors import InvalidRequest
 from tidings.journal.disk import Buffer
+from tidings.node.ring.commits import LeaderCommits
 from tidings.node.ring.interest import Interests
+from tidings.node.ring.roles import RingNode
 from tidings.protocols.broker import operators
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.chord.identifiers import SIZE, Key, to_key, to_point
 from tidings.protocols.effects import Effect, Persist
-from tidings.protocols.ring.commands import Claim, Know
+from tidings.protocols.ring.commands import Claim, Depart, Know
 from tidings.protocols.ring.handoff import Handoff
 from tidings.protocols.ring.key_ranges import WHOLE, KeyRange, common, point_of, spots, without
 from tidings.protocols.ring.messages import Between, GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership, newest
 from tidings.protocols.ring.policy import ring_of
 from tidings.protocols.ring.virtual_node import VirtualNode
-
-if TYPE_CHECKING:
-    from tidings.node.ring.engine import RingMember
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +43,9 @@ CLASH_AGAIN_MS = 30_000
 """How long a point is left alone at which somebody else has a topic."""
 KNOW_EVERY_MS = 5_000
 CLASHES_TOLD_MAX = 1_000
+LAST_GROUP = "The last group of a ring cannot leave it: there is nobody to take its topics."
+ANNOUNCED_MAX = 256
+"""Groups whose nodes are told of a new leader: those heard of last. The others ask, if they have to know."""
 LEAVERS_MAX = 64
 LEAVE_NOTICE_EVERY_MS = 300
 LEAVE_NOTICES_MAX = 64
@@ -74,7 +76,7 @@ def wanted_of(key_range: KeyRange, owner: Key, point: Key) -> KeyRange:
 class Leading:
     """One time of leading; the next leader begins with what is in the journal."""
 
-    def __init__(self, node: RingMember, now_ms: int) -> None:
+    def __init__(self, node: RingNode, now_ms: int) -> None:
         self._node = node
         self.machine = node.engine.broker.machine
         settings = node.settings
@@ -87,6 +89,7 @@ class Leading:
             Random(node.address + str(now_ms)),
             settings.dissemination,
         )
+        self.commits = LeaderCommits(node, self.machine, self.handoff.is_closing)
         self.interests = Interests()
         """What the nodes of the group want to get by way of the virtual node."""
         self._is_placed = False
@@ -106,6 +109,16 @@ class Leading:
         self._leave_notice_at_ms = 0
         self._heard: dict[bytes, None] = {}
         """Groups that have heard that ours has left."""
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tells the nodes of other groups who leads this one now: they need not ask all the time."""
+        node, own = self._node, self._node.descriptor().group
+        if self.ring is not None:
+            word = node.word()
+            for descriptor in node.directory.descriptors()[-ANNOUNCED_MAX:]:
+                for address in descriptor.members if descriptor.group != own and not descriptor.left else ():
+                    node.send_node(address, word)
 
     @property
     def ring(self) -> Ownership | None:
@@ -123,11 +136,12 @@ class Leading:
         return before is not None and before != ranges
 
     def partners(self) -> Iterator[bytes]:
-        """The groups with which something is being handed over, or is to be."""
+        """The groups with which something is being handed over, or is to be; or that hold up a commit."""
+        yield from self.commits.awaited()
         ring = self.ring
         if ring is not None and ring.taking_over is not None:
             yield ring.taking_over.source
-        if self._leavers and self.heir is not None:
+        if ring is not None and ring.departs and self.heir is not None:
             yield self.heir
         if self._left_at_ms is not None:
             yield from self._waiting()
@@ -160,17 +174,18 @@ class Leading:
         else:
             self._node.directory.learn_descriptor(between.sender)
 
-    def leave(self, peer: Any, request: int) -> None:
-        """The group is to give away all that it owns; the one who asked hears when that is done."""
+    def leave(self, peer: Any, request: int) -> list[Effect]:
+        """The group is to give away all that it owns, whichever node leads; who asked hears when that is done."""
         ring = self.ring
         if ring is None or ring.ranges == (WHOLE,):
-            raise InvalidRequest("The last group of a ring cannot leave it: there is nobody to take its topics.")
+            raise InvalidRequest(LAST_GROUP)
         if ring.strays:
             raise InvalidRequest(
                 "This group still brings topics of its own into the ring: ask again when all are there."
             )
         if len(self._leavers) < LEAVERS_MAX or peer in self._leavers:
             self._leavers[peer] = request
+        return [] if ring.departs else [Persist(Depart())]
 
     def tick(self, now_ms: int) -> list[Effect]:
         """What is due, as effects for the engine; the virtual node's messages lie in its `outgoing`."""
@@ -187,20 +202,38 @@ class Leading:
         if not ring.ranges and not ring.has_left:
             # Also if it is to leave: somebody may be giving it something by now, and it would be missed for ever.
             self._come(now_ms, descriptor)
-        elif self._leavers:
+        elif ring.departs and ring.ranges == (WHOLE,):
+            return list(self._stay(now_ms))
+        elif ring.departs:
             self._go(now_ms)
         elif ring.strays:
             self._bring(now_ms, ring)
         elif ring.brought:
             self._hand_on(now_ms, ring)
         self._note_clashes(now_ms, ring)
-        return [*self.handoff.tick(now_ms, descriptor), *self._remember(now_ms, descriptor)]
+        effects = [*self.handoff.tick(now_ms, descriptor), *self._remember(now_ms, descriptor)]
+        return effects + self.commits.tick(now_ms)
 
     def _claim(self, now_ms: int) -> Iterator[Effect]:
         """The first group of a ring owns all of it; every other one begins with nothing."""
-        if now_ms - self._claimed_at_ms >= CLAIM_AGAIN_MS:
-            self._claimed_at_ms = now_ms
+        if self._is_time_to_claim(now_ms):
             yield Persist(Claim(() if self._node.settings.contacts else (WHOLE,)))
+
+    def _stay(self, now_ms: int) -> Iterator[Effect]:
+        """All other groups have left meanwhile."""
+        self.handoff.stay()
+        leavers, self._leavers = self._leavers, {}
+        for peer, request in leavers.items():
+            self._node.engine.refuse(peer, request, InvalidRequest(LAST_GROUP))
+        if self._is_time_to_claim(now_ms):
+            yield Persist(Depart(False))
+
+    def _is_time_to_claim(self, now_ms: int) -> bool:
+        """Whether to have something agreed on that may have been on its way already."""
+        if now_ms - self._claimed_at_ms < CLAIM_AGAIN_MS:
+            return False
+        self._claimed_at_ms = now_ms
+        return True
 
     def _come(self, now_ms: int, descriptor: GroupDescriptor) -> None:
         """A group that owns nothing wants the points up to its own, from their owners."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tidings.errors import InvalidRequest
+from collections.abc import Collection
+
 from tidings.protocols.broker import bulk, messages
 from tidings.protocols.broker.messages import AnyRequest
+from tidings.protocols.broker.staged import sink_key
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.ring.key_ranges import home_of, point_of
+from tidings.protocols.ring.key_ranges import client_of, home_of, owns, point_of
+from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.subjects import topics_of
 
-STAGING = (bulk.Stage, bulk.Publish, bulk.Discard)
-APART = (
-    "The topics of one request must lie together on a ring: give them the same tag in braces, as in '{shop}orders' and "
-    "'{shop}refunds', or send a request for each."
-)
+TOGETHER = (messages.Put, messages.Commit, messages.Ack)
+"""Requests whose topics may belong to several groups."""
 
 
 def is_everywhere(request: AnyRequest) -> bool:
@@ -21,7 +21,20 @@ def is_everywhere(request: AnyRequest) -> bool:
     match request:
         case messages.AskTopics(_, None) | messages.AskGroups(_, None):
             return True
-    return isinstance(request, messages.AskSubscriptions | messages.AskSubscribers | messages.AskStatus)
+    return isinstance(request, messages.AskSubscriptions | messages.AskSubscribers | messages.AskStatus | bulk.Discard)
+
+
+def is_coordinated(ring: Ownership, request: AnyRequest) -> bool:
+    """Whether a request that is about topics of several groups is for this group: it owns the home of its client."""
+    return isinstance(request, TOGETHER) and owns(ring.ranges, home_of(request.client))
+
+
+def publishes_any(request: AnyRequest, points: Collection[Key]) -> bool:
+    """Whether a request publishes what may be staged for topics at some points."""
+    if not points or not isinstance(request, bulk.Publish):
+        return False
+    written = [named for named in request.stages if named.count]
+    return any(not named.topics or any(point_of(topic) in points for topic in named.topics) for named in written)
 
 
 def points_of(request: AnyRequest) -> tuple[Key, ...]:
@@ -32,10 +45,8 @@ def points_of(request: AnyRequest) -> tuple[Key, ...]:
     >>> len(points_of(messages.Subscribe(1, "alice", 1, ("orders", "refunds"))))
     2
     """
-    if isinstance(request, STAGING):
-        raise InvalidRequest(
-            "A ring takes no staged writes, which Spark's sink makes: write to a broker or to one replica group."
-        )
+    if isinstance(request, bulk.Publish):
+        return (home_of(client_of(sink_key(request.query, request.sink))),)
     topics = topics_of(request)
     if topics:
         return (point_of(topics[0]),) if len(topics) == 1 else tuple(dict.fromkeys(map(point_of, topics)))

@@ -11,7 +11,8 @@ carries arrives in the order in which it was sent, and never twice by our doing.
 Three kinds of request are more than a relay. A *beat* is answered by the client's home, which knows its epoch; the
 groups that serve its streams hear beats of our own, and which streams they miss the client learns with its next beat. A
 *bye* is also said to every group that has heard of the name, and answered when they have. A *question* about everything
-(all topics, all subscriptions) is asked of every group, and the answers are put together.
+(all topics, all subscriptions) is asked of every group, and the answers are put together. What is about a subscription
+whose topics may have several owners goes to the owners of its parts (`apart`).
 
 **A newer session fences the older everywhere.** The home's owner gives the new epoch; before the client hears of it,
 every group that knows the name is told of it, so that from the welcome on nobody takes anything of the older session
@@ -21,12 +22,14 @@ epoch from the first request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tidings.errors import InvalidRequest, LimitReached, Moved, ProtocolError, TidingsError
+from tidings.node.ring.answers import ANSWERS_TO_PUTS, JOINED, LOOKED_AT, OWN, tag_of
+from tidings.node.ring.apart import Apart, InParts, in_parts
 from tidings.node.ring.body_cache import BodyCache
 from tidings.node.ring.connections import (
     HELD_BYTES_MAX,
@@ -37,7 +40,7 @@ from tidings.node.ring.connections import (
     Waiting,
 )
 from tidings.node.ring.interest import Reading, Tell
-from tidings.node.ring.places import APART, is_everywhere, points_of
+from tidings.node.ring.places import is_everywhere, points_of, publishes_any
 from tidings.node.ring.together import together
 from tidings.protocols.broker import messages
 from tidings.protocols.broker.messages import AnyRequest
@@ -48,8 +51,6 @@ from tidings.protocols.ring.messages import Back, GroupDescriptor, NotOwner, Ref
 from tidings.wire import codec
 from tidings.wire.codec import Frame
 
-OWN = 1 << 62
-"""Requests of our own have numbers from here on: their answers are for us."""
 HELD_MS_MAX = 3_000
 SWEEP_EVERY_MS = 5_000
 COVERED_MS_MAX = 1_000
@@ -59,45 +60,9 @@ TOLD_MAX = 64
 TOLD_MS_MAX = 1_500
 """How long other groups are waited for when a client comes or goes."""
 
-LOOKED_AT = frozenset(
-    {
-        b"welcome",
-        b"elsewhere",
-        b"error",
-        b"beaten",
-        b"farewell",
-        b"topics",
-        b"groups",
-        b"subscriptions",
-        b"subscribers",
-        b"status",
-    }
-)
-"""Kinds of answers that may be for us, by the tag that they begin with. All others pass unread."""
-
 Send = Callable[[int, str, Relay, Sequence[Frame]], None]
 """Sends a relay to a node, at a time."""
 Reply = Callable[[Any, list[Frame]], None]
-
-
-def tag_of(header: Frame) -> bytes:
-    """The tag of an answer, without reading the rest.
-
-    >>> tag_of(codec.encode(messages.Empty(1, "news")))
-    b'empty'
-    """
-    return bytes(header[2 : 2 + (header[1] & 0x1F)]) if len(header) > 2 else b""
-
-
-def is_word_of_door(request: AnyRequest) -> bool:
-    """Whether a door says on its own to a group that serves a client that the client is there, or goes.
-
-    It is for anyone who serves it, and not only for the owner of the client's home.
-
-    >>> is_word_of_door(messages.Bye(OWN + 1, "alice", 1)), is_word_of_door(messages.Bye(1, "alice", 1))
-    (True, False)
-    """
-    return request.request >= OWN and isinstance(request, messages.Beat | messages.Bye)
 
 
 class Proxy:
@@ -125,6 +90,7 @@ class Proxy:
         self.body_cache = BodyCache(self._let_through, self._give_up_number, fetch)
         """Bodies that came by themselves, and the deliveries that wait for them."""
         self.reading = Reading(tell)
+        self._apart = Apart(self)
         self._own_number = OWN
         self.nodes: tuple[str, ...] = ()
         """Where else clients may go."""
@@ -152,15 +118,17 @@ class Proxy:
             return
         connection = self.connections.at(now_ms, peer)
         if connection is None:
-            self._refuse(peer, request.request, LimitReached("This node has too many clients: ask another one."))
+            self._refuse(peer, request.request, LimitReached("This node has too many clients: connect to another."))
             return
         waiting = Waiting(request, list(frames), user, now_ms)
-        if connection.held or not self._pass_on(now_ms, connection, waiting):
+        if connection.held or connection.commit or not self._pass_on(now_ms, connection, waiting):
             self._hold(connection, waiting)
 
     def _pass_on(self, now_ms: int, connection: ClientConnection, waiting: Waiting) -> bool:
         """Sends a request on its way; False if it is not known where that leads."""
         request, frames, user, _ = waiting
+        if isinstance(request, messages.Commit) and (divided := in_parts(request)) is not request:
+            request, frames = divided, [codec.encode(divided), *frames[1:]]
         try:
             points = points_of(request)
             if self._is_too_early(request, points):
@@ -169,15 +137,19 @@ class Proxy:
                 return self._ask_everywhere(now_ms, connection, request, user)
             if not points:
                 raise InvalidRequest(f"A node of a ring does not serve {type(request).__name__}: ask a broker.")
-            if len(points) > 1:
-                raise InvalidRequest(APART)
         except TidingsError as error:
             self._refuse(connection.peer, request.request, error)
             return True
-        descriptor = self._owner_of(now_ms, points[0])
+        if len(points) > 1 and isinstance(request, InParts):
+            return self._apart.take(now_ms, connection, request, user)
+        descriptor = self.owner_of(now_ms, points[0])
+        if len(points) > 1:
+            descriptor = self._owner_of_all(now_ms, connection, request, points)
         if descriptor is None:
             return False
         match request:
+            case messages.Put(number) | messages.Commit(number) if number and not connection.commit:
+                connection.puts[number] = None
             case messages.Beat():
                 self._beat(now_ms, connection, descriptor, request, user)
                 return True
@@ -191,12 +163,12 @@ class Proxy:
                     return False
                 connection.greeting[request.request] = (request, user)
             case messages.Flow():
-                connection.streams[request.stream] = descriptor.group
+                connection.streams[request.stream] = {descriptor.group: None}
                 connection.reads[request.stream] = request.topics
                 self.reading.note(now_ms, request.topics)
             case messages.Work():
-                connection.streams[request.stream] = descriptor.group
-        self._relay(now_ms, connection, descriptor, request, frames, user)
+                connection.streams[request.stream] = {descriptor.group: None}
+        self.relay(now_ms, connection, descriptor, request, frames, user)
         return True
 
     def _is_too_early(self, request: AnyRequest, points: tuple[Key, ...]) -> bool:
@@ -204,6 +176,8 @@ class Proxy:
         that do not know it before its home is in the ring.
         """
         if self.strays is None:
+            return True
+        if publishes_any(request, self.strays) and points[0] not in self.strays:
             return True
         client = getattr(request, "client", None) if self.strays else None
         if client is None or home_of(client) not in self.strays:
@@ -213,14 +187,28 @@ class Proxy:
     def _known_owner(self, point: Key) -> GroupDescriptor | None:
         return self._directory.descriptor(self.group) if point in (self.strays or ()) else self._directory.find(point)
 
-    def _owner_of(self, now_ms: int, point: Key) -> GroupDescriptor | None:
+    def owner_of(self, now_ms: int, point: Key) -> GroupDescriptor | None:
         descriptor = self._known_owner(point)
         if descriptor is None or not descriptor.leader:
             self._want(now_ms, point)
             return None
         return descriptor
 
-    def _relay(
+    def _owner_of_all(
+        self, now_ms: int, connection: ClientConnection, request: Any, points: tuple[Key, ...]
+    ) -> GroupDescriptor | None:
+        """The one owner of several points; or the owner of the client's home, which coordinates those of the points."""
+        owners = [self.owner_of(now_ms, point) for point in points]
+        if None in owners or len({owner.group for owner in owners if owner is not None}) == 1:
+            return None if None in owners else owners[0]
+        if connection.puts or any(point in (self.strays or ()) for point in points):
+            return None
+        home = self.owner_of(now_ms, home_of(request.client))
+        if home is not None:
+            connection.commit = request.request
+        return home
+
+    def relay(
         self,
         now_ms: int,
         connection: ClientConnection,
@@ -254,13 +242,15 @@ class Proxy:
     ) -> None:
         at: dict[bytes, list[int]] = {}
         for stream in beat.streams:
-            group = connection.streams.get(stream)
-            if group is None:
+            groups = connection.streams.get(stream)
+            if groups is None:
                 connection.missing[stream] = None
-            else:
+            for group in groups or ():
                 at.setdefault(group, []).append(stream)
         if beat.streams:  # A name that only publishes has none; those of the session's main name stay.
-            connection.streams = {stream: group for group, streams in at.items() for stream in streams}
+            open_now = dict.fromkeys(beat.streams)
+            connection.streams = {each: groups for each, groups in connection.streams.items() if each in open_now}
+            connection.apart = {each: stream for each, stream in connection.apart.items() if each in open_now}
             connection.reads = {
                 stream: topics for stream, topics in connection.reads.items() if stream in connection.streams
             }
@@ -272,9 +262,9 @@ class Proxy:
             for descriptor in self._directory.descriptors():
                 if descriptor.leader and descriptor.group != home.group and self._directory.ranges_of(descriptor.group):
                     own = messages.Beat(self._next_number(), beat.client, beat.epoch, ())
-                    self._relay(now_ms, connection, descriptor, own, [codec.encode(own)], user)
+                    self.relay(now_ms, connection, descriptor, own, [codec.encode(own)], user)
         plain = msgspec.structs.replace(beat, streams=())
-        self._relay(now_ms, connection, home, plain, [codec.encode(plain)], user)
+        self.relay(now_ms, connection, home, plain, [codec.encode(plain)], user)
 
     def _say_bye(
         self, now_ms: int, connection: ClientConnection, home: GroupDescriptor, bye: messages.Bye, user: str | None
@@ -286,43 +276,40 @@ class Proxy:
                 self.give_up(connection, bye.request)
                 return
             descriptors[group] = descriptor
-        self._ask(now_ms, connection, Question(bye, now_ms + TOLD_MS_MAX), list(descriptors.values()), bye, user)
+        question = Question(bye, now_ms + TOLD_MS_MAX)
+        self.ask(now_ms, connection, question, ((each, bye) for each in descriptors.values()), user)
 
     def _on_welcome(self, connection: ClientConnection, welcome: messages.Welcome, header: Frame) -> bool:
         """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
         hello, user = connection.greeting.pop(welcome.request)
         home = self._known_owner(points_of(hello)[0])
-        others = [
-            descriptor
-            for descriptor in self._directory.descriptors()
-            if descriptor.leader
-            and (home is None or descriptor.group != home.group)
-            and self._directory.ranges_of(descriptor.group)
-        ]
+        leads = (each for each in self._directory.descriptors() if each.leader)
+        others = [each for each in leads if self._directory.ranges_of(each.group)]
+        others = [each for each in others if home is None or each.group != home.group]
         if not others or len(others) > TOLD_MAX:
             return False
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
         told = messages.Beat(0, hello.client, welcome.epoch, ())
-        self._ask(self._now_ms, connection, question, others, told, user)
+        self.ask(self._now_ms, connection, question, ((each, told) for each in others), user)
         return True
 
-    def _ask(
+    def ask(
         self,
         now_ms: int,
         connection: ClientConnection,
         question: Question,
-        descriptors: Sequence[GroupDescriptor],
-        request: AnyRequest,
+        asked: Iterable[tuple[GroupDescriptor, AnyRequest]],
         user: str | None,
         pieces: Mapping[GroupDescriptor, KeyRanges] | None = None,
     ) -> None:
-        """Asks several groups the same, under a number of our own for each, and perhaps for some ranges of each."""
-        for descriptor in descriptors:
-            own = msgspec.structs.replace(request, request=self._next_number())
-            question.open[own.request] = None
-            connection.asking[own.request] = question
+        """Asks several groups, under a number of our own for each, and perhaps for some ranges of each."""
+        own = [(each, msgspec.structs.replace(request, request=self._next_number())) for each, request in asked]
+        for _, request in own:  # All of them first: our own group may answer at once.
+            question.open[request.request] = None
+            connection.asking[request.request] = question
+        for descriptor, request in own:
             ranges = pieces[descriptor] if pieces is not None else ()
-            self._relay(now_ms, connection, descriptor, own, [codec.encode(own)], user, ranges)
+            self.relay(now_ms, connection, descriptor, request, [codec.encode(request)], user, ranges)
 
     def _ask_everywhere(self, now_ms: int, connection: ClientConnection, request: AnyRequest, user: str | None) -> bool:
         gap = self._directory.gap(LAST)
@@ -336,8 +323,7 @@ class Proxy:
             for each in unled:
                 self._suspect(each.group)
             return False
-        question = Question(request)
-        self._ask(now_ms, connection, question, owners, request, user, pieces)
+        self.ask(now_ms, connection, Question(request), ((each, request) for each in owners), user, pieces)
         return True
 
     def _next_number(self) -> int:
@@ -352,7 +338,7 @@ class Proxy:
         if descriptor is None or connection.paths.get(group) != descriptor.leader:
             self.give_up(connection)
             return False
-        self._relay(now_ms, connection, descriptor, request, [codec.encode(request)], user)
+        self.relay(now_ms, connection, descriptor, request, [codec.encode(request)], user)
         return True
 
     # What comes back.
@@ -373,8 +359,13 @@ class Proxy:
         connection = self.connections.find(number)
         if connection is not None:
             tag = tag_of(frames[0])
-            if tag not in LOOKED_AT or not self._is_for_us(connection, frames[0]):
+            looked_at = tag in LOOKED_AT or (tag in JOINED and bool(connection.asking))
+            if not looked_at or not self._is_for_us(connection, frames[0]):
                 self._reply(connection.peer, frames)
+            if tag == b"delivery" and connection.apart:
+                self._apart.on_delivery(self._now_ms, connection, frames)
+            if tag in ANSWERS_TO_PUTS and connection.on_answered(codec.guess_request(frames[0])):
+                self._go_on(self._now_ms, connection)
 
     def _give_up_number(self, number: int) -> None:
         connection = self.connections.find(number)
@@ -419,7 +410,7 @@ class Proxy:
     def _on_part(self, connection: ClientConnection, question: Question, number: int, answer: Any) -> None:
         del question.open[number]
         question.answers.append(answer)
-        if not question.open or (isinstance(answer, messages.Failed) and question.welcome is None):
+        if self._apart.is_over(self._now_ms, connection, question, answer):
             self._finish_question(connection, question)
 
     def _finish_question(self, connection: ClientConnection, question: Question) -> None:
@@ -431,6 +422,8 @@ class Proxy:
             self._reply(connection.peer, [question.welcome])
         else:
             self._reply(connection.peer, [codec.encode(together(question.request, question.answers))])
+            if question.steps and connection.on_answered(question.request.request):
+                self._go_on(self._now_ms, connection)
 
     def _suspect_paths(self, connection: ClientConnection) -> None:
         for group in connection.paths:
@@ -452,11 +445,15 @@ class Proxy:
                     self._go_on(now_ms, connection)
 
     def _go_on(self, now_ms: int, connection: ClientConnection) -> None:
-        while connection.held and self._pass_on(now_ms, connection, connection.held[0]):
+        if connection.goes_on:
+            return  # What was passed on just now has been answered by this very node: the loop below sees that.
+        connection.goes_on = True
+        while connection.held and not connection.commit and self._pass_on(now_ms, connection, connection.held[0]):
             if self.connections.find(connection.number) is None:
-                return
+                break
             waiting = connection.held.pop(0)
             connection.held_bytes -= sum(map(len, waiting.frames))
+        connection.goes_on = False
 
     def tick(self, now_ms: int) -> None:
         """What waits asks again, and gives up in the end; who is silent is forgotten."""

@@ -3,9 +3,12 @@
 A point whose owner is not known is looked for by Chord where this node is its group's virtual node, and asked of that
 virtual node otherwise; what a group says that has given the point away leads on. That is not always enough: who leaves
 gives what it owns to the next group, and if another one has come in between meanwhile, Chord leads to that one, which
-knows nothing of it. So after a while all groups are asked, some at a time. Groups to which clients' requests go are
-asked every `PULSE_MS` what they own and who leads them; when the leader is silent, all members are asked, and as soon
-as one of them knows of another leader everybody who waits for the old one is sent there.
+knows nothing of it. So after a while all groups are asked, some at a time.
+
+Whatever comes from a leader shows that it lives. One that owes an answer is asked every `PULSE_MS` what its group owns
+and who leads it, and one that owes none every `IDLE_PULSE_MS`; when it stays silent, all members are asked, and as soon
+as one of them knows of another leader everybody who waits for the old one is sent there. A new leader says by itself
+that it leads, so nobody has to watch for that.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ ASK_ALL_AFTER = 4
 """After so many questions in vain, groups are asked that nothing speaks for; so many at a time:"""
 ASK_ALL_COUNT = 3
 PULSE_MS = 150
+IDLE_PULSE_MS = 3_000
 SILENCE_MS_MAX = 450
 """A leader that has been silent for so long is suspected, and its fellow members are asked."""
 LOST_MS = 1_500
@@ -46,12 +50,9 @@ class _Wanted:
         self.tries = 0
 
 
-class _Pulse:
-    __slots__ = ("asked_ms", "heard_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.heard_ms = now_ms
-        self.asked_ms = 0
+def _watched(descriptor: GroupDescriptor) -> str:
+    """By what a group is watched: its leader's address, or its own name while nobody is known to lead it."""
+    return descriptor.leader or descriptor.group.hex()
 
 
 class Seeking:
@@ -67,7 +68,12 @@ class Seeking:
         self._nearest = nearest
         """Nodes that may know more than we do."""
         self._wanted: dict[Key, _Wanted] = {}
-        self._pulses: dict[bytes, _Pulse] = {}
+        self._asked_ms: dict[bytes, int] = {}
+        """When each group that is in use was asked last."""
+        self._heard_ms: dict[str, int] = {}
+        """When each leader of such a group was last heard."""
+        self._owes_since_ms: dict[str, int] = {}
+        """Nodes that were told something and have said nothing since."""
         self._suspected: dict[bytes, None] = {}
         self._asked_about: dict[bytes, int] = {}
         """Groups of which others were told, and when: what is told has to be true."""
@@ -111,6 +117,17 @@ class Seeking:
         for place in range(turn * ASK_ALL_COUNT, (turn + 1) * ASK_ALL_COUNT) if descriptors else ():
             self.ask_group(descriptors[place % len(descriptors)])
 
+    def on_sent(self, now_ms: int, address: str) -> None:
+        """A node is told something that it should answer."""
+        if address in self._heard_ms or len(self._owes_since_ms) < WANTED_MAX:
+            self._owes_since_ms.setdefault(address, now_ms)
+
+    def on_heard(self, now_ms: int, address: str) -> None:
+        """A node has said something, whatever it is."""
+        self._owes_since_ms.pop(address, None)
+        if address in self._heard_ms:
+            self._heard_ms[address] = now_ms
+
     def ask_group(self, descriptor: GroupDescriptor, everybody: bool = False) -> None:
         """Asks a group what it owns and who leads it."""
         for address in descriptor.members if everybody or not descriptor.leader else (descriptor.leader,):
@@ -118,11 +135,8 @@ class Seeking:
 
     # What comes in.
 
-    def on_word(self, now_ms: int, sender: str, word: Word) -> None:
+    def on_word(self) -> None:
         """A word has come, and has been learned."""
-        pulse = self._pulses.get(word.descriptor.group)
-        if pulse is not None and sender == word.descriptor.leader:
-            pulse.heard_ms = now_ms
         for point, wanted in list(self._wanted.items()):
             owner = self._directory.find(point)
             if owner is not None and owner.leader:
@@ -140,31 +154,49 @@ class Seeking:
         else:
             self.want(now_ms, point, sender)
 
-    def tick(self, now_ms: int, in_use: Iterable[bytes], own: bytes = b"") -> None:
-        """Asks again what has not been answered, and how those are who are in use."""
+    def tick(self, now_ms: int, in_use: Iterable[bytes], partners: Iterable[bytes] = (), own: bytes = b"") -> None:
+        """Asks again what has not been answered, and how those are who are in use. What `partners` own changes, and one
+        that has left and is switched off never says so: they are asked all the time.
+        """
         for point, wanted in list(self._wanted.items()):
             if now_ms - wanted.since_ms > WANTED_MS_MAX:
                 del self._wanted[point]
             elif now_ms - wanted.asked_ms >= ASK_AGAIN_MS:
                 self._ask(now_ms, point, wanted)
         suspected, self._suspected = self._suspected, {}
-        before, self._pulses = self._pulses, {}
         self._asked_about = {
             group: at_ms for group, at_ms in self._asked_about.items() if now_ms - at_ms < ASKED_ABOUT_MS
         }
-        for group in dict.fromkeys((*in_use, *self._asked_about)):
-            if group == own:
-                continue
-            pulse = self._pulses[group] = before.get(group) or _Pulse(now_ms)
-            if now_ms - pulse.asked_ms >= PULSE_MS:
-                pulse.asked_ms = now_ms
-                descriptor = self._directory.descriptor(group)
-                if descriptor is not None:
-                    self.ask_group(descriptor, everybody=now_ms - pulse.heard_ms > SILENCE_MS_MAX)
-            if now_ms - pulse.heard_ms > LOST_MS:
-                pulse.heard_ms = now_ms
-                self._directory.distrust(group)
+        closely = dict.fromkeys((*partners, *self._asked_about))
+        asked_before, heard_before = self._asked_ms, self._heard_ms
+        self._asked_ms, self._heard_ms = {}, {}
+        for group in dict.fromkeys((*closely, *in_use)):
+            descriptor = self._directory.descriptor(group)
+            if descriptor is not None and group != own:
+                self._asked_ms[group] = asked_before.get(group, 0)
+                watched = _watched(descriptor)
+                self._heard_ms[watched] = heard_before.get(watched, now_ms)
+                self._watch(now_ms, descriptor, group in closely)
+        self._owes_since_ms = {each: at_ms for each, at_ms in self._owes_since_ms.items() if each in self._heard_ms}
         for group in suspected:
             descriptor = self._directory.descriptor(group)
             if descriptor is not None:
                 self.ask_group(descriptor, everybody=True)
+
+    def _watch(self, now_ms: int, descriptor: GroupDescriptor, closely: bool) -> None:
+        """Asks a leader whether it lives, if it is time to, and the others when it says nothing."""
+        watched, group = _watched(descriptor), descriptor.group
+        owes_since_ms = self._owes_since_ms.get(watched, now_ms)
+        if closely or not descriptor.leader:
+            due_ms = self._asked_ms[group] + PULSE_MS
+        elif watched in self._owes_since_ms:
+            due_ms = max(self._asked_ms[group], owes_since_ms) + PULSE_MS
+        else:
+            due_ms = self._heard_ms[watched] + IDLE_PULSE_MS
+        if now_ms >= due_ms:
+            self._asked_ms[group] = now_ms
+            self._owes_since_ms.setdefault(watched, now_ms)
+            self.ask_group(descriptor, everybody=now_ms - owes_since_ms > SILENCE_MS_MAX)
+        if now_ms - owes_since_ms > LOST_MS:
+            self._owes_since_ms[watched] = now_ms
+            self._directory.distrust(group)

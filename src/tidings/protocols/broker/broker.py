@@ -14,16 +14,19 @@ import msgspec
 from tidings.errors import LimitReached, ProtocolError, TidingsError
 from tidings.message import check_name, check_topic
 from tidings.protocols.broker import bulk, commands, damage, messages, questions, ranges, staging
-from tidings.protocols.broker.coordinators import AckReply, DeadLettering
+from tidings.protocols.broker.collecting import collect_due
+from tidings.protocols.broker.consumer_groups.coordinators import AckReply, DeadLettering
+from tidings.protocols.broker.consumer_groups.sharing import Sharing
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.retention import Segment, collect_due, trim_due
+from tidings.protocols.broker.origins import Adopting, Origin, Reporting
+from tidings.protocols.broker.ownership import Grown
+from tidings.protocols.broker.retention import Segment, trim_due
 from tidings.protocols.broker.rights import check_right
-from tidings.protocols.broker.sharing import Sharing
-from tidings.protocols.broker.subscriptions import Subscription, canonical
+from tidings.protocols.broker.subscriptions import Subscription, canonical, key_of
 from tidings.protocols.broker.withheld import Withheld
 from tidings.protocols.broker.writing import check_part
-from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Send, Stop
+from tidings.protocols.effects import Effect, Examine, Forward, Peer, Persist, PersistCopy, Report, Send, Stop
 from tidings.protocols.events import Damaged, Event, Examined, Moved, Persisted, Received, Refused, Ticked
 from tidings.settings import BrokerSettings
 
@@ -32,27 +35,6 @@ ANONYMOUS_SILENCE_MS_MAX = 24 * 3600 * 1000
 
 
 SWEEP_EVERY_MS = 1_000
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Whom to answer once a command is durable."""
-
-    peer: Peer
-    message: Any
-
-
-class Adopting(msgspec.Struct, frozen=True):
-    """A request that is taken once the epoch that it names has been written down."""
-
-    received: Received
-
-    @property
-    def peer(self) -> Peer:
-        return self.received.peer
-
-    @property
-    def message(self) -> Any:
-        return self.received.message
 
 
 class Broker:
@@ -93,6 +75,8 @@ class Broker:
             case Refused(now_ms, _, AckReply() as acking, error):
                 failed = self._failed(acking.peer, acking.message, error)
                 return failed + self.sharing.on_refused(now_ms, acking)
+            case Refused(_, _, Reporting(about), error):
+                return [Report(about, None, error)]
             case Refused(now_ms, _, DeadLettering() as dead_lettering, _):
                 return self.sharing.on_refused(now_ms, dead_lettering)
             case Ticked(now_ms):
@@ -152,6 +136,8 @@ class Broker:
                     return self._on_bye(event.now_ms, peer, message)
                 case messages.Shutdown():
                     return self._on_shutdown(event, message)
+                case messages.LimitTopic(_, topic, max_backlog):
+                    return [Persist(commands.LimitTopic(check_topic(topic), max_backlog), origin=Origin(peer, message))]
                 case _:
                     asked = questions.answer(self.machine, self.sharing, self.dispatcher, self.damaged, message)
                     return [Send(peer, asked)]
@@ -174,7 +160,8 @@ class Broker:
         client = self.machine.clients.get(message.client)
         if client is not None and client.token == message.token:
             return [Send(peer, self._welcome(message, client.epoch))]
-        self.machine.check_token(message.client, message.token, message.renews)
+        if client is not None and client.has_replaced(message.token, message.renews):
+            raise client.fenced()
         return [
             Persist(
                 commands.Open(message.client, message.token, message.anonymous, message.renews),
@@ -217,7 +204,10 @@ class Broker:
         self._heard_at_ms[client] = event.now_ms
         if len(parts) != len(event.bodies):
             raise ProtocolError(f"{len(parts)} batches came with {len(event.bodies)} bodies: send one for each.")
-        if len(parts) + len(acknowledgements) > self.settings.topics_per_request_max:
+        if (
+            len(parts) + len({each.whole or each.topics for each in acknowledgements})
+            > self.settings.topics_per_request_max
+        ):
             raise LimitReached(
                 f"One request may hold {self.settings.topics_per_request_max} parts (topics_per_request_max): split it."
             )
@@ -226,11 +216,10 @@ class Broker:
             for part, body, contents in zip(parts, event.bodies, event.batches, strict=True)
         )
         acknowledged = tuple(
-            messages.Acknowledgement(canonical(each.topics), each.positions, each.created_epoch)
-            for each in acknowledgements
+            msgspec.structs.replace(each, topics=canonical(each.topics, each.whole)) for each in acknowledgements
         )
         for each in acknowledged:
-            self.machine.find_subscription(client, each.topics).check_created(each.created_epoch)
+            self.machine.find_subscription(client, each.topics, each.whole).check_created(each.created_epoch)
         return [
             Persist(
                 commands.Write(client, epoch, batches, acknowledged), event.bodies, Origin(event.peer, event.message)
@@ -250,8 +239,8 @@ class Broker:
     ) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
         self._heard_at_ms[message.client] = now_ms
-        topics = canonical(message.topics)
-        if len(topics) > self.settings.topics_per_request_max:
+        topics, whole = canonical(message.topics, message.whole), message.whole
+        if max(len(topics), len(whole)) > self.settings.topics_per_request_max:
             raise LimitReached(
                 f"A subscription may name {self.settings.topics_per_request_max} topics (topics_per_request_max): "
                 "make several."
@@ -260,13 +249,13 @@ class Broker:
             check_topic(name)
         command: commands.Command
         if isinstance(message, messages.Subscribe):
-            known = self.machine.subscriptions.get((message.client, topics))
+            known = self.machine.subscriptions.get(key_of(message.client, topics, whole))
             if known is not None:  # Idempotent, and no reason to write.
                 return [Send(peer, self._subscribed(message, known, False))]
-            command = commands.Subscribe(message.client, message.epoch, topics, message.start)
+            command = commands.Subscribe(message.client, message.epoch, topics, message.start, whole)
         else:
-            self.machine.find_subscription(message.client, topics)
-            command = commands.Unsubscribe(message.client, message.epoch, topics)
+            self.machine.find_subscription(message.client, topics, whole)
+            command = commands.Unsubscribe(message.client, message.epoch, topics, whole)
         return [Persist(command, origin=Origin(peer, message))]
 
     def _subscribed(
@@ -310,8 +299,8 @@ class Broker:
     def _on_flow(self, now_ms: int, peer: Peer, message: messages.Flow) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
         self._heard_at_ms[message.client] = now_ms
-        topics = canonical(message.topics)
-        subscription = self.machine.find_subscription(message.client, topics)
+        topics = canonical(message.topics, message.whole)
+        subscription = self.machine.find_subscription(message.client, topics, message.whole)
         if subscription.reader_epoch != message.epoch:
             return [self._attach(peer, message, subscription, message.epoch)]
         stream = self.dispatcher.streams.get(subscription.key)
@@ -342,9 +331,8 @@ class Broker:
     def _attach(self, peer: Peer, message: Any, subscription: Subscription, epoch: int) -> Persist:
         """A session reads for the first time: that goes into the journal, the reading after it."""
         sent = self.dispatcher.sent_positions(subscription)
-        return Persist(
-            commands.Attach(subscription.client, epoch, subscription.topics, sent), origin=Origin(peer, message)
-        )
+        command = commands.Attach(subscription.client, epoch, subscription.topics, sent, subscription.whole)
+        return Persist(command, origin=Origin(peer, message))
 
     def _on_get(self, now_ms: int, peer: Peer, message: messages.Get) -> list[Effect]:
         self.machine.check_session(message.client, message.epoch)
@@ -378,7 +366,8 @@ class Broker:
         for key, subscription in self.machine.owned.get(client.name, {}).items():
             self.dispatcher.close(key)
             if subscription.reading and subscription.reader_epoch == client.epoch:
-                detached.append(commands.Detach(subscription.topics, self.dispatcher.sent_positions(subscription)))
+                sent = self.dispatcher.sent_positions(subscription)
+                detached.append(commands.Detach(subscription.topics, sent, subscription.whole))
         self._heard_at_ms.pop(client.name, None)
         works = any(group.members.get(client.name) == client.epoch for group in self.machine.groups.values())
         left = self.sharing.on_bye(now_ms, client.name)
@@ -414,10 +403,12 @@ class Broker:
             case commands.Publish() if result is not None:
                 extents: tuple[bulk.Extent, ...] = result  # type: ignore[assignment]
                 self._touched.update(dict.fromkeys(extent.topic for extent in extents))
-            case commands.Attach(client, _, topics):
-                self.dispatcher.begin_session(self.machine.subscriptions[client, topics])
-            case commands.Unsubscribe(client, _, topics):
-                self.dispatcher.forget((client, topics))
+            case commands.OwnershipCommand() if isinstance(result, Grown):
+                self._touched.update(dict.fromkeys(result.topics))
+            case commands.Attach(client, _, topics, _, whole):
+                self.dispatcher.begin_session(self.machine.subscriptions[key_of(client, topics, whole)])
+            case commands.Unsubscribe(client, _, topics, whole):
+                self.dispatcher.forget(key_of(client, topics, whole))
             case commands.Close(client) if client not in self.machine.clients:
                 for key in leaving:
                     self.dispatcher.forget(key)
@@ -432,7 +423,7 @@ class Broker:
             failed = self._failed(origin.peer, origin.message, error) if asked else []
             if isinstance(origin, AckReply | DeadLettering):
                 failed += self.sharing.on_refused(event.now_ms, origin)
-            return failed
+            return [Report(origin.about, None, error)] if isinstance(origin, Reporting) else failed
         match origin:
             case Origin():
                 return self._answer(event, origin.peer, origin.message, result)
@@ -440,6 +431,8 @@ class Broker:
                 return self.sharing.on_acked(event.now_ms, origin)
             case DeadLettering():
                 return self.sharing.on_dead_lettered(event.now_ms, origin)
+            case Reporting(about):
+                return [Report(about, result, None)]
             case Adopting(received):
                 return self._on_received(msgspec.structs.replace(received, now_ms=event.now_ms))
         return []
@@ -468,6 +461,8 @@ class Broker:
                 return self._on_received(Received(event.now_ms, peer, message))
             case messages.Bye(request, client):  # A stream may have begun before this was durable.
                 return [Send(peer, messages.ByeDone(request)), *self.sharing.on_bye(event.now_ms, client)]
+            case messages.LimitTopic(request, topic):
+                return [Send(peer, messages.Topics(request, (questions.topic_info(self.machine, topic),)))]
             case bulk.Stage() | bulk.Publish() | bulk.Discard():
                 return [Send(peer, staging.answer(self.machine, message, result))]
         return []

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from tidings.protocols.broker.envelope import Answer, Request
+from tidings.protocols.fields import Name, Number, Several
 
 
 class Read(Request, frozen=True, tag="read"):
@@ -23,12 +24,12 @@ class Read(Request, frozen=True, tag="read"):
     The answer ends at the bounds, but holds one batch at least if there is one.
     """
 
-    topic: str
-    first_offset: int
-    end_offset: int
-    messages: int
-    size_bytes: int
-    boot: str = ""
+    topic: Name
+    first_offset: Number
+    end_offset: Number
+    messages: Number
+    size_bytes: Number
+    boot: Name = ""
     """The boot of the reader's machine, if it can read files there: a broker on the same one may then point to bodies.
     """
 
@@ -84,8 +85,8 @@ class ReadDone(Answer, frozen=True, tag="range"):
 class AskOffset(Request, frozen=True, tag="offset"):
     """The first offset of a topic that was stored at or after a time; no session is needed."""
 
-    topic: str
-    time_ms: int
+    topic: Name
+    time_ms: Number
 
 
 class OffsetFound(Answer, frozen=True, tag="offset"):
@@ -102,16 +103,20 @@ class Stage(Request, frozen=True, tag="stage"):
     The batches of a stage are numbered from 1; a number that is there already is not stored again.
     """
 
-    client: str
-    epoch: int
-    query: str
-    batch: int
-    stage: str
-    number: int
-    topic: str
-    count: int
-    sink: str = ""
+    client: Name
+    epoch: Number
+    query: Name
+    batch: Number
+    stage: Name
+    number: Number
+    topic: Name
+    count: Number
+    sink: Name = ""
     """Which of the query's sinks it is for: each has batches of its own."""
+    after: Number | None = None
+    """The number before this one among those of the same topic, 0 for its first: of a stage, each group of a ring has
+    only the batches for its own topics.
+    """
 
 
 class StageDone(Answer, frozen=True, tag="staged"):
@@ -120,11 +125,22 @@ class StageDone(Answer, frozen=True, tag="staged"):
     published: bool = False
 
 
+TOPICS_NAMED_MAX = 64
+"""Of a stage with more topics none is named."""
+
+
 class StageName(msgspec.Struct, frozen=True, array_like=True):
     """A finished stage, and how many messages it must have."""
 
-    name: str
-    count: int
+    name: Name
+    count: Number
+    topics: Several[Name] = ()
+    """Where they are to go. A ring asks only the owners of these; without, all groups."""
+
+
+def name_stage(name: str, count: int, topics: tuple[str, ...]) -> StageName:
+    """A finished stage, with its topics if they are few."""
+    return StageName(name, count, topics if len(topics) <= TOPICS_NAMED_MAX else ())
 
 
 class Publish(Request, frozen=True, tag="publish"):
@@ -134,21 +150,21 @@ class Publish(Request, frozen=True, tag="publish"):
     has only this one batch: it is remembered for as long as a stage is, and not for as long as a query.
     """
 
-    client: str
-    epoch: int
-    query: str
-    batch: int
-    stages: tuple[StageName, ...]
+    client: Name
+    epoch: Number
+    query: Name
+    batch: Number
+    stages: Several[StageName]
     once: bool = False
-    sink: str = ""
+    sink: Name = ""
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True):
     """The messages of a topic from `first_offset` up to `next_offset`."""
 
-    topic: str
-    first_offset: int
-    next_offset: int
+    topic: Name
+    first_offset: Number
+    next_offset: Number
 
 
 class PublishDone(Answer, frozen=True, tag="published"):
@@ -163,15 +179,17 @@ class PublishDone(Answer, frozen=True, tag="published"):
 class Discard(Request, frozen=True, tag="discard"):
     """Drops stages that nobody will publish; those that are not there, or are published, are passed over."""
 
-    client: str
-    epoch: int
-    stages: tuple[str, ...]
+    client: Name
+    epoch: Number
+    stages: Several[Name]
 
 
 class DiscardDone(Answer, frozen=True, tag="discarded"):
     """How many of them were dropped."""
 
     count: int
+    stages: tuple[str, ...] = ()
+    """Which, if this is a group of a ring: others may have dropped the rest of the same ones."""
 
 
 BulkRequest = Read | AskOffset | Stage | Publish | Discard

@@ -13,6 +13,8 @@ from collections import deque
 
 import msgspec
 
+from tidings.errors import Fenced
+
 
 class TrackIndex(msgspec.Struct, frozen=True, array_like=True):
     """The runs that a track gained while one journal segment was written."""
@@ -113,6 +115,14 @@ class Client:
         self.past_tokens.append(self.token)
         self.token = token
         self.epoch += 1
+
+    def has_replaced(self, token: bytes, renews: int) -> bool:
+        """Whether a Hello with this token is that of a session before this one."""
+        return token in self.past_tokens or renews not in (0, self.epoch)
+
+    def fenced(self) -> Fenced:
+        """The error for a session that was replaced."""
+        return Fenced(f"A newer session of {self.name!r} has taken over: let one process at a time use that name.")
 
     def seal(self) -> list[TrackIndex]:
         """The runs gained since the last seal, for each topic that gained one."""

@@ -7,10 +7,17 @@ the same record, one after the other.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from tidings.protocols.broker.bulk import StageName
 from tidings.protocols.broker.messages import Acknowledgement, LaneKind, Position, Start, Target
+from tidings.protocols.fields import NUMBER_MAX, Number, Several
+
+ANY_LENGTH = msgspec.Meta(max_length=NUMBER_MAX)
+"""Bounded by the frame that a batch came in: what was stored once has to be read again."""
+Id = Annotated[str, ANY_LENGTH]
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
@@ -25,10 +32,10 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 class BatchWrite(msgspec.Struct, frozen=True, array_like=True):
     """A batch of `count` messages in a body of `size_bytes`; `ids` is None when no message has one."""
 
-    targets: tuple[Target, ...]
-    count: int
-    size_bytes: int
-    ids: tuple[str | None, ...] | None = None
+    targets: Several[Target]
+    count: Number
+    size_bytes: Number
+    ids: Annotated[tuple[Id | None, ...], ANY_LENGTH] | None = None
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, tag="write"):
@@ -45,12 +52,14 @@ class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
     epoch: int
     topics: tuple[str, ...]
     start: Start
+    whole: tuple[str, ...] = ()
 
 
 class Unsubscribe(msgspec.Struct, frozen=True, array_like=True, tag="unsubscribe"):
     client: str
     epoch: int
     topics: tuple[str, ...]
+    whole: tuple[str, ...] = ()
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
@@ -60,6 +69,7 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
     epoch: int
     topics: tuple[str, ...]
     sent: tuple[Position, ...]
+    whole: tuple[str, ...] = ()
 
 
 class Detach(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +77,7 @@ class Detach(msgspec.Struct, frozen=True, array_like=True):
 
     topics: tuple[str, ...]
     sent: tuple[Position, ...]
+    whole: tuple[str, ...] = ()
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
@@ -129,6 +140,15 @@ class Collect(msgspec.Struct, frozen=True, array_like=True, tag="collect"):
 
     groups: tuple[tuple[str, str], ...]
     topics: tuple[str, ...]
+    unused: tuple[Position, ...] = ()
+    """Topics that go with all their messages, if nothing was put to them since: their next offsets are still these."""
+
+
+class LimitTopic(msgspec.Struct, frozen=True, array_like=True, tag="limit-topic"):
+    """So many messages may wait in a topic: 0 for any number, None for what the broker's settings say."""
+
+    topic: str
+    max_backlog: int | None
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
@@ -145,6 +165,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
     size_bytes: int
     ids: tuple[str | None, ...] | None = None
     sink: str = ""
+    after: int | None = None
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
@@ -160,7 +181,10 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
 
 
 class Discard(msgspec.Struct, frozen=True, array_like=True, tag="discard"):
-    """Stages are dropped, and queries forgotten that nobody has published for since `before_ms`."""
+    """Stages are dropped, and queries forgotten that nobody has published for since `before_ms`.
+
+    The names of stages are those that their writers gave them, or those under which they are kept.
+    """
 
     stages: tuple[str, ...]
     queries: tuple[str, ...] = ()
@@ -225,6 +249,7 @@ OwnCommand = (
     | Discard
     | Trim
     | Carry
+    | LimitTopic
 )
 """What every broker does by itself, whatever it owns."""
 

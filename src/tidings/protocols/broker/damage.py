@@ -12,11 +12,11 @@ import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.broker.bulk import ReadDone
-from tidings.protocols.broker.coordinators import Claim, DeadLettering, Next
+from tidings.protocols.broker.consumer_groups.coordinators import Claim, DeadLettering, Next
+from tidings.protocols.broker.consumer_groups.sharing import Sharing
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Article, Delivery, Failed
-from tidings.protocols.broker.sharing import Sharing
 from tidings.protocols.broker.withheld import Withheld, unreadable
 from tidings.protocols.effects import Effect, Examine, Forward, PersistCopy, Send, Share
 from tidings.protocols.events import Damaged

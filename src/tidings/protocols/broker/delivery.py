@@ -215,7 +215,8 @@ class Dispatcher:
         since = stream.positions[name]
         entry = topic.find(max(since, topic.first_offset))
         several = len(stream.positions) > 1
-        if several and topic.offsets[entry] in topic.shared:
+        shares = several or bool(stream.subscription.whole)
+        if shares and topic.offsets[entry] in topic.shared:
             return self._fill_shared(stream, topic, entry)
         served = self.served(stream.subscription)
         attempt, attempt_until = served.attempt(name, since)
@@ -240,6 +241,7 @@ class Dispatcher:
                 or size_bytes + sizes[entry] > bytes_room
                 or (attempt_until is not None and following >= attempt_until)
                 or (withheld and addresses[entry] in withheld)
+                or (shares and offsets[entry] in topic.shared)
             ):
                 break
         stream.positions[name] = following
@@ -277,10 +279,12 @@ class Dispatcher:
         """For each message of a batch that went to several topics: does it reach the stream through this one?
 
         Of the subscription's topics that the message went to, the first one delivers it in which the
-        subscription had already begun.
+        subscription had already begun. What comes through an earlier part of the subscription is none of this one's.
         """
         first = topic.offsets[entry]
         starts = stream.subscription.starts
+        if stream.subscription.leaves(topic.name, first, (place.topic for place in topic.shared[first])):
+            return [False] * (topic.end_of(entry) - first)
         rows = self._rows(topic, first, topic.end_of(entry) - first)
         seen: dict[int, None] = {}
         for position in topic.shared[first]:

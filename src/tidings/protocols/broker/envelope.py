@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import RequestNumber
+
 
 class Request(msgspec.Struct, frozen=True, array_like=True, kw_only=False):
     """What a client asks; `request` comes back in the answer."""
 
-    request: int
+    request: RequestNumber
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

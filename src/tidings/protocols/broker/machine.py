@@ -20,6 +20,7 @@ from tidings.errors import Fenced, InvalidRequest, LimitReached, Moved, NoSuchTo
 from tidings.protocols.broker import snapshots
 from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.clients import Client
+from tidings.protocols.broker.collecting import collect
 from tidings.protocols.broker.commands import (
     Attach,
     Carry,
@@ -31,6 +32,7 @@ from tidings.protocols.broker.commands import (
     GroupAck,
     Join,
     Leave,
+    LimitTopic,
     Open,
     OwnershipCommand,
     Publish,
@@ -40,12 +42,12 @@ from tidings.protocols.broker.commands import (
     Unsubscribe,
     Write,
 )
-from tidings.protocols.broker.groups import PAUSED, Group, GroupKey
+from tidings.protocols.broker.consumer_groups.groups import PAUSED, Group, GroupKey
+from tidings.protocols.broker.consumer_groups.progress import Progress
 from tidings.protocols.broker.messages import Position, Start, Stored
 from tidings.protocols.broker.ownership import EVERYTHING, OwnershipPolicy
-from tidings.protocols.broker.progress import Progress
 from tidings.protocols.broker.stages import Stages
-from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey
+from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey, key_of
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.broker.writing import check_acknowledgement, plan, store, store_next
 from tidings.settings import BrokerSettings
@@ -88,23 +90,25 @@ class Machine:
             case Publish():
                 return self._on_publish(command, time_ms)
             case Discard():
-                return self.stages.discard(command)
+                return self.stages.discard(self, command)
             case Leave():
                 self._on_leave(command, time_ms)
             case DeadLetter():
                 self._on_dead_letter(command, time_ms, body_address)
             case Collect():
-                self._on_collect(command, time_ms)
+                collect(self, command, time_ms)
             case Unsubscribe():
-                self._on_unsubscribe(command)
+                self._on_unsubscribe(command, time_ms)
             case Close():
                 self._on_close(command, time_ms)
             case Trim():
                 self._on_trim(command)
             case Carry():
                 self._on_carry(command, body_address)
+            case LimitTopic():
+                self._on_limit(command, time_ms)
             case OwnershipCommand():
-                return self.ownership.apply(self, command, body_address)
+                return self.ownership.apply(self, command, time_ms, body_address)
             case _:
                 assert_never(command)
         return None
@@ -125,14 +129,8 @@ class Machine:
                 raise Moved(f"The name {name!r} is not known here any more: ask again.")
             raise Fenced(f"There is no session of {name!r}: connect again.")
         if client.epoch != epoch:
-            raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
+            raise client.fenced()
         return client
-
-    def check_token(self, name: str, token: bytes, renews: int) -> None:
-        """Fenced for the Hello of a session that was replaced: it was on its way for too long."""
-        client = self.clients.get(name)
-        if client is not None and (token in client.past_tokens or renews not in (0, client.epoch)):
-            raise Fenced(f"A newer session of {name!r} has taken over: let one process at a time use that name.")
 
     def find_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -140,20 +138,28 @@ class Machine:
             raise NoSuchTopic(f"There is no topic {name!r}: subscribe or put to it first.")
         return topic
 
-    def find_subscription(self, client: str, topics: tuple[str, ...]) -> Subscription:
-        subscription = self.subscriptions.get((client, topics))
+    def find_subscription(self, client: str, topics: tuple[str, ...], whole: tuple[str, ...] = ()) -> Subscription:
+        subscription = self.subscriptions.get(key_of(client, topics, whole))
         if subscription is None:
             for name in topics:
                 self.find_topic(name)
-            raise NotSubscribed(f"{client!r} is not subscribed to {', '.join(map(repr, topics))}: subscribe first.")
+            raise NotSubscribed(
+                f"{client!r} is not subscribed to {', '.join(map(repr, whole or topics))}: subscribe first."
+            )
         return subscription
 
     def check_puttable(self, name: str) -> None:
         """Whether a put may go to this topic, by the topic policy and the limit."""
         if name not in self.topics:
             if self.settings.topics == "on-subscribe":
-                raise NoSuchTopic(f"There is no topic {name!r}, and here only a subscribe makes one: subscribe first.")
+                raise NoSuchTopic(
+                    f"There is no topic {name!r}, and only a subscribe creates one here: subscribe first."
+                )
             self.check_topics_limit(1)
+
+    def backlog_max(self, topic: Topic | None) -> int | None:
+        """How many messages may wait in a topic: by its own limit, or that of all; without either, any."""
+        return self.settings.max_backlog if topic is None or topic.max_backlog is None else topic.max_backlog
 
     def check_topics_limit(self, more: int) -> None:
         """Whether so many topics more may be made."""
@@ -167,6 +173,14 @@ class Machine:
         topic = self.topics[name] = Topic(name, next_offset, next_offset)
         return topic
 
+    def _on_limit(self, command: LimitTopic, time_ms: int) -> None:
+        self.ownership.check_topics((command.topic,))
+        topic = self.topics.get(command.topic)
+        if topic is None:
+            self.check_topics_limit(1)
+            topic = self.make_topic(command.topic, time_ms)
+        topic.max_backlog = command.max_backlog
+
     # Sessions.
 
     def _on_open(self, command: Open) -> int:
@@ -177,18 +191,20 @@ class Machine:
                 raise LimitReached(f"{self.settings.clients_max} names are in use (clients_max): raise the limit.")
             client = self.clients[command.client] = Client(command.client, command.token, command.anonymous)
         elif client.token != command.token:
-            self.check_token(command.client, command.token, command.renews)
+            if client.has_replaced(command.token, command.renews):
+                raise client.fenced()
             client.begin_session(command.token)
             client.anonymous = client.anonymous and command.anonymous
         return client.epoch
 
     def _on_close(self, command: Close, time_ms: int) -> None:
         client = self.check_session(command.client, command.epoch)
+        self.ownership.check_free(client.name)
         groups = [group for group in self.groups.values() if self.owns(group.topic)]
         if client.anonymous:
             for subscription in list(self.owned.get(client.name, {}).values()):
                 if self.owns(subscription.topics[0]):
-                    self._forget_subscription(subscription)
+                    self._forget_subscription(subscription, time_ms)
             for group in groups:
                 self._drop_member(group, client.name, time_ms)
             if self.ownership.is_held(self, client):
@@ -202,7 +218,7 @@ class Machine:
                 group.members[client.name] = PAUSED
                 group.last_acked.pop(client.name, None)
         for detached in command.detached:
-            read = self.subscriptions.get((client.name, detached.topics))
+            read = self.subscriptions.get(key_of(client.name, detached.topics, detached.whole))
             if read is not None and read.reader_epoch == client.epoch and self.owns(detached.topics[0]):
                 read.reading = False
                 read.sent = {position.topic: position.offset for position in detached.sent}
@@ -227,7 +243,7 @@ class Machine:
             stored.append(store(self, client, batch, targets, time_ms, address))
             address += batch.size_bytes
         for acknowledgement in command.acknowledgements:
-            cursors = self.subscriptions[client.name, acknowledgement.topics].cursors
+            cursors = self.subscriptions[key_of(client.name, acknowledgement.topics, acknowledgement.whole)].cursors
             for position in acknowledgement.positions:
                 cursors[position.topic] = max(cursors[position.topic], position.offset)
         return tuple(stored)
@@ -235,12 +251,12 @@ class Machine:
     # Stages.
 
     def _on_stage(self, command: Stage, time_ms: int, body_address: int) -> bool:
-        self.ownership.check_staging()
+        self.ownership.check_topics((command.topic,))
         self.check_session(command.client, command.epoch)
         return self.stages.add(self, command, time_ms, body_address)
 
     def _on_publish(self, command: Publish, time_ms: int) -> tuple[Extent, ...] | None:
-        self.ownership.check_staging()
+        self.ownership.check_publish(command)
         self.check_session(command.client, command.epoch)
         return self.stages.publish(self, command, time_ms)
 
@@ -249,13 +265,13 @@ class Machine:
     def _on_subscribe(self, command: Subscribe, time_ms: int) -> tuple[tuple[Position, ...], bool]:
         self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
-        key = (command.client, command.topics)
+        key = key_of(command.client, command.topics, command.whole)
         subscription = self.subscriptions.get(key)
         created = subscription is None
         if subscription is None:
             new = [name for name in command.topics if name not in self.topics]
             if new and self.settings.topics == "on-publish":
-                raise NoSuchTopic(f"There is no topic {new[0]!r}, and here only a put makes one: put to it first.")
+                raise NoSuchTopic(f"There is no topic {new[0]!r}, and only a put creates one here: put to it first.")
             self.check_topics_limit(len(new))
             if len(self.subscriptions) >= self.settings.subscriptions_max:
                 raise LimitReached(
@@ -267,6 +283,9 @@ class Machine:
                 self.make_topic(name, time_ms)
             subscription = Subscription(command.client, command.topics, dict(starts), starts)
             subscription.created_epoch = command.epoch
+            if command.whole:
+                subscription.whole = command.whole
+                subscription.made = {name: self.topics[name].next_offset for name in command.topics}
             self.remember_subscription(subscription)
         return tuple(Position(name, subscription.cursors[name]) for name in command.topics), created
 
@@ -294,24 +313,25 @@ class Machine:
         for name in subscription.topics:
             self.readers.setdefault(name, {})[key] = subscription
 
-    def _forget_subscription(self, subscription: Subscription) -> None:
+    def _forget_subscription(self, subscription: Subscription, time_ms: int) -> None:
         key = subscription.key
         del self.subscriptions[key]
         del self.owned[subscription.client][key]
         for name in subscription.topics:
             del self.readers[name][key]
-            topic = self.topics[name]
-            topic.acked_offset = max(topic.acked_offset, subscription.cursors[name])
+            self.topics[name].leave(subscription.starts.get(name), subscription.cursors[name])
+            self.used_at_ms[name] = time_ms
 
-    def _on_unsubscribe(self, command: Unsubscribe) -> None:
+    def _on_unsubscribe(self, command: Unsubscribe, time_ms: int) -> None:
         self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
-        self._forget_subscription(self.find_subscription(command.client, command.topics))
+        subscription = self.find_subscription(command.client, command.topics, command.whole)
+        self._forget_subscription(subscription, time_ms)
 
     def _on_attach(self, command: Attach) -> Subscription:
         self.ownership.check_topics(command.topics)
         self.check_session(command.client, command.epoch)
-        subscription = self.find_subscription(command.client, command.topics)
+        subscription = self.find_subscription(command.client, command.topics, command.whole)
         subscription.reader_epoch = command.epoch
         subscription.reading = True
         subscription.sent = {position.topic: position.offset for position in command.sent}
@@ -338,7 +358,7 @@ class Machine:
             if command.topic not in self.topics:
                 if self.settings.topics == "on-publish":
                     raise NoSuchTopic(
-                        f"There is no topic {command.topic!r}, and here only a put makes one: put to it first."
+                        f"There is no topic {command.topic!r}, and only a put creates one here: put to it first."
                     )
                 self.check_topics_limit(1)
             if len(self.groups) >= self.settings.groups_max:
@@ -348,7 +368,7 @@ class Machine:
             start = self._start_offset(command.topic, command.start)
             if command.topic not in self.topics:
                 self.make_topic(command.topic, time_ms)
-            group = Group(command.group, command.topic, command.lanes, Progress(start), time_ms)
+            group = Group(command.group, command.topic, command.lanes, Progress(start), time_ms, start)
             self.remember_group(group)
         elif command.client not in group.members and len(group.members) >= self.settings.members_max:
             raise LimitReached(
@@ -394,32 +414,6 @@ class Machine:
         topic = self.topics.get(command.to_topic) or self.make_topic(command.to_topic, time_ms)
         topic.append(body_address, command.size_bytes, 1, None, None, time_ms)
         group.progress.add(command.offset, command.offset + 1)
-
-    def is_idle(self, topic: Topic) -> bool:
-        """Whether nobody uses a topic and nobody can miss anything of it.
-
-        It has no reader, and no messages; or only such as were acknowledged and may go by the settings.
-        """
-        if self.readers.get(topic.name) or self.groups_of.get(topic.name):
-            return False
-        return not topic.offsets or (self.settings.drop_acknowledged and topic.acked_offset == topic.next_offset)
-
-    def _on_collect(self, command: Collect, time_ms: int) -> None:
-        for key in command.groups:
-            group = self.groups.get(key)
-            if group is None or not self.owns(group.topic):
-                continue
-            if not group.members and group.progress.low == self.topics[group.topic].next_offset:
-                del self.groups[key]
-                del self.groups_of[group.topic][key]
-                self.topics[group.topic].acked_offset = group.progress.low
-        for name in command.topics:
-            topic = self.topics.get(name)
-            if topic is not None and self.owns(name) and self.is_idle(topic):
-                if topic.next_offset:
-                    self.retired[name] = topic.next_offset
-                del self.topics[name]
-                self.used_at_ms.pop(name, None)
 
     # Retention.
 
@@ -499,3 +493,5 @@ class Machine:
         state = snapshots.restore(self, snapshot, indexes)
         self.stages.restore(state.stages)
         self.ownership.restore(memoryview(state.ownership))
+        if self.ownership.shares_stages():
+            self.stages.split()

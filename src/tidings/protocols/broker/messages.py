@@ -1,13 +1,13 @@
 """What clients and the broker say to each other.
 
-A request names the client and its epoch, so every one stands by itself: it may be sent again over a new
-connection, or to a broker that has been restarted in between, and means the same. `request` is a number
-that the client chose; the answer repeats it, and 0 asks for no answer. Bodies (batches, see
-`message.Columns`) follow the header as frames of their own and are not part of these types.
+A request names the client and its epoch, so every one stands by itself: it may be sent again over a new connection, or
+to a broker that has been restarted in between, and means the same. `request` is a number that the client chose; the
+answer repeats it, and 0 asks for no answer. Bodies (batches, see `message.Columns`) follow the header as frames of
+their own and are not part of these types.
 
-A subscription is named by the client and its topics; the order of the topics does not matter. Only
-`Delivery` comes without having been asked for, on a stream that a `Flow` opened; a client that never
-sends `Flow` (a bare REQ socket) gets exactly one answer for each request.
+A subscription is named by the client and its topics, in any order. `whole` is for the nodes of a ring, if they speak of
+a part of it (`subscriptions`). Only `Delivery` comes without having been asked for, on a stream that a `Flow` opened; a
+client that never sends `Flow` (a bare REQ socket) gets exactly one answer for each request.
 """
 
 from __future__ import annotations
@@ -20,48 +20,47 @@ from tidings.message import GroupInfo, TopicInfo
 from tidings.protocols.broker.bulk import BulkAnswer, BulkRequest
 from tidings.protocols.broker.envelope import Answer, Request
 from tidings.protocols.broker.operators import OperatorAnswer, OperatorRequest
+from tidings.protocols.fields import Name, Number, Several, Token
 
 VERSION = 1
 
-Start = Literal["now", "earliest", "last"] | int
+Start = Literal["now", "earliest", "last"] | Number
 LaneKind = Literal["key", "publisher"]
 """What makes a lane: the key, or the publisher and the key."""
 
 
 class Hello(Request, frozen=True, tag="hello"):
-    """Opens a session of a name. A new `token` makes a new epoch and fences the older session of that
-    name; the same token again gets the same epoch again. An anonymous name is forgotten at its `Bye`.
-
-    A session that wants a new epoch for itself names the one that it has in `renews`: if that is no longer the
-    current one, a newer session has come, and the older does not push it out.
+    """Opens a session of a name. A new `token` makes a new epoch and fences the older session of that name; the same
+    token again gets the same epoch again. An anonymous name is forgotten at its `Bye`. A session that wants a new epoch
+    for itself names the one that it has in `renews`: if that is no longer the current one, a newer session has come.
     """
 
-    version: int
-    client: str
-    token: bytes
+    version: Number
+    client: Name
+    token: Token
     anonymous: bool = False
-    renews: int = 0
+    renews: Number = 0
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
     """A topic that a batch goes to, with the sequence number of the batch's first message there."""
 
-    topic: str
-    sequence: int
+    topic: Name
+    sequence: Number
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """One batch of a put: where it goes and how many messages it has. Its body is a frame of its own."""
 
-    targets: tuple[Target, ...]
-    count: int
+    targets: Several[Target]
+    count: Number
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """Everything of `topic` below `offset`."""
 
-    topic: str
-    offset: int
+    topic: Name
+    offset: Number
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
@@ -70,56 +69,59 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     With the epoch in which the subscription was created, a later one on the same topics is left alone.
     """
 
-    topics: tuple[str, ...]
-    positions: tuple[Position, ...]
-    created_epoch: int = 0
+    topics: Several[Name]
+    positions: Several[Position]
+    created_epoch: Number = 0
+    whole: Several[Name] = ()
 
 
 class Put(Request, frozen=True, tag="put"):
     """Stores one batch (one body frame) in every target topic, or in none."""
 
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
     part: Part
 
 
 class Commit(Request, frozen=True, tag="commit"):
     """Puts and acknowledgements as one: all of them happen or none. A body frame for each part."""
 
-    client: str
-    epoch: int
-    parts: tuple[Part, ...]
-    acknowledgements: tuple[Acknowledgement, ...]
+    client: Name
+    epoch: Number
+    parts: Several[Part]
+    acknowledgements: Several[Acknowledgement]
 
 
 class Subscribe(Request, frozen=True, tag="subscribe"):
     """Makes a durable subscription, or finds the one that is there (`start` is then ignored)."""
 
-    client: str
-    epoch: int
-    topics: tuple[str, ...]
+    client: Name
+    epoch: Number
+    topics: Several[Name]
     start: Start = "now"
+    whole: Several[Name] = ()
 
 
 class Unsubscribe(Request, frozen=True, tag="unsubscribe"):
-    client: str
-    epoch: int
-    topics: tuple[str, ...]
+    client: Name
+    epoch: Number
+    topics: Several[Name]
+    whole: Several[Name] = ()
 
 
 class Get(Request, frozen=True, tag="get"):
     """The next message of a subscription to one topic, without moving its cursor."""
 
-    client: str
-    epoch: int
-    topic: str
+    client: Name
+    epoch: Number
+    topic: Name
 
 
 class Ack(Request, frozen=True, tag="ack"):
     """Moves a subscription's cursor forward; what is already behind it is acknowledged again."""
 
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
     acknowledgement: Acknowledgement
 
 
@@ -130,30 +132,31 @@ class Flow(Request, frozen=True, tag="flow"):
     none is given. The same number again only raises the two limits; a lower one is late and ignored.
     """
 
-    client: str
-    epoch: int
-    topics: tuple[str, ...]
-    stream: int
-    positions: tuple[Position, ...]
-    messages: int
-    size_bytes: int
+    client: Name
+    epoch: Number
+    topics: Several[Name]
+    stream: Number
+    positions: Several[Position]
+    messages: Number
+    size_bytes: Number
+    whole: Several[Name] = ()
 
 
 class Beat(Request, frozen=True, tag="beat"):
     """I am here, and these are the streams that I believe in, by number."""
 
-    client: str
-    epoch: int
-    streams: tuple[int, ...]
+    client: Name
+    epoch: Number
+    streams: Several[Number]
 
 
 class Join(Request, frozen=True, tag="join"):
     """Makes the client a member of a topic's group; the first one makes the group (`start`, `lanes` count then)."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
     start: Start = "earliest"
     lanes: LaneKind = "key"
 
@@ -161,17 +164,17 @@ class Join(Request, frozen=True, tag="join"):
 class Leave(Request, frozen=True, tag="leave"):
     """The client is no longer a member; what it has not acked goes on with the others."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
     """Messages that a member still has in flight from an earlier stream: a batch's attempt, and its offsets."""
 
-    attempt: int
-    ranges: tuple[tuple[int, int], ...]
+    attempt: Number
+    ranges: Several[tuple[Number, Number]]
 
 
 class Work(Request, frozen=True, tag="work"):
@@ -180,16 +183,16 @@ class Work(Request, frozen=True, tag="work"):
     A `stream` number above the last one begins again: what the broker sent before and is not in `held` was lost.
     """
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
-    stream: int
-    room: int
-    held: tuple[Held, ...] = ()
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
+    stream: Number
+    room: Number
+    held: Several[Held] = ()
     begins: bool = False
     """Whether this opens the stream; otherwise it speaks of one that the broker must know."""
-    taken: tuple[tuple[int, int], ...] | None = None
+    taken: Several[tuple[Number, Number]] | None = None
     """What of the messages in flight has been handed to the application. A stream begins with all of it; later the
     member says so of what came as another attempt, before it hands it out. None: it does not say."""
 
@@ -197,88 +200,88 @@ class Work(Request, frozen=True, tag="work"):
 class BatchRanges(msgspec.Struct, frozen=True, array_like=True):
     """Messages of a batch, as ranges of offsets (end exclusive); no ranges means all that is left of it."""
 
-    batch: int
-    ranges: tuple[tuple[int, int], ...] = ()
+    batch: Number
+    ranges: Several[tuple[Number, Number]] = ()
 
 
 class GroupAck(Request, frozen=True, tag="settle"):
     """These messages have been dealt with."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
-    stream: int
-    acks: tuple[BatchRanges, ...]
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
+    stream: Number
+    acks: Several[BatchRanges]
 
 
 class GroupNack(Request, frozen=True, tag="release"):
     """These messages could not be dealt with: give them out again, not before `delay_ms`."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
-    stream: int
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
+    stream: Number
     nack: BatchRanges
-    delay_ms: int = 0
+    delay_ms: Number = 0
 
 
 class Extend(Request, frozen=True, tag="extend"):
     """This batch takes longer: do not send it again yet."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
-    stream: int
-    batch: int
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
+    stream: Number
+    batch: Number
 
 
 class GroupPause(Request, frozen=True, tag="rest"):
     """Ends a member's stream: everything in flight goes back. It stays a member, and may open another stream."""
 
-    client: str
-    epoch: int
-    group: str
-    topic: str
-    stream: int
-    untouched: tuple[tuple[int, int], ...] = ()
+    client: Name
+    epoch: Number
+    group: Name
+    topic: Name
+    stream: Number
+    untouched: Several[tuple[Number, Number]] = ()
     """Not looked at: what is still on its way to a member cannot be in it."""
-    taken: tuple[tuple[int, int], ...] | None = None
+    taken: Several[tuple[Number, Number]] | None = None
     """What of it has been handed to the application: only that was an attempt. None: the member does not say."""
 
 
 class AskGroups(Request, frozen=True, tag="groups"):
     """All groups, or those of a topic; no session is needed."""
 
-    topic: str | None = None
+    topic: Name | None = None
 
 
 class AskSequence(Request, frozen=True, tag="sequence"):
     """Which sequence number of this client did the topic take last?"""
 
-    client: str
-    epoch: int
-    topic: str
+    client: Name
+    epoch: Number
+    topic: Name
 
 
 class AskSubscriptions(Request, frozen=True, tag="subscriptions"):
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
 
 
 class AskSubscribers(Request, frozen=True, tag="subscribers"):
     """Who below the client's own name, `client/...`, has subscriptions, and which?"""
 
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
 
 
 class AskTopics(Request, frozen=True, tag="topics"):
     """All topics, or the one that is named; no session is needed."""
 
-    topic: str | None = None
+    topic: Name | None = None
 
 
 class AskStatus(Request, frozen=True, tag="status"):
@@ -288,13 +291,23 @@ class AskStatus(Request, frozen=True, tag="status"):
 class Bye(Request, frozen=True, tag="bye"):
     """The session ends: its streams are closed; an anonymous name is forgotten, subscriptions and all."""
 
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
 
 
 class Shutdown(Request, frozen=True, tag="shutdown"):
-    client: str
-    epoch: int
+    client: Name
+    epoch: Number
+
+
+class LimitTopic(Request, frozen=True, tag="limit-topic"):
+    """How many messages may wait in a topic, which is made if it is missing; 0: any number, None: as the broker is set.
+
+    Answered by `Topics`, with this one, when it is in the journal.
+    """
+
+    topic: Name
+    max_backlog: Number | None
 
 
 GroupRequest = Work | GroupAck | GroupNack | Extend | GroupPause
@@ -322,6 +335,7 @@ AnyRequest = (
     | OperatorRequest
     | Bye
     | Shutdown
+    | LimitTopic
     | BulkRequest
 )
 
@@ -335,18 +349,18 @@ class Welcome(Answer, frozen=True, tag="welcome"):
     batch_bytes_max: int
     batch_messages_max: int
     members: tuple[str, ...] = ()
-    """The addresses of all members of the replica group that this broker leads; a single broker has none."""
+    """The addresses of the replica group that this broker leads; a single broker has none."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
     """Where one batch went in one topic.
 
-    New messages have consecutive offsets from `first_offset` on (None when none was new); `repeated`
-    lists the others as (index in the batch, offset of the first copy or None if that is gone).
+    New messages have consecutive offsets from `first_offset` on (None when none was new); `repeated` lists the others
+    as (index in the batch, offset of the first copy or None if that is gone).
     """
 
-    first_offset: int | None
-    repeated: tuple[tuple[int, int | None], ...] = ()
+    first_offset: Number | None
+    repeated: Several[tuple[Number, Number | None]] = ()
 
 
 class PutDone(Answer, frozen=True, tag="stored"):
@@ -420,7 +434,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
     batch: int
     attempt: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: Several[tuple[int, int]]
 
 
 class Working(Answer, frozen=True, tag="working"):
@@ -432,7 +446,7 @@ class Working(Answer, frozen=True, tag="working"):
 
     stream: int
     kept: tuple[Kept, ...] = ()
-    acked: tuple[tuple[int, int], ...] = ()
+    acked: Several[tuple[int, int]] = ()
     turn: int = 0
     """The last turn that was sent before this answer."""
 
@@ -448,7 +462,7 @@ class GroupAckDone(Answer, frozen=True, tag="settled"):
 class GroupNackDone(Answer, frozen=True, tag="released"):
     """Everything that the member must drop: what it released, and what it had behind it of the same lanes."""
 
-    ranges: tuple[tuple[int, int], ...] = ()
+    ranges: Several[tuple[int, int]] = ()
     turn: int = 0
     """Its place among the batches: those before it may be meant, those after it are not."""
 
@@ -539,9 +553,8 @@ class GroupBatch(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
 class Delivery(msgspec.Struct, frozen=True, array_like=True, tag="delivery"):
     """Messages of one topic on a stream; each body frame is a stored batch, untouched.
 
-    The bodies hold the offsets `first_offset` to `next_offset` - 1. The stream had stood at `since`: it is
-    above `first_offset` when a stored batch holds messages from before the stream's position, which the
-    client drops, and below it when messages in between are not meant for this subscription.
+    The bodies hold the offsets `first_offset` to `next_offset` - 1. The stream had stood at `since`: it is above
+    `first_offset` if a stored batch has some from before it, which the client drops, and below if some are not for it.
     """
 
     stream: int

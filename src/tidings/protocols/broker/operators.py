@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidings.protocols.broker.envelope import Answer, Request
+from tidings.protocols.fields import Name, Several
 
 
 class AskMembers(Request, frozen=True, tag="members"):
@@ -14,13 +15,13 @@ class AskMembers(Request, frozen=True, tag="members"):
 class AddMember(Request, frozen=True, tag="add-member"):
     """Takes the node at an address into the group, which has asked to join; answered when it votes."""
 
-    address: str
+    address: Name
 
 
 class RemoveMember(Request, frozen=True, tag="remove-member"):
     """Takes a member out of the group, named by its number or its address; answered when it may be switched off."""
 
-    member: str
+    member: Name
 
 
 class MemberInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +49,7 @@ class AskRing(Request, frozen=True, tag="ring"):
 class AskOwner(Request, frozen=True, tag="owner"):
     """Where does a topic lie, and which group owns it? Every node answers, as far as it knows."""
 
-    topic: str
+    topic: Name
 
 
 class LeaveRing(Request, frozen=True, tag="leave-ring"):
@@ -58,7 +59,7 @@ class LeaveRing(Request, frozen=True, tag="leave-ring"):
 class AskHeld(Request, frozen=True, tag="held"):
     """Which topics does the group of this node have, or remember, at these points? Answered by its leader."""
 
-    points: tuple[bytes, ...]
+    points: Several[bytes]
 
 
 class RingGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -68,7 +69,7 @@ class RingGroup(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[str, ...]
     leader: str
     """"" if nobody is known to lead."""
-    ranges: tuple[tuple[bytes, bytes], ...]
+    ranges: Several[tuple[bytes, bytes]]
     """What it owns: after one point, up to and with another."""
     left: bool
 
@@ -80,6 +81,8 @@ class Ring(Answer, frozen=True, tag="ring"):
     group: str
     topics: int
     groups: tuple[RingGroup, ...]
+    dissemination: str = ""
+    """How this node hands bodies on; "" if it is older than that question."""
 
 
 class Owner(Answer, frozen=True, tag="owner"):

@@ -10,13 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import msgspec
+
 from tidings.errors import InvalidRequest, StorageDamaged
+from tidings.protocols.broker.bulk import Extent
 from tidings.protocols.broker.clients import Client
-from tidings.protocols.broker.commands import OwnershipCommand, Write
+from tidings.protocols.broker.commands import OwnershipCommand, Publish, Write
+from tidings.protocols.broker.messages import Stored
 from tidings.protocols.broker.state import State
 
 NOTHING = b"\xc0"
 """The part of a snapshot that says nothing: msgpack's nil."""
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """What came of an ownership command that has put messages into topics: which, and where everything went."""
+
+    topics: tuple[str, ...]
+    stored: tuple[tuple[Stored, ...], ...]
+    extents: tuple[Extent, ...] = ()
+    """The same, of stages that were published."""
 
 
 class OwnershipPolicy(Protocol):
@@ -49,8 +62,20 @@ class OwnershipPolicy(Protocol):
         """Raises if something of a write is not owned here."""
         return
 
-    def check_staging(self) -> None:
-        """Raises if nothing can be staged here."""
+    def shares_stages(self) -> bool:
+        """Whether the batches of a stage may be with several brokers, each of which has those for its own topics."""
+        return False
+
+    def check_publish(self, command: Publish) -> None:
+        """Raises if stages cannot be published here by one record."""
+        return
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether what lies where a topic of this name would is being given away, and has to stay as it is."""
+        return False
+
+    def check_free(self, client: str) -> None:
+        """Raises if a commit of this client is about to be decided, and all else that it wants has to wait."""
         return
 
     def beside(self, topic: str, name: str) -> str:
@@ -61,7 +86,7 @@ class OwnershipPolicy(Protocol):
         """Whether something of a client is on its way to another broker, or from one, and has to stay as it is."""
         return False
 
-    def apply(self, state: State, command: OwnershipCommand, body_address: int) -> object:
+    def apply(self, state: State, command: OwnershipCommand, time_ms: int, body_address: int) -> object:
         """Changes what is owned, and the tables with it; a refusal raises and changes nothing."""
         raise InvalidRequest(
             f"This broker owns everything and is part of no ring: it takes no {type(command).__name__}."

@@ -7,10 +7,10 @@ from typing import Any
 from tidings.errors import InvalidRequest, ProtocolError
 from tidings.message import TopicInfo, check_topic
 from tidings.protocols.broker import bulk, messages, operators, ranges
+from tidings.protocols.broker.consumer_groups.sharing import Sharing
 from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.envelope import Answer
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.sharing import Sharing
 
 
 def answer(
@@ -31,10 +31,10 @@ def answer(
             return messages.Subscribers(request, found)
         case messages.AskTopics(request, None):
             names = sorted(filter(machine.owns, machine.topics))
-            return messages.Topics(request, tuple(_topic_info(machine, name) for name in names))
+            return messages.Topics(request, tuple(topic_info(machine, name) for name in names))
         case messages.AskTopics(request, str(topic)):
             machine.find_topic(check_topic(topic))
-            return messages.Topics(request, (_topic_info(machine, topic),))
+            return messages.Topics(request, (topic_info(machine, topic),))
         case bulk.AskOffset():
             return ranges.find_offset(machine, message)
         case messages.AskGroups(request, topic):
@@ -44,21 +44,23 @@ def answer(
             return messages.Status(request, counts, damaged[: messages.DAMAGED_MAX])
         case operators.AskMembers() | operators.AddMember() | operators.RemoveMember():
             raise InvalidRequest(
-                "This broker stands alone, and has no members: `tidings cluster add` makes a group of it."
+                "This is a single broker without members: `tidings cluster add` turns it into a group."
             )
         case operators.AskRing() | operators.AskOwner() | operators.AskHeld() | operators.LeaveRing():
-            raise InvalidRequest("This broker is not in a ring: only one that began with --ring or --join is.")
+            raise InvalidRequest("This broker is not in a ring: start it with --ring or --join.")
     raise ProtocolError(f"The request {type(message).__name__} is not known here.")
 
 
 def _subscribed_topics(machine: Machine, client: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(topics for _, topics in machine.owned.get(client, {}) if machine.owns(topics[0]))
+    owned = (each for each in machine.owned.get(client, {}).values() if machine.owns(each.topics[0]))
+    return tuple(dict.fromkeys(each.all_topics for each in owned))
 
 
-def _topic_info(machine: Machine, name: str) -> TopicInfo:
+def topic_info(machine: Machine, name: str) -> TopicInfo:
+    """What a topic looks like from outside."""
     topic = machine.topics[name]
     readers = machine.readers.get(name, {})
-    return TopicInfo(name, topic.first_offset, topic.next_offset, len(readers), topic.size_bytes)
+    return TopicInfo(name, topic.first_offset, topic.next_offset, len(readers), topic.size_bytes, topic.max_backlog)
 
 
 def _counts(machine: Machine, streams: int, damaged: int) -> dict[str, int]:
@@ -66,12 +68,12 @@ def _counts(machine: Machine, streams: int, damaged: int) -> dict[str, int]:
     return {
         "topics": len(topics),
         "clients": sum(map(machine.ownership.owns_home, machine.clients)),
-        "subscriptions": sum(machine.owns(names[0]) for _, names in machine.subscriptions),
+        "subscriptions": sum(machine.owns(each.topics[0]) for each in machine.subscriptions.values()),
         "groups": sum(machine.owns(topic) for _, topic in machine.groups),
         "streams": streams,
         "messages": sum(topic.next_offset - topic.first_offset for topic in topics),
         "size_bytes": sum(topic.size_bytes for topic in topics),
-        "stages": len(machine.stages.stages),
+        "stages": machine.stages.count,
         "damaged": damaged,
         "staged_bytes": sum(stage.size_bytes for stage in machine.stages.stages.values()),
     }

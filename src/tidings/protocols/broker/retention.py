@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, Collect, Trim
+from tidings.protocols.broker.commands import Carried, CarriedStage, Carry, Trim
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
 from tidings.protocols.broker.topics import Place, Topic
@@ -36,7 +36,8 @@ class Segment(NamedTuple):
 
 def _active(machine: Machine) -> bool:
     settings = machine.settings
-    return settings.retain_age_ms is not None or settings.retain_bytes is not None or settings.drop_acknowledged
+    sizes = (settings.retain_age_ms, settings.retain_bytes, settings.topic_idle_ms)
+    return settings.drop_acknowledged or any(each is not None for each in sizes)
 
 
 def trim_due(machine: Machine, now_ms: int, segments: list[Segment]) -> Trim | None:
@@ -78,25 +79,6 @@ def _droppable(machine: Machine, topic: Topic, aged_address: int, aged_ms: int) 
         entry += 1
         offset = max(offset, topic.end_of(entry - 1))
     return offset
-
-
-def collect_due(machine: Machine, now_ms: int) -> Collect | None:
-    """The command that forgets groups without members and topics that nobody uses, None when there are none."""
-    before_ms = now_ms - machine.settings.collect_after_ms
-    groups = tuple(
-        key
-        for key, group in machine.groups.items()
-        if not group.members
-        and machine.owns(group.topic)
-        and group.empty_since_ms < before_ms
-        and group.progress.low == machine.topics[group.topic].next_offset
-    )
-    topics = tuple(
-        name
-        for name, topic in machine.topics.items()
-        if machine.used_at_ms.get(name, 0) < before_ms and machine.owns(name) and machine.is_idle(topic)
-    )
-    return Collect(groups, topics) if groups or topics else None
 
 
 def lowest_address(machine: Machine, end_address: int) -> int:

@@ -62,6 +62,7 @@ RIGHTS: dict[type, Right] = {
     operators.AddMember: Right.ADMIN,
     operators.RemoveMember: Right.ADMIN,
     operators.LeaveRing: Right.ADMIN,
+    messages.LimitTopic: Right.ADMIN,
 }
 
 DEEDS: dict[type, str] = {
@@ -69,6 +70,7 @@ DEEDS: dict[type, str] = {
     operators.AddMember: "take members into this group",
     operators.RemoveMember: "take members out of this group",
     operators.LeaveRing: "take this group out of the ring",
+    messages.LimitTopic: "limit topics",
 }
 
 
@@ -81,7 +83,7 @@ def check_right(admins: Sequence[str], user: str | None, message: Any) -> None:
         client = message.client
         if client != user and not client.startswith(f"{user}/"):
             raise Unauthorized(
-                f"The key of {user!r} is not good for the name {client!r}: use {user!r}, or '{user}/...'."
+                f"The key of {user!r} does not allow the name {client!r}: use {user!r}, or '{user}/...'."
             )
     elif right is Right.ADMIN:
         name = user if user is not None else getattr(message, "client", None)

@@ -10,9 +10,9 @@ import msgspec
 
 from tidings.errors import StorageDamaged
 from tidings.protocols.broker.clients import Client, Track, TrackIndex
-from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.consumer_groups.groups import GroupState
 from tidings.protocols.broker.ownership import NOTHING
-from tidings.protocols.broker.stages import StagesState
+from tidings.protocols.broker.staged import StagesState
 from tidings.protocols.broker.state import State
 from tidings.protocols.broker.subscriptions import Subscription
 from tidings.protocols.broker.topics import Topic, TopicIndex
@@ -28,6 +28,8 @@ class TopicState(msgspec.Struct, frozen=True, array_like=True):
     ids: list[tuple[int, str, int]]
     acked_offset: int = 0
     used_at_ms: int = 0
+    max_backlog: int | None = None
+    fully_acked_offset: int = 0
 
 
 class ClientState(msgspec.Struct, frozen=True, array_like=True):
@@ -80,6 +82,8 @@ def seal(machine: State, stages: StagesState, ownership: bytes) -> tuple[bytes, 
                 [(at_ms, name, topic.ids[name]) for at_ms, name in topic.id_times],
                 topic.acked_offset,
                 machine.used_at_ms.get(topic.name, 0),
+                topic.max_backlog,
+                topic.fully_acked_offset,
             )
             for topic in machine.topics.values()
         ],
@@ -110,7 +114,8 @@ def restore(machine: State, snapshot: bytes | memoryview, indexes: list[bytes]) 
     version = msgspec.msgpack.decode(snapshot, type=SnapshotVersion).version
     if not 1 <= version <= SNAPSHOT_VERSION:
         raise StorageDamaged(
-            f"The snapshot has format version {version}, and this is {SNAPSHOT_VERSION}: use a newer tidings."
+            f"The snapshot has format version {version}, and this release reads {SNAPSHOT_VERSION}: "
+            "use a newer tidings."
         )
     state = msgspec.msgpack.decode(snapshot, type=Snapshot)
     _restore_tables(machine, state)
@@ -126,8 +131,7 @@ def restore(machine: State, snapshot: bytes | memoryview, indexes: list[bytes]) 
         loaded.finish_loading()
     for client in machine.clients.values():
         for name, track in client.tracks.items():
-            if name in machine.topics:
-                track.trim(machine.topics[name].first_offset)
+            track.trim(machine.topics[name].first_offset if name in machine.topics else machine.retired.get(name, 0))
     return state
 
 
@@ -135,7 +139,8 @@ def _restore_tables(machine: State, state: Snapshot) -> None:
     """Everything but the indexes."""
     for topic in state.topics:
         kept = machine.topics[topic.name] = Topic(topic.name, topic.first_offset, topic.next_offset)
-        kept.acked_offset = topic.acked_offset
+        kept.acked_offset, kept.fully_acked_offset = topic.acked_offset, topic.fully_acked_offset
+        kept.max_backlog = topic.max_backlog
         machine.used_at_ms[topic.name] = topic.used_at_ms
         for at_ms, name, offset in topic.ids:
             kept.remember_ids([(name, offset)], at_ms)

@@ -29,7 +29,8 @@ def on_stage(machine: Machine, event: Received, message: bulk.Stage, origin: Any
     if machine.stages.is_published(message.query, message.batch, message.sink):
         return [Send(event.peer, bulk.StageDone(message.request, published=True))]
     fields = (message.query, message.batch, message.stage, message.number, message.topic, message.count)
-    command = commands.Stage(message.client, message.epoch, *fields, len(body), given_ids(contents), message.sink)
+    more = (len(body), given_ids(contents), message.sink, message.after)
+    command = commands.Stage(message.client, message.epoch, *fields, *more)
     return [Persist(command, event.bodies, origin)]
 
 
@@ -40,15 +41,23 @@ def on_publish(machine: Machine, peer: Peer, message: bulk.Publish | bulk.Discar
         raise LimitReached(f"One request may name {stages_max} stages (stages_max): name fewer.")
     if isinstance(message, bulk.Discard):
         return [Persist(commands.Discard(message.stages), origin=origin)]
+    check_batch_of_query(message)
+    if machine.stages.is_published(message.query, message.batch, message.sink):
+        return [Send(peer, repeated(machine, message))]
+    stages = message.stages
+    if not machine.ownership.shares_stages():
+        stages = tuple(bulk.StageName(named.name, named.count) for named in stages)  # All topics are here.
+    fields = (message.query, message.batch, stages, message.once, message.sink)
+    return [Persist(commands.Publish(message.client, message.epoch, *fields), origin=origin)]
+
+
+def check_batch_of_query(message: bulk.Publish) -> None:
+    """Whether the query, its sink and its batch can be such."""
     check_name(message.query)
     if message.sink:
         check_topic(message.sink)
     if message.batch < 0:
         raise ProtocolError("A query's batches are numbered from 0: count again.")
-    if machine.stages.is_published(message.query, message.batch, message.sink):
-        return [Send(peer, repeated(machine, message))]
-    fields = (message.query, message.batch, message.stages, message.once, message.sink)
-    return [Persist(commands.Publish(message.client, message.epoch, *fields), origin=origin)]
 
 
 def repeated(machine: Machine, message: bulk.Publish) -> bulk.PublishDone:
@@ -67,4 +76,4 @@ def answer(machine: Machine, message: bulk.Stage | bulk.Publish | bulk.Discard, 
         case bulk.Publish(request):
             return bulk.PublishDone(request, False, result)
         case bulk.Discard(request):
-            return bulk.DiscardDone(request, result)
+            return bulk.DiscardDone(request, len(result), result if machine.ownership.shares_stages() else ())

@@ -56,8 +56,10 @@ class Topic:
         "addresses",
         "carried",
         "first_offset",
+        "fully_acked_offset",
         "id_times",
         "ids",
+        "max_backlog",
         "name",
         "next_offset",
         "offsets",
@@ -92,7 +94,11 @@ class Topic:
         self.id_times: deque[tuple[int, str]] = deque()
         self.sealed_count = 0
         self.acked_offset = 0
-        """Everything below had been acknowledged by a reader that has since gone."""
+        """Everything below had been acknowledged by a reader that has since gone, or was never meant for it."""
+        self.fully_acked_offset = 0
+        """Everything below was meant for readers that acknowledged it and have since gone."""
+        self.max_backlog: int | None = None
+        """How many messages may wait here, 0 for any number; None for what the broker's settings say."""
 
     def append(
         self,
@@ -176,6 +182,12 @@ class Topic:
         self.scattered = True
         if entry < self.sealed_count:
             self.carried[first_offset] = address
+
+    def leave(self, start: int | None, cursor: int) -> None:
+        """A reader goes that began at `start` (None: not known), and for which everything below `cursor` is done."""
+        self.acked_offset = max(self.acked_offset, cursor)
+        if start is not None and start <= max(self.fully_acked_offset, self.first_offset):
+            self.fully_acked_offset = max(self.fully_acked_offset, cursor)
 
     def remember_ids(self, ids: list[tuple[str, int]], time_ms: int) -> None:
         """These ids are taken, each by the message at its offset."""

@@ -52,5 +52,5 @@ def unreadable(first: int, end: int, reason: str) -> StorageDamaged:
     """The sentence about a batch that cannot be read."""
     return StorageDamaged(
         f"The messages from offset {first} to {end - 1} cannot be read ({reason}): restore the folder from a copy, "
-        f"or go on without them: read, subscribe again or join another group from offset {end} on."
+        f"or continue without them: read, subscribe again or join another group from offset {end} on."
     )

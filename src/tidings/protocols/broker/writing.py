@@ -34,11 +34,14 @@ def check_batch(
         raise ProtocolError(f"The batch says {count} messages and holds {contents.count}: count again.")
     if count > settings.batch_messages_max or len(body) > settings.batch_bytes_max:
         raise MessageTooLarge(
-            f"A batch of {count} messages and {len(body)} bytes is above the limits of "
-            f"{settings.batch_messages_max} and {settings.batch_bytes_max}: send smaller ones."
+            f"A batch of {count} messages and {len(body)} bytes is above the limits "
+            f"batch_messages_max ({settings.batch_messages_max}) and batch_bytes_max "
+            f"({settings.batch_bytes_max}): send smaller ones."
         )
     if contents.publisher != client:
-        raise ProtocolError(f"The batch names {contents.publisher!r} as its publisher, and {client!r} sent it.")
+        raise ProtocolError(
+            f"The batch names {contents.publisher!r} as its publisher, but {client!r} sent it: give your own name."
+        )
 
 
 def given_ids(contents: Contents) -> tuple[str | None, ...] | None:
@@ -50,7 +53,18 @@ def given_ids(contents: Contents) -> tuple[str | None, ...] | None:
 
 def check_part(machine: State, client: str, part: Part, body: bytes | memoryview, contents: Contents) -> BatchWrite:
     """A part of a put as a command has it; raises what the applied state already says against it."""
-    settings, targets, count = machine.settings, part.targets, part.count
+    batch = check_form(machine.settings, client, part, body, contents)
+    for target in part.targets:
+        if target.topic not in machine.topics:
+            machine.check_puttable(target.topic)
+    return batch
+
+
+def check_form(
+    settings: BrokerSettings, client: str, part: Part, body: bytes | memoryview, contents: Contents
+) -> BatchWrite:
+    """A part of a put as a command has it; raises what speaks against it wherever its topics are."""
+    targets, count = part.targets, part.count
     if not targets or len(targets) > settings.topics_per_request_max:
         raise LimitReached(
             f"A message goes to 1 to {settings.topics_per_request_max} topics (topics_per_request_max), "
@@ -60,11 +74,14 @@ def check_part(machine: State, client: str, part: Part, body: bytes | memoryview
     for target in targets:
         if target.sequence < 1:
             raise ProtocolError(f"Sequence numbers start at 1, not {target.sequence}.")
-        if target.topic not in machine.topics:
-            machine.check_puttable(check_topic(target.topic))
+        check_topic(target.topic)
     if len(targets) > 1 and len({target.topic for target in targets}) != len(targets):
         raise InvalidRequest("A topic is named twice in one put: name each once.")
     return BatchWrite(targets, count, len(body), given_ids(contents))
+
+
+NOT_HERE = 0
+"""In place of an offset that another owner gave: nobody looks there."""
 
 
 class Plan(msgspec.Struct):
@@ -94,7 +111,7 @@ def store_next(machine: State, client: Client, batch: BatchWrite, time_ms: int, 
     name, sequence, count = target.topic, target.sequence, batch.count
     topic = machine.topics.get(name)
     track = client.tracks.get(name)
-    if topic is None or track is None or sequence != track.last + 1:
+    if topic is None or track is None or sequence != track.last + 1 or topic.max_backlog:
         return None
     first_offset = topic.next_offset
     topic.append(address, batch.size_bytes, count, None, None, time_ms)
@@ -135,7 +152,7 @@ def _plan_one(
     if target.sequence > last + 1:
         raise OutOfSequence(
             f"{client.name!r} sent number {target.sequence} to {name!r}, and {last + 1} is the next: "
-            "ask for the last sequence number and go on from there."
+            "ask for the last sequence number and continue from there."
         )
     first_offset = nexts.get(name, topic.next_offset if topic else machine.retired.get(name, 0))
     taken = min(batch.count, last - target.sequence + 1)
@@ -143,7 +160,7 @@ def _plan_one(
     if taken > 0:
         # Numbers above the track's last were taken by an earlier batch of this very command.
         before = track.last if track else 0
-        kept_from = topic.first_offset if topic else 0
+        kept_from = topic.first_offset if topic else machine.retired.get(name, 0)
         repeated = [
             (index, track.find(number, kept_from) if track and number <= before else None)
             for index, number in enumerate(range(target.sequence, target.sequence + taken))
@@ -153,8 +170,8 @@ def _plan_one(
     if batch.ids is not None:
         kept, taken_ids = plan_ids(machine, name, batch.ids, max(taken, 0), first_offset, time_ms, fresh, repeated)
     plan = Plan(name, target.sequence, first_offset, batch.count, kept, tuple(repeated), taken_ids)
-    if machine.settings.max_backlog is not None and plan.stored_count:
-        check_backlog(machine, name, first_offset + plan.stored_count, machine.settings.max_backlog)
+    if plan.stored_count:
+        check_backlog(machine, name, first_offset + plan.stored_count)
     lasts[name] = max(last, target.sequence + batch.count - 1)
     nexts[name] = first_offset + plan.stored_count
     return plan
@@ -162,7 +179,7 @@ def _plan_one(
 
 def check_acknowledgement(machine: State, client: Client, acknowledgement: Acknowledgement) -> None:
     """Raises what speaks against an acknowledgement that comes with a write."""
-    subscription = machine.find_subscription(client.name, acknowledgement.topics)
+    subscription = machine.find_subscription(client.name, acknowledgement.topics, acknowledgement.whole)
     subscription.check_created(acknowledgement.created_epoch)
     for position in acknowledgement.positions:
         if position.topic not in subscription.cursors:
@@ -173,13 +190,16 @@ def check_acknowledgement(machine: State, client: Client, acknowledgement: Ackno
             )
 
 
-def check_backlog(machine: State, name: str, next_offset: int, backlog_max: int) -> None:
+def check_backlog(machine: State, name: str, next_offset: int) -> None:
     """Overloaded when more would wait than may; nothing is dropped in silence."""
     topic = machine.topics.get(name)
+    backlog_max = machine.backlog_max(topic)
+    if not backlog_max:
+        return
     waiting = next_offset - (machine.waited_offset(topic) if topic else machine.retired.get(name, 0))
     if waiting > backlog_max:
         raise Overloaded(
-            f"{waiting} messages would wait in {name!r}, and {backlog_max} may (max_backlog): "
+            f"{waiting} messages would wait in {name!r}, above its limit of {backlog_max} (max_backlog): "
             "put again when its subscribers have caught up."
         )
 
@@ -224,11 +244,19 @@ def plan_ids(
 
 
 def store(
-    machine: State, client: Client, batch: BatchWrite, plans: list[Plan], time_ms: int, address: int
+    machine: State,
+    client: Client,
+    batch: BatchWrite,
+    plans: list[Plan],
+    time_ms: int,
+    address: int,
+    other_topics: tuple[str, ...] = (),
 ) -> tuple[Stored, ...]:
+    """Does what was planned. `other_topics` are topics of other owners to which the same messages go."""
     shared = None
-    if len(plans) > 1:
-        shared = tuple(Position(plan.topic, plan.first_offset) for plan in plans if plan.stored_count)
+    if len(plans) > 1 or other_topics:
+        places = ((plan.topic, plan.first_offset) for plan in plans if plan.stored_count)
+        shared = tuple(Position(*place) for place in (*places, *((name, NOT_HERE) for name in other_topics)))
     stored: list[Stored] = []
     for plan in plans:
         topic = machine.topics.get(plan.topic)

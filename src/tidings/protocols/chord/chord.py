@@ -221,7 +221,7 @@ class Chord:
     def _on_route(self, kind: int, key: bytes, payload: bytes) -> list[Effect]:
         if len(payload) > self._settings.payload_bytes_max:
             raise MessageTooLarge(
-                f"A routed payload has {len(payload)} bytes, and {self._settings.payload_bytes_max} is the limit: "
+                f"A routed payload of {len(payload)} bytes is above the limit of {self._settings.payload_bytes_max}: "
                 "send less at once or raise payload_bytes_max."
             )
         return self.routing.begin(kind, key, payload=payload)

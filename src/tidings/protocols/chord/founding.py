@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from tidings.protocols.chord.identifiers import identifier
 from tidings.protocols.chord.messages import NeighboursChanged, TakePlace
+from tidings.protocols.fields import Number, Several
 from tidings.protocols.stack import (
     Ask,
     CancelTimer,
@@ -48,14 +49,14 @@ class Attend(Message, frozen=True):
     """Somebody is there and would like to be in the ring."""
 
     newcomer: NodeId
-    steps: int
+    steps: Number
     """How often it has been passed on."""
 
 
 class Begin(Message, frozen=True):
     """The ring begins, with these members."""
 
-    members: tuple[NodeId, ...]
+    members: Several[NodeId]
 
 
 class Founded(Notification, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.fields import Number, Several
 from tidings.protocols.stack import Message, NodeId, Notification, Request, Timer
 
 # Across: the ring.
@@ -11,13 +12,13 @@ from tidings.protocols.stack import Message, NodeId, Notification, Request, Time
 class AskLinks(Message, frozen=True):
     """Tell me your predecessor and your successor list."""
 
-    query: int
+    query: Number
 
 
 class TellLinks(Message, frozen=True):
-    query: int
+    query: Number
     predecessor: NodeId | None
-    successors: tuple[NodeId, ...]
+    successors: Several[NodeId]
 
 
 class Precede(Message, frozen=True):
@@ -27,7 +28,7 @@ class Precede(Message, frozen=True):
 class Place(Message, frozen=True):
     """Your place in the ring is behind me, and this is my successor list: copy it."""
 
-    successors: tuple[NodeId, ...]
+    successors: Several[NodeId]
 
 
 # Across: routes.
@@ -38,15 +39,15 @@ ROUTE, STEP, LOOKUP, JOIN = range(4)
 class Hop(Message, frozen=True):
     """A message on its way to the owner of its key, one hop further."""
 
-    number: int
+    number: Number
     """For the confirmation of this hop alone."""
-    kind: int
+    kind: Number
     key: Key
     origin: NodeId
     """Who sent the message at first; for STEP, who made the last step."""
-    token: int
+    token: Number
     """The origin's own number of a lookup."""
-    hops: int
+    hops: Number
     is_last: bool
     """The sender takes the receiver for the owner."""
     payload: bytes
@@ -55,14 +56,14 @@ class Hop(Message, frozen=True):
 class HopTaken(Message, frozen=True):
     """The receiver of a hop goes on from here."""
 
-    number: int
+    number: Number
 
 
 class Found(Message, frozen=True):
     """I am responsible for the key of your lookup."""
 
-    token: int
-    hops: int
+    token: Number
+    hops: Number
 
 
 # Down.

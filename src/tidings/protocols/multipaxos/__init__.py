@@ -8,7 +8,8 @@ anything new.
     replica.py      one door: events in, effects out            acceptor.py   promises, accepts
     leader.py       one ballot: phase 1, phase 2, the window    log.py        entries, and what is decided
     election.py     when to try, under which ballot             reads.py      is it still me who leads?
-    membership.py   who votes on which slot                     catchup.py    for those who are behind
+    pre_vote.py     does anybody hear a leader?                 catchup.py    for those who are behind
+    membership.py   who votes on which slot
     records.py      what is on disk                             values.py     ballots, and what a slot may hold
     messages.py     what is said, asked, told and wanted        witness.py    who has lost what it said? (claims.py)
 

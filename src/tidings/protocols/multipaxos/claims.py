@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import Number
 from tidings.protocols.multipaxos.values import ZERO, Ballot
 
 
@@ -15,7 +16,7 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     promised: Ballot
-    reach: int
+    reach: Number
     """The first slot above everything that it has accepted or knows to be decided."""
 
     def covers(self, other: Extent) -> bool:
@@ -31,16 +32,16 @@ NOTHING = Extent(ZERO, 0)
 class Claim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a member says of itself with each message: all of it is on its disk."""
 
-    life: int
+    life: Number
     began: Extent
     now: Extent
-    to: int = 0
+    to: Number = 0
     """The life of the receiver that is spoken to, as far as is known; 0: any."""
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a member has said of itself at most, and in which of its lives last."""
 
-    node: int
-    life: int
+    node: Number
+    life: Number
     extent: Extent

@@ -1,9 +1,8 @@
 """When to try to lead, and under which ballot.
 
 A node that hears no leader waits for a random time before it tries, so that seldom two try at once. Then it asks the
-others whether they hear one: a node that is deaf on one side, or has slept, must not depose a leader who is well. Only
-when a majority hears none either does it make a ballot. Getting any of this wrong costs time and never more: a ballot
-that too few promise leads to nothing.
+others (`pre_vote`), and makes a ballot. Getting any of this wrong costs time and never more: a ballot that too few
+promise leads to nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ class Election:
         """The one by which it leads; `ZERO` if nobody is known to."""
         self.heard_at_ms: int | None = None
         """When a leader was last heard."""
-        self.attempt = 0
-        self.granted: dict[int, None] = {}
-        """Who hears no leader either."""
 
     def patience_ms(self) -> int:
         """How long to wait for a leader this time."""
@@ -38,14 +34,6 @@ class Election:
     def hears_leader(self, now_ms: int) -> bool:
         """Whether a leader was heard within the time that everybody waits at least. A clock set back: no."""
         return self.heard_at_ms is not None and 0 <= now_ms - self.heard_at_ms < self._settings.election_ms
-
-    def begin_pre_vote(self, node: int) -> None:
-        self.attempt += 1
-        self.granted = {node: None}
-
-    def take_pre_vote(self, node: int, attempt: int) -> None:
-        if attempt == self.attempt:
-            self.granted[node] = None
 
     def note(self, ballot: Ballot) -> None:
         """Somebody has promised this ballot: a lower one need not be tried."""

@@ -14,39 +14,40 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import Name, Number, Several
 from tidings.protocols.stack import Message
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """A number of a group: where it is reached, and the disk that it stands for."""
 
-    number: int
-    address: str
+    number: Number
+    address: Name
     disk: bytes
 
 
 class Meet(Message, frozen=True):
     """I am new, and here. These are the founders, as I was told; none: I want to join."""
 
-    address: str
+    address: Name
     disk: bytes
-    founders: tuple[str, ...]
+    founders: Several[Name]
 
 
 class Found(Message, frozen=True):
     """This is who you are: a founder, or one who has joined (then there are no founders to be known)."""
 
     group: bytes
-    number: int
-    founders: tuple[Member, ...]
-    members: tuple[Member, ...] = ()
+    number: Number
+    founders: Several[Member]
+    members: Several[Member] = ()
     """Where all members are, you among them, with the disk that the number is for."""
 
 
 class Known(Message, frozen=True):
     """There is a group already, and its members are here."""
 
-    addresses: tuple[str, ...]
+    addresses: Several[Name]
 
 
 JoiningMessage = Meet | Found | Known

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import Name, Number, Several
 from tidings.protocols.multipaxos.claims import Claim, Extent
 from tidings.protocols.multipaxos.membership import Membership
 from tidings.protocols.multipaxos.records import Record
@@ -19,28 +20,28 @@ from tidings.protocols.stack import Effect, Event, Message, Notification, Reques
 class File(msgspec.Struct, frozen=True, array_like=True):
     """A file of a replica's folder."""
 
-    name: str
-    size_bytes: int
+    name: Name
+    size_bytes: Number
 
 
 class PreVote(Message, frozen=True, tag="Canvass"):
     """I hear no leader: do you? Asked before a ballot is made, so that a node that is only deaf deposes nobody."""
 
-    attempt: int
-    decided: int
+    attempt: Number
+    decided: Number
 
 
 class PreVoteGranted(Message, frozen=True, tag="Support"):
     """Nor do I."""
 
-    attempt: int
+    attempt: Number
 
 
 class Prepare(Message, frozen=True):
     """Phase 1a, for every slot from `first_slot` on: promise me this ballot, and tell me what you have accepted."""
 
     ballot: Ballot
-    first_slot: int
+    first_slot: Number
 
 
 class Promise(Message, frozen=True):
@@ -50,8 +51,8 @@ class Promise(Message, frozen=True):
     """
 
     ballot: Ballot
-    entries: tuple[Entry, ...]
-    decided: int
+    entries: Several[Entry]
+    decided: Number
 
 
 class Accept(Message, frozen=True):
@@ -61,33 +62,33 @@ class Accept(Message, frozen=True):
     """
 
     ballot: Ballot
-    first_slot: int
-    values: tuple[Value, ...]
-    decided: int
-    round: int
+    first_slot: Number
+    values: Several[Value]
+    decided: Number
+    round: Number
 
 
 class Accepted(Message, frozen=True):
     """Phase 2b: so many slots are accepted, and when the round came no higher ballot was promised."""
 
     ballot: Ballot
-    first_slot: int
-    count: int
-    decided: int
-    round: int
+    first_slot: Number
+    count: Number
+    decided: Number
+    round: Number
 
 
 class Refused(Message, frozen=True):
     """A hint, and no more: this higher ballot is promised already, and I know so many slots to be decided."""
 
     promised: Ballot
-    decided: int
+    decided: Number
 
 
 class Fetch(Message, frozen=True):
     """Tell me what was chosen from this slot on."""
 
-    first_slot: int
+    first_slot: Number
 
 
 class FetchCopy(Message, frozen=True):
@@ -106,9 +107,9 @@ class Copied(Message, frozen=True):
 class Chosen(Message, frozen=True):
     """These values are chosen, one slot after another."""
 
-    first_slot: int
-    values: tuple[Value, ...]
-    decided: int
+    first_slot: Number
+    values: Several[Value]
+    decided: Number
 
 
 class Offer(Message, frozen=True):
@@ -118,26 +119,26 @@ class Offer(Message, frozen=True):
     same name from another node, or from another `life` of this one, are others.
     """
 
-    next_slot: int
-    life: int
-    files: tuple[File, ...]
-    salt: int = 0
+    next_slot: Number
+    life: Number
+    files: Several[File]
+    salt: Number = 0
     """What the checksums of the files begin with, which is another number in every folder."""
 
 
 class FetchFile(Message, frozen=True):
     """Send me this file from this byte on."""
 
-    name: str
-    position: int
-    life: int
+    name: Name
+    position: Number
+    life: Number
 
 
 class Piece(Message, frozen=True):
     """A piece of a file."""
 
-    name: str
-    position: int
+    name: Name
+    position: Number
     data: bytes
 
 
@@ -148,7 +149,7 @@ class Recall(Message, frozen=True):
 class Remembered(Message, frozen=True):
     """So far you had come by your own words, before this life of yours, which began with less if it is more."""
 
-    life: int
+    life: Number
     extent: Extent
 
 

@@ -64,5 +64,9 @@ class Rounds:
         self._open = None
         return confirmed.index, confirmed.tokens
 
+    def answered(self, number: int) -> list[int]:
+        """Who has answered this round or a later one."""
+        return [node for node, answered in self._answered.items() if answered >= number]
+
     def _is_answered(self, number: int, membership: Membership) -> bool:
-        return membership.has_quorum([node for node, answered in self._answered.items() if answered >= number])
+        return membership.has_quorum(self.answered(number))

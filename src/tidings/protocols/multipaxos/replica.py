@@ -40,9 +40,10 @@ from tidings.protocols.multipaxos.messages import (
     Refused,
     Send,
 )
+from tidings.protocols.multipaxos.pre_vote import PreVotes
 from tidings.protocols.multipaxos.reads import Rounds
 from tidings.protocols.multipaxos.records import Known, Lost, Promised, Record, Snapshot, Whole
-from tidings.protocols.multipaxos.values import ZERO, Ballot, Noop, Promote, Value
+from tidings.protocols.multipaxos.values import ZERO, Ballot, Change, Noop, Promote, Value
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notify, Requested, SetTimer, TimerFired, UnexpectedEvent
 from tidings.settings import ReplicaSettings
 
@@ -60,6 +61,7 @@ class Replica:
         """A ballot of our own, if we try to lead or do."""
         self._rounds = Rounds()
         self._election = Election(settings, random)
+        self._pre_votes = PreVotes(node)
         self._known = 0
         """How far the log was decided when this was last written down."""
         self._announced = 0
@@ -89,6 +91,24 @@ class Replica:
     def leader_ballot(self) -> Ballot:
         """The ballot by which it leads. Not what is promised: that may be one that its node has never won."""
         return self._election.ballot
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change of the membership has been accepted here and is not decided, waits for a slot of ours, or is
+        decided and not yet in force.
+        """
+        log, ballot = self.log, self._ballot
+        values = (*(entry.value for entry in log.undecided(log.decided)), *(ballot.queue if ballot is not None else ()))
+        return log.history.is_open(log.decided) or any(isinstance(value, Change) for value in values)
+
+    @property
+    def next_round(self) -> int:
+        """The next time that everybody is asked whether we still lead. It counts from the beginning of our ballot."""
+        return self._rounds.number + 1
+
+    def answered(self, number: int) -> list[int]:
+        """Who has accepted us as the leader in this round or a later one."""
+        return self._rounds.answered(number)
 
     # Its life.
 
@@ -169,14 +189,15 @@ class Replica:
 
     def _on_election_due(self) -> None:
         self._await_leader()
-        if not self._votes(self.node):
+        if self._is_removed:
             return
+        # One that listens asks as well. It may have become a voter, and been removed since, without hearing of either.
         self._step_down()
         self._follow(None)
-        self._election.begin_pre_vote(self.node)
+        pre_vote = self._pre_votes.ask(self.log.decided)
         others = tuple(node for node in self._voters() if node != self.node)
         if others:
-            self._effects.append(Send(others, PreVote(self._election.attempt, self.log.decided)))
+            self._effects.append(Send(others, pre_vote))
         self._campaign_if_granted()
 
     def _on_pre_vote(self, now_ms: int, node: int, message: PreVote) -> None:
@@ -186,13 +207,12 @@ class Replica:
             self._effects.append(Send((node,), PreVoteGranted(message.attempt)))
 
     def _on_pre_vote_granted(self, node: int, message: PreVoteGranted) -> None:
-        self._election.take_pre_vote(node, message.attempt)
+        self._pre_votes.take(node, message)
         self._campaign_if_granted()
 
     def _campaign_if_granted(self) -> None:
-        granted = self._election.granted
-        if self._ballot is None and all(each.has_quorum(granted) for each in self.log.open_memberships()):
-            self._election.granted = {}
+        if self._ballot is None and self._votes(self.node) and self._pre_votes.is_granted(self.log.open_memberships()):
+            self._pre_votes.end()
             self._campaign()
 
     def _voters(self) -> tuple[int, ...]:
@@ -203,6 +223,12 @@ class Replica:
     def _votes(self, node: int) -> bool:
         """Whether a node votes on any open slot, as far as we know."""
         return node in self._voters()
+
+    @property
+    def _is_removed(self) -> bool:
+        """Whether we know that we were a member and are none any more: numbers are given once, in their order."""
+        membership = self.log.history.newest.membership
+        return self.node <= membership.newest and self.node not in membership.nodes and not self._votes(self.node)
 
     def _campaign(self) -> None:
         ballot = self._election.next_ballot(self.node, self.acceptor.promised)

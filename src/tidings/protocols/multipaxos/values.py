@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tidings.protocols.fields import Name, Number
+
 
 class Ballot(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One attempt to lead: a number, and the node that made it. No two nodes ever share one.
@@ -13,7 +15,7 @@ class Ballot(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False)
     """
 
     number: int
-    node: int
+    node: Number
 
     def __str__(self) -> str:
         return f"{self.number}.{self.node}"
@@ -35,8 +37,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag="command", gc=Fa
     The same command may be chosen in two slots: a client that gets no answer sends it again, to another leader perhaps.
     """
 
-    client: str
-    sequence: int
+    client: Name
+    sequence: Number
     body: bytes
     """Or a view of bytes, where these lie in something larger."""
 
@@ -44,8 +46,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag="command", gc=Fa
 class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):
     """Takes in a node that listens and does not vote. Its number has never been used before."""
 
-    node: int
-    address: str = ""
+    node: Number
+    address: Name = ""
     """Where it is reached, and which disk it is: both for the runtime alone."""
     disk: bytes = b""
 
@@ -53,13 +55,13 @@ class Add(msgspec.Struct, frozen=True, array_like=True, tag="add", gc=False):
 class Promote(msgspec.Struct, frozen=True, array_like=True, tag="promote", gc=False):
     """Gives a node that listens its vote."""
 
-    node: int
+    node: Number
 
 
 class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove", gc=False):
     """Takes a node out, whether it votes or not."""
 
-    node: int
+    node: Number
     heir: bytes = b""
     """The disk that comes in the place of the node's, which is lost; for the runtime alone."""
 
@@ -76,6 +78,6 @@ def size_of(value: Value) -> int:
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an acceptor holds in a slot: a value, and the ballot under which it was proposed."""
 
-    slot: int
+    slot: Number
     ballot: Ballot
     value: Value

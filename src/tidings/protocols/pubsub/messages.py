@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from tidings.errors import ProtocolError
+from tidings.errors import InvalidRequest, LimitReached, ProtocolError
+from tidings.message import check_topic
+from tidings.protocols.fields import Name, Number
 from tidings.protocols.stack import NodeId, Notification, Request
+
+TOPICS_MAX = 64
+"""Of one message."""
 
 # Down.
 
@@ -21,8 +28,12 @@ class Unsubscribe(Request, frozen=True):
 
 
 class Publish(Request, frozen=True):
+    """Brings a message to the subscribers of a topic, or of several: each of them gets it once."""
+
     topic: str
     body: bytes
+    also: tuple[str, ...] = ()
+    """More topics."""
 
 
 # Up.
@@ -37,6 +48,8 @@ class Arrived(Notification, frozen=True):
     """Since when the publisher runs: a new life numbers its messages again."""
     number: int
     body: bytes
+    also: tuple[str, ...] = ()
+    """The other topics that it was published to."""
 
 
 class Lost(Notification, frozen=True):
@@ -60,11 +73,13 @@ class Rejected(Notification, frozen=True):
 class Letter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message with its topic and its sender."""
 
-    topic: str
+    topic: Name
     publisher: NodeId
-    life: int
-    number: int
+    life: Number
+    number: Number
     body: bytes
+    also: Annotated[tuple[Name, ...], msgspec.Meta(max_length=TOPICS_MAX - 1)] = ()
+    """More topics. A node of an older version takes the message for one to `topic` alone."""
 
 
 encode = msgspec.msgpack.encode
@@ -76,8 +91,22 @@ def decode(payload: bytes) -> Letter:
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"A payload is no letter ({error}): do all nodes run the same version?") from None
+        raise ProtocolError(f"A payload could not be read ({error}): do all nodes run the same version?") from None
 
 
-def arrived(letter: Letter) -> Arrived:
-    return Arrived(letter.topic, letter.publisher, letter.life, letter.number, letter.body)
+def check_topics(request: Publish) -> tuple[str, ...]:
+    """All topics of a message, or what is wrong with one of them."""
+    topics = (request.topic, *request.also)
+    for topic in topics:
+        check_topic(topic)
+    if len(set(topics)) < len(topics):
+        raise InvalidRequest("A topic is named twice in one message: name each once.")
+    if len(topics) > TOPICS_MAX:
+        raise LimitReached(f"A message goes to at most {TOPICS_MAX} topics, not {len(topics)}: publish it twice.")
+    return topics
+
+
+def arrived(letter: Letter, topic: str) -> Arrived:
+    """That a message has come to a subscriber of this one of its topics."""
+    others = tuple(each for each in (letter.topic, *letter.also) if each != topic)
+    return Arrived(topic, letter.publisher, letter.life, letter.number, letter.body, others)

@@ -1,7 +1,8 @@
 """Publish-subscribe over gossip: every message comes to every node, and each keeps what it subscribed to.
 
 Gossip counts messages by who publishes them, since a stream has one source. So each life of a node has one stream, of
-all its messages to whatever topics, and one tree along which they travel.
+all its messages to whatever topics, and one tree along which they travel. A message to several topics is one message:
+it comes to all of their subscribers or, if its publisher dies before anybody has it, to none.
 
 What no neighbour keeps any more is asked back from its publisher, who keeps its latest `kept_max` messages. If that
 one is gone as well, or does not keep it, the message is given up after a few tries and counted as lost.
@@ -14,6 +15,7 @@ from typing import ClassVar
 
 from tidings.errors import LimitReached, MessageTooLarge, NotSubscribed, ProtocolError
 from tidings.message import check_topic
+from tidings.protocols.fields import Number, Several
 from tidings.protocols.gossip import Broadcast, Delivered, Missed, Skip, Supply
 from tidings.protocols.pubsub.messages import (
     Letter,
@@ -22,6 +24,7 @@ from tidings.protocols.pubsub.messages import (
     Subscribe,
     Unsubscribe,
     arrived,
+    check_topics,
     decode,
     encode,
 )
@@ -36,15 +39,15 @@ TRIES_MAX = 5
 class AskBack(Message, frozen=True):
     """Your messages with these numbers got lost on the way: send them to me."""
 
-    life: int
-    numbers: tuple[int, ...]
+    life: Number
+    numbers: Several[Number]
 
 
 class SentBack(Message, frozen=True):
     """One of my messages again."""
 
-    life: int
-    number: int
+    life: Number
+    number: Number
     payload: bytes
 
 
@@ -95,13 +98,14 @@ class OverGossip(Table):
         return []
 
     def _on_publish(self, request: Publish) -> list[Effect]:
-        letter = Letter(check_topic(request.topic), self._node, self._life, self._number, request.body)
+        topic, *also = check_topics(request)
+        letter = Letter(topic, self._node, self._life, self._number, request.body, tuple(also))
         payload = encode(letter)
         if len(payload) > self._payload_bytes_max:
             # Before it has a number: one that nobody ever sends would be waited for everywhere.
             raise MessageTooLarge(
-                f"The message has {len(payload)} bytes with its topic and sender, and {self._payload_bytes_max} is the "
-                "limit: send less at once or raise body_bytes_max."
+                f"A message of {len(payload)} bytes, with topic and sender, is above the limit of "
+                f"{self._payload_bytes_max}: send less at once or raise body_bytes_max."
             )
         self._number += 1
         self._kept.append(payload)
@@ -112,7 +116,8 @@ class OverGossip(Table):
             letter = decode(news.body)
         except ProtocolError:
             return [Notify(Lost(news.topic, 1))]  # Its number is used up, whatever it was.
-        return [Notify(arrived(letter))] if letter.topic in self.subscriptions else []
+        topic = next((each for each in (letter.topic, *letter.also) if each in self.subscriptions), None)
+        return [Notify(arrived(letter, topic))] if topic is not None else []
 
     # What got lost.
 

@@ -2,6 +2,10 @@
 
 Scribe does nearly all of it. This layer gives every message the name of its publisher, and the application the same
 words as over gossip.
+
+A message to several topics goes to the owner of each. The node takes it for all of them or for none, and then submits
+it until every owner has it; only if the node itself dies in between some may have it and others not. A subscriber of
+several of its topics remembers what has come to more than one, and passes it on once.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from tidings.protocols.pubsub.messages import (
     Subscribe,
     Unsubscribe,
     arrived,
+    check_topics,
     decode,
     encode,
 )
@@ -31,6 +36,9 @@ from tidings.protocols.stack import (
     UnexpectedEvent,
 )
 
+SEEN_MAX = 10_000
+"""So many messages to several topics are remembered; a copy of an older one would come a second time."""
+
 
 class OverScribe:
     """The publish-subscribe layer of one node of a ring."""
@@ -42,6 +50,8 @@ class OverScribe:
         self._node = node
         self._life = 0
         self._number = 0
+        self._seen: dict[tuple[NodeId, int, int], None] = {}
+        """Messages to several topics that have arrived."""
 
     def start(self, now_ms: int) -> list[Effect]:
         self._life = now_ms
@@ -51,8 +61,8 @@ class OverScribe:
         match event:
             case Notified(_, scribe.MessageDelivered(topic, _, payload)):
                 return self._on_delivered(topic, payload)
-            case Requested(_, Publish(topic, body)):
-                return self._on_publish(topic, body)
+            case Requested(_, Publish() as request):
+                return self._on_publish(request)
             case Requested(_, Subscribe(topic)):
                 return [Ask(scribe.Subscribe(check_topic(topic)))]
             case Requested(_, Unsubscribe(topic)):
@@ -63,15 +73,22 @@ class OverScribe:
                 return [Notify(Rejected(topic, reason))]
         raise UnexpectedEvent(event)
 
-    def _on_publish(self, topic: str, body: bytes) -> list[Effect]:
-        letter = Letter(check_topic(topic), self._node, self._life, self._number, body)
+    def _on_publish(self, request: Publish) -> list[Effect]:
+        topic, *also = check_topics(request)
+        letter = Letter(topic, self._node, self._life, self._number, request.body, tuple(also))
         self._number += 1
-        return [Ask(scribe.Publish(topic, encode(letter)))]
+        return [Ask(scribe.Publish(topic, encode(letter), tuple(also)))]
 
-    @staticmethod
-    def _on_delivered(topic: str, payload: bytes) -> list[Effect]:
+    def _on_delivered(self, topic: str, payload: bytes) -> list[Effect]:
         try:
             letter = decode(payload)
         except ProtocolError:
             return [Notify(Lost(topic, 1))]  # Its place in the topic is taken, whatever it was.
-        return [Notify(arrived(letter))]
+        if letter.also:
+            name = (letter.publisher, letter.life, letter.number)
+            if name in self._seen:
+                return []
+            if len(self._seen) >= SEEN_MAX:
+                del self._seen[next(iter(self._seen))]
+            self._seen[name] = None
+        return [Notify(arrived(letter, topic))]

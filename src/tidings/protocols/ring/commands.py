@@ -1,6 +1,7 @@
 """What a group of a ring writes into its journal beside the commands of its broker: what is owned, and how that moves.
 
-All of these can be repeated without harm. The bodies of a `Load` follow the command in the same record.
+All of these can be repeated without harm. The bodies of a `Load`, and of what `Facts` say is staged, follow the
+command in the same record.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import msgspec
 
 from tidings.protocols.broker.commands import Adopt, Command, OwnCommand, OwnershipCommand
 from tidings.protocols.broker.messages import Position
+from tidings.protocols.fields import Name, Number, Several
+from tidings.protocols.ring.commit_commands import CommitCommand
 from tidings.protocols.ring.facts import Fact, Mark
 from tidings.protocols.ring.key_ranges import KeyRanges
 from tidings.protocols.ring.messages import GroupDescriptor
@@ -41,19 +44,21 @@ class Seek(OwnershipCommand, frozen=True, array_like=True, tag="seek"):
 class LoadedBatch(msgspec.Struct, frozen=True, array_like=True):
     """A batch that another group stored; `shared` are its places in all topics that it went to."""
 
-    first_offset: int
-    count: int
-    size_bytes: int
-    time_ms: int
-    shared: tuple[Position, ...] | None = None
+    first_offset: Number
+    count: Number
+    size_bytes: Number
+    time_ms: Number
+    shared: Several[Position] | None = None
+    kept: Several[Number] | None = None
+    """Which messages of the body count, if it went to several topics: these tell by it what they have in common."""
 
 
 class LoadedTopic(msgspec.Struct, frozen=True, array_like=True):
     """Some batches of a topic, in their order. `first_offset` is what the source has left of the topic."""
 
-    topic: str
-    first_offset: int
-    batches: tuple[LoadedBatch, ...]
+    topic: Name
+    first_offset: Number
+    batches: Several[LoadedBatch]
 
 
 class Load(OwnershipCommand, frozen=True, array_like=True, tag="load"):
@@ -63,7 +68,10 @@ class Load(OwnershipCommand, frozen=True, array_like=True, tag="load"):
 
 
 class Facts(OwnershipCommand, frozen=True, array_like=True, tag="facts"):
-    """The facts of a transfer from one place in their list up to another. They count if they follow what is here."""
+    """The facts of a transfer from one place in their list up to another. They count if they follow what is here.
+
+    The bodies of what they say is staged follow.
+    """
 
     source: bytes
     number: int
@@ -94,8 +102,14 @@ class Drop(OwnershipCommand, frozen=True, array_like=True, tag="drop"):
     number: int
 
 
-TransferCommand = Know | Adopt | Seek | Load | Facts | TakeOver | HandOff | Drop
-RingCommand = Claim | TransferCommand
+class Depart(OwnershipCommand, frozen=True, array_like=True, tag="depart"):
+    """This group is to leave its ring, whichever node leads; or, if not `wanted`, it stays."""
+
+    wanted: bool = True
+
+
+TransferCommand = Know | Adopt | Seek | Load | Facts | TakeOver | HandOff | Drop | Depart
+RingCommand = Claim | TransferCommand | CommitCommand
 
 _decoder = msgspec.msgpack.Decoder(OwnCommand | RingCommand)
 

@@ -2,7 +2,8 @@
 
 A transfer is frozen, so its list of facts is always the same, and a place in the list says how much of it somebody has:
 first the topics by name, then clients by name; of each topic its edges first, then ids, publishers' tracks,
-subscriptions and groups. A long list of ids or of a track's runs is cut into several records.
+subscriptions and groups, what is staged for it, and which batches were published under its name. A long list of ids or
+of a track's runs is cut into several records.
 
 Of clients there are those whose home is in the ranges, and all others that have had more than one session: an older one
 of them must not be let in by the target because its successor left nothing in the topics that are given. What the
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import msgspec
 
-from tidings.protocols.broker.groups import GroupState
+from tidings.protocols.broker.consumer_groups.groups import GroupState
+from tidings.protocols.broker.staged import Query
 from tidings.protocols.broker.subscriptions import Subscription
+from tidings.protocols.fields import Name, Number
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A place in the list of facts: before the record `index` of a topic or a client."""
 
-    kind: int
-    name: str
-    index: int
+    kind: Number
+    name: Name
+    index: Number
 
 
 TOPICS, CLIENTS, ENDED = 0, 1, 2
@@ -38,6 +41,8 @@ class Edges(msgspec.Struct, frozen=True, array_like=True, tag="edges"):
     next_offset: int
     acked_offset: int
     used_at_ms: int
+    max_backlog: int | None = None
+    fully_acked_offset: int = 0
 
 
 class Retired(msgspec.Struct, frozen=True, array_like=True, tag="retired"):
@@ -52,6 +57,31 @@ class Ids(msgspec.Struct, frozen=True, array_like=True, tag="ids"):
 
     topic: str
     ids: tuple[tuple[int, str, int], ...]
+
+
+class Staged(msgspec.Struct, frozen=True, array_like=True, tag="staged"):
+    """A batch of a stage for a topic; its body follows the facts, behind those of the staged batches before."""
+
+    topic: str
+    name: str
+    query: str
+    batch: int
+    sink: str
+    at_ms: int
+    last: int
+    """The number of the last batch that this stage has for the topic."""
+    index: int
+    """How many came before."""
+    count: int
+    size_bytes: int
+    ids: tuple[str | None, ...] | None = None
+
+
+class Published(msgspec.Struct, frozen=True, array_like=True, tag="published"):
+    """The last batch of a query's sink. It is listed where a topic of the name of the sink, or the query, would be."""
+
+    key: str
+    query: Query
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True):
@@ -76,7 +106,7 @@ class Runs(msgspec.Struct, frozen=True, array_like=True, tag="runs"):
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True, tag="reader"):
-    """A subscription. It is listed with the first of its topics; all of them lie at the same point."""
+    """A subscription, or a part of one. It is listed with the last of its topics; all of them lie at the same point."""
 
     client: Known
     subscription: Subscription
@@ -103,4 +133,4 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
     client: Known
 
 
-Fact = Edges | Retired | Ids | Runs | Reader | Sharers | Home | Epoch
+Fact = Edges | Retired | Ids | Runs | Reader | Sharers | Home | Epoch | Staged | Published

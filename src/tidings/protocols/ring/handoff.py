@@ -57,6 +57,10 @@ class Handoff:
     def idle(self) -> bool:
         return not self.busy
 
+    def is_closing(self, now_ms: int) -> bool:
+        """Whether something is to be given as soon as no commit over several groups concerns it."""
+        return now_ms < self._source.closing_until_ms
+
     def wish(self, ranges: KeyRanges, source: GroupDescriptor) -> None:
         """These ranges are wanted of that group. Nothing happens if others are wanted already."""
         self._target.wish(ranges, source)
@@ -64,6 +68,10 @@ class Handoff:
     def leave(self, target: GroupDescriptor) -> None:
         """Everything that is owned is offered to another group, until it has been taken."""
         self._source.leave(target)
+
+    def stay(self) -> None:
+        """Nothing is offered any more."""
+        self._source.leave(None)
 
     def offer(self, target: GroupDescriptor, ranges: KeyRanges) -> None:
         """Some of what is owned is offered to another group."""
@@ -105,6 +113,8 @@ class Handoff:
             case HandedOff():
                 return self._target.on_handed_off(now_ms, ring, descriptor, message)
             case TransferOffer():
-                if ring.ranges and not self._source.is_leaving and not ring.strays_in(message.ranges):
+                # Of two that are to leave, the one with the lower id takes what the other has, and leaves after it.
+                takes = not self._source.is_leaving or descriptor.group < message.source.group
+                if ring.ranges and takes and not ring.strays_in(message.ranges):
                     self._target.wish(message.ranges, message.source)
         return []

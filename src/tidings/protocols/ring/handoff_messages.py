@@ -7,7 +7,9 @@ something is given, the source reminds the target of it, whatever either of them
 from __future__ import annotations
 
 from tidings.protocols.effects import Effect
+from tidings.protocols.fields import Name, Number, Several
 from tidings.protocols.ring.commands import LoadedTopic
+from tidings.protocols.ring.commit_messages import CommitMessage
 from tidings.protocols.ring.facts import Mark
 from tidings.protocols.ring.key_ranges import KeyRanges
 from tidings.protocols.ring.messages import GroupDescriptor, Word
@@ -28,47 +30,49 @@ class Pull(Message, frozen=True):
     source: bytes
     """The group that is asked."""
     ranges: KeyRanges
-    number: int
+    number: Number
     """Comes back with the answer."""
-    start: str
+    start: Name
     """Topics from this name on are asked for, as long as nothing is given."""
     mark: Mark
     """How many of the facts are there, once something is given."""
-    have: tuple[tuple[str, int], ...]
+    have: Several[tuple[Name, Number]]
     """Topics of which the target has something, and up to which offset; those from where it asks, in order."""
-    until: str
+    until: Name
     """The last name that `have` speaks for, "" if for all that follow."""
     vacant: KeyRanges = ()
     """Where the target has topics of its own: nothing is given if the source has any there."""
 
 
 class Piece(Message, frozen=True):
-    """Batches, and facts once something is given. Two frames follow: the bodies in a row, and the command `Facts`."""
+    """Batches, and facts once something is given. Two frames follow: the bodies in a row, and the command `Facts`; a
+    third one if the facts say that something is staged, with its bodies.
+    """
 
     source: GroupDescriptor
-    number: int
+    number: Number
     ranges: KeyRanges
     """What is given, or would be."""
-    transfer: int
+    transfer: Number
     """The number of the transfer, 0 as long as nothing is given."""
-    topics: tuple[LoadedTopic, ...]
-    following: str
+    topics: Several[LoadedTopic]
+    following: Name
     """The topic with which to go on; "" if the target has all there was a moment ago."""
 
 
 class Nothing(Message, frozen=True):
     """We own nothing of what you asked for; this is what we know."""
 
-    number: int
+    number: Number
     word: Word
 
 
 class Clash(Message, frozen=True):
     """Nothing of what you asked for is given, because these topics lie where you have some of your own."""
 
-    number: int
+    number: Number
     source: bytes
-    topics: tuple[str, ...]
+    topics: Several[Name]
 
 
 class Ready(Message, frozen=True):
@@ -84,7 +88,7 @@ class HandedOff(Message, frozen=True, tag="Given"):
     """These ranges are yours: take them. Repeated until you have."""
 
     source: GroupDescriptor
-    number: int
+    number: Number
     ranges: KeyRanges
 
 
@@ -93,7 +97,7 @@ class TakenOver(Message, frozen=True, tag="Taken"):
 
     target: GroupDescriptor
     source: bytes
-    number: int
+    number: Number
 
 
 HandoffMessage = TransferOffer | Pull | Piece | Nothing | Clash | Ready | HandedOff | TakenOver
@@ -103,5 +107,5 @@ class ToGroup(Effect, frozen=True):
     """Send a message and its frames to the leader of a group."""
 
     descriptor: GroupDescriptor
-    message: HandoffMessage
+    message: HandoffMessage | CommitMessage
     bodies: tuple[bytes | memoryview, ...] = ()

@@ -20,7 +20,7 @@ from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.topics import Place, Topic
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.commands import Drop, Facts, HandOff, LoadedBatch, LoadedTopic
-from tidings.protocols.ring.facts import CLIENTS, END, TOPICS, Fact, Mark
+from tidings.protocols.ring.facts import CLIENTS, END, TOPICS, Fact, Mark, Staged
 from tidings.protocols.ring.handoff_messages import (
     Clash,
     HandedOff,
@@ -45,6 +45,9 @@ BATCH_BYTES = 128
 
 CLASHES_MAX = 64
 """Topics in the way that a target is told of at once."""
+
+CLOSING_MS = 3_000
+"""How long commits have to come to their end when something is to be given: longer than the target's next word."""
 
 Read = Callable[[Place], bytes | memoryview]
 FindDescriptor = Callable[[bytes], GroupDescriptor | None]
@@ -72,9 +75,11 @@ class PieceBuilder:
                 is_whole = False
                 break
             first = topic.offsets[entry]
-            body = self._read(topic.place(entry))
+            place, shared = topic.place(entry), topic.shared.get(first)
+            kept = place.kept if shared is not None else None  # What several topics have stays whole.
+            body = self._read(place if kept is None else Place(place.address, place.size_bytes))
             count = topic.end_of(entry) - first
-            batches.append(LoadedBatch(first, count, len(body), topic.times[entry], topic.shared.get(first)))
+            batches.append(LoadedBatch(first, count, len(body), topic.times[entry], shared, kept))
             self.bodies.append(body)
             self._size += len(body) + BATCH_BYTES
             entry += 1
@@ -93,6 +98,8 @@ class HandoffSource:
         self._find_descriptor = find_descriptor
         self._patience = Patience()
         self._remind_at_ms = 0
+        self.closing_until_ms = 0
+        """Until then no commit over several groups may begin here, so that ranges can be given."""
         self._heir: GroupDescriptor | None = None
         self._offer: tuple[GroupDescriptor, KeyRanges] | None = None
         self._names: tuple[KeyRanges, list[str]] = ((), [])
@@ -103,8 +110,8 @@ class HandoffSource:
     def is_leaving(self) -> bool:
         return self._heir is not None
 
-    def leave(self, heir: GroupDescriptor) -> None:
-        """Everything is to go to another group."""
+    def leave(self, heir: GroupDescriptor | None) -> None:
+        """Everything is to go to another group, or to nobody."""
         self._heir = heir
 
     def offer(self, heir: GroupDescriptor, ranges: KeyRanges) -> None:
@@ -159,6 +166,9 @@ class HandoffSource:
         ranges = common(ring.ranges, ready.ranges)
         if ring.handing_off is not None or not ranges or self._patience.is_waiting(now_ms):
             return []
+        if ring.commits.is_busy(ranges):
+            self.closing_until_ms = now_ms + CLOSING_MS
+            return []  # It is said again, and in the meantime no commit begins.
         if self._clashes(ranges, ready.vacant):
             return []  # The question that follows is answered with that.
         self._patience.wait(now_ms, lambda: ring.handing_off is not None)
@@ -182,7 +192,7 @@ class HandoffSource:
 
     def _growing_piece(
         self, descriptor: GroupDescriptor, ranges: KeyRanges, pull: Pull
-    ) -> tuple[Piece, tuple[bytes, bytes]]:
+    ) -> tuple[Piece, tuple[bytes, ...]]:
         """Of topics that are still used here; new ones are found when the target begins again."""
         if not pull.start or self._names[0] != ranges:
             self._names = (ranges, sorted(name for name in self._machine.topics if owns(ranges, point_of(name))))
@@ -200,7 +210,7 @@ class HandoffSource:
 
     def _frozen_piece(
         self, descriptor: GroupDescriptor, handing_off: HandingOff, pull: Pull
-    ) -> tuple[Piece, tuple[bytes, bytes]]:
+    ) -> tuple[Piece, tuple[bytes, ...]]:
         """Of each topic the rest of its batches, then its facts; then those of the clients' homes."""
         if self._transfer is None or self._transfer[0] != handing_off.number:
             self._transfer = (handing_off.number, Transfer(self._machine, handing_off.ranges, self._limits.records_max))
@@ -230,13 +240,14 @@ class HandoffSource:
                     break
             if not names:
                 listing.end = END
-        facts = b""
+        facts, staged = b"", b""
         if listing.end != pull.mark:
             facts = encode_command(
                 Facts(descriptor.group, handing_off.number, pull.mark, listing.end, tuple(listing.facts))
             )
+            staged = b"".join(self._read(transfer.place_of(fact)) for fact in listing.facts if isinstance(fact, Staged))
         piece = Piece(descriptor, pull.number, handing_off.ranges, handing_off.number, tuple(builder.topics), "")
-        return piece, (b"".join(builder.bodies), facts)
+        return piece, (b"".join(builder.bodies), facts, *((staged,) if staged else ()))
 
 
 class Listing:
@@ -257,5 +268,7 @@ class Listing:
                 return False
             self.facts.append(facts[index])
             self._size += len(msgspec.msgpack.encode(facts[index]))
+            if isinstance(fact := facts[index], Staged):
+                self._size += fact.size_bytes
         self.end = following
         return True

@@ -16,7 +16,7 @@ from tidings.protocols.broker.commands import Command
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.ring.commands import Facts, Load, LoadedTopic, Seek, TakeOver
-from tidings.protocols.ring.facts import END, TOPICS, Mark
+from tidings.protocols.ring.facts import END, TOPICS, Mark, Staged
 from tidings.protocols.ring.handoff_messages import Clash, HandedOff, Nothing, Piece, Pull, Ready, TakenOver, ToGroup
 from tidings.protocols.ring.handoff_source import FindDescriptor
 from tidings.protocols.ring.key_ranges import KeyRanges, finder, point_of, without
@@ -170,7 +170,7 @@ class HandoffTarget:
             taking_over is None
             or taking_over.source != piece.source.group
             or piece.number != self._number
-            or len(bodies) != 2
+            or len(bodies) not in (2, 3)
         ):
             return []
         if self._patience.is_waiting(now_ms):
@@ -190,7 +190,10 @@ class HandoffTarget:
             facts = _decode_facts(bodies[1])
             if facts is None or (facts.source, facts.number) != (taking_over.source, taking_over.number):
                 return []
-            effects.append(Persist(facts))
+            staged = bodies[2:] if staged_bytes(facts) else ()
+            if sum(map(len, staged)) != staged_bytes(facts):
+                return []
+            effects.append(Persist(facts, staged))
             following = facts.end
         was_ready = self._is_ready
         if not taking_over.number:
@@ -259,6 +262,11 @@ class HandoffTarget:
         """Writes down what exactly has been given, and from there on takes nothing else."""
         before = ring.taking_over
         return [self._persist(now_ms, Seek(source, ranges, number), lambda: ring.taking_over != before)]
+
+
+def staged_bytes(facts: Facts) -> int:
+    """How large the bodies of what is staged are together."""
+    return sum(fact.size_bytes for fact in facts.facts if isinstance(fact, Staged))
 
 
 def _end_of(loaded: LoadedTopic) -> int:

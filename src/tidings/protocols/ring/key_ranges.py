@@ -17,7 +17,9 @@ from operator import attrgetter
 
 import msgspec
 
+from tidings.protocols.broker.staged import home_name
 from tidings.protocols.chord.identifiers import SIZE, Key, key_of, to_key, to_point
+from tidings.protocols.fields import Several
 
 LAST = b"\xff" * 32
 """The last point of the circle; the first one, all zeros, follows it."""
@@ -44,8 +46,20 @@ def point_of(topic: str) -> Key:
 
 
 def home_of(client: str) -> Key:
-    """Where a client's name lies: its owner gives the epochs. No topic's name has a control character."""
-    return key_of(f"\0client\0{client}")
+    """Where a client's name lies: its owner gives the epochs. No topic's name has a control character.
+
+    A query's sink has a home too, under a name that no client has: where a topic of the name of the sink lies, or of
+    the query if the sink has none.
+
+    >>> home_of(client_of("{shop}import")) == home_of(client_of("import\\n{shop}")) == point_of("shop")
+    True
+    """
+    return point_of(home_name(client[1:])) if client.startswith("\n") else key_of(f"\0client\0{client}")
+
+
+def client_of(key: str) -> str:
+    """The name under which a query's sink has its commits."""
+    return f"\n{key}"
 
 
 class KeyRange(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -69,7 +83,7 @@ class KeyRange(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 WHOLE = KeyRange(LAST, LAST)
 
-KeyRanges = tuple[KeyRange, ...]
+KeyRanges = Several[KeyRange]
 """Ranges that do not touch each other, in the order of the circle: what `joined` returns."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tidings.protocols.chord.identifiers import Key, key_of
+from tidings.protocols.fields import Name, Number, RequestNumber, Several
 from tidings.protocols.ring.key_ranges import KeyRange, KeyRanges
 from tidings.protocols.stack import Message
 
@@ -29,16 +30,16 @@ class GroupDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """Where a group is reached."""
 
     group: bytes
-    members: tuple[str, ...]
-    leader: str = ""
+    members: Several[Name]
+    leader: Name = ""
     """The address of the one that leads, "" if its writer knows of none."""
-    term: int = 0
+    term: Number = 0
     """The number of the leader's ballot."""
-    slot: int = 0
+    slot: Number = 0
     """How much of the group's log the writer of this descriptor has applied."""
     left: bool = False
     """The group has left the ring, and owns nothing."""
-    leader_number: int = 0
+    leader_number: Number = 0
     """Which member leads: two members may make ballots of the same number, and that of the higher one is above."""
 
     @property
@@ -63,8 +64,8 @@ class Word(Message, frozen=True):
 
     descriptor: GroupDescriptor
     ranges: KeyRanges
-    gone: tuple[Gone, ...] = ()
-    confirmed: int = 0
+    gone: Several[Gone] = ()
+    confirmed: Number = 0
     """Its transfers up to this number have been taken, and it knows that; 0 where the word comes from somebody else."""
 
 
@@ -75,10 +76,10 @@ class Word(Message, frozen=True):
 class Relay(Message, frozen=True):
     """A client's request, for the leader of a group."""
 
-    connection: int
+    connection: Number
     """The client's connection, as the node at whose door it is numbers it; a number is never used again."""
     group: bytes
-    user: str | None
+    user: Name | None
     """Whose key the client has, where there are keys."""
     ranges: KeyRanges = ()
     """With a question to every group: what this one has to own if the answers are to leave nothing out."""
@@ -87,14 +88,14 @@ class Relay(Message, frozen=True):
 class Back(Message, frozen=True):
     """An answer, or a delivery, for a client at your door."""
 
-    connection: int
+    connection: Number
 
 
 class NotOwner(Message, frozen=True, tag="Turned"):
     """A relayed request was not taken: we do not lead, or do not own what it is about."""
 
-    connection: int
-    request: int
+    connection: Number
+    request: RequestNumber
     word: Word
 
 
@@ -120,14 +121,14 @@ class LeaveNotice(Message, frozen=True, tag="Farewell"):
     """We have left the ring, and will be switched off once somebody knows; and these have left before."""
 
     word: Word
-    left: tuple[GroupDescriptor, ...]
+    left: Several[GroupDescriptor]
 
 
 class LeaveConfirmed(Message, frozen=True, tag="Heard"):
     """A group knows for good that yours has left; and these, which you may be waiting for, have left before."""
 
     group: bytes
-    left: tuple[GroupDescriptor, ...]
+    left: Several[GroupDescriptor]
 
 
 # Between groups.
@@ -140,7 +141,7 @@ class Between(Message, frozen=True):
     sender: GroupDescriptor
     receiver: bytes
     """The group that it is for."""
-    descriptors: tuple[GroupDescriptor, ...]
+    descriptors: Several[GroupDescriptor]
     message: bytes
 
 
@@ -150,40 +151,40 @@ class Between(Message, frozen=True):
 class Ref(msgspec.Struct, frozen=True, array_like=True):
     """A stored batch of a topic, as one node has it."""
 
-    topic: str
-    offset: int
+    topic: Name
+    offset: Number
     """Of its first message."""
-    address: int
+    address: Number
     """Where it lies in that node's journal."""
-    size_bytes: int
+    size_bytes: Number
 
 
 class Shown(Message, frozen=True):
     """A delivery for a client at your door, whose bodies come another way; those without a reference are behind it."""
 
-    connection: int
-    refs: tuple[Ref | None, ...]
+    connection: Number
+    refs: Several[Ref | None]
     """One for each body, in their order."""
 
 
 class Bodies(Message, frozen=True):
     """Stored batches of a node, each in a frame."""
 
-    owner: str
+    owner: Name
     """The node whose journal the references are about."""
-    refs: tuple[Ref, ...]
+    refs: Several[Ref]
 
 
 class FetchBodies(Message, frozen=True):
     """Bodies that you have shown have not come: send them."""
 
-    refs: tuple[Ref, ...]
+    refs: Several[Ref]
 
 
 class Interest(Message, frozen=True):
     """Clients at the sender's door read these topics. It is said again and again, in several pieces if need be."""
 
-    topics: tuple[str, ...]
+    topics: Several[Name]
 
 
 NodeMessage = (

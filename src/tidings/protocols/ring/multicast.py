@@ -153,7 +153,9 @@ class Multicast:
     def _on_subscribe(self, topic: str) -> list[Effect]:
         tree = self.trees.need(topic)
         if tree is None:
-            raise LimitReached(f"This virtual node has a part in {self._settings.topics_max} trees: raise topics_max.")
+            raise LimitReached(
+                f"This virtual node is in {self._settings.topics_max} trees already (topics_max): raise the limit."
+            )
         self._numbers.setdefault(topic, {})
         tree.is_wanted = True
         return self.trees.climb(self._now_ms, tree)
@@ -206,7 +208,7 @@ class Multicast:
             if len(publishers) >= PUBLISHERS_MAX:
                 del publishers[next(iter(publishers))]
             numbers = publishers[publisher] = Numbers()
-        return [Notify(arrived(letter))] if numbers.take(letter.number) else []
+        return [Notify(arrived(letter, letter.topic))] if numbers.take(letter.number) else []
 
     def _letter(self, payload: bytes) -> Letter | None:
         try:

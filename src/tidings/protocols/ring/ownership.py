@@ -23,6 +23,7 @@ import msgspec
 
 from tidings.errors import InvalidRequest, Moved
 from tidings.protocols.chord.identifiers import Key
+from tidings.protocols.ring.commits import Commits, CommitsState
 from tidings.protocols.ring.facts import START, Mark
 from tidings.protocols.ring.key_ranges import (
     KeyRange,
@@ -95,6 +96,8 @@ class RingState(msgspec.Struct, frozen=True, array_like=True):
     strays: tuple[Key, ...] = ()
     brought: KeyRanges = ()
     doors: tuple[str, ...] = ()
+    commits: CommitsState = CommitsState()
+    departs: bool = False
 
 
 class Ownership:
@@ -119,6 +122,10 @@ class Ownership:
         """Strays that were taken, to be handed on to the owners of what lies around them."""
         self.doors: tuple[str, ...] = ()
         """Nodes of the ring that a group joins which brings something."""
+        self.commits = Commits()
+        """Commits over several groups, as far as this one has to do with them."""
+        self.departs = False
+        """Whether the group is to leave its ring, or has left."""
         self._judged: dict[str, bool] = {}
 
     @property
@@ -156,13 +163,19 @@ class Ownership:
         """Whether the epochs of a client are given here."""
         return self.serves(home_of(client))
 
+    def check_owned(self, names: Iterable[str]) -> None:
+        """Moved if one of these topics is not owned."""
+        for name in names:
+            if not self.owns_topic(name):
+                raise Moved(f"The topic {name!r} is not owned here: ask who owns it.")
+
     def check_topics(self, names: Iterable[str]) -> None:
         """Moved if one of these topics is not owned; InvalidRequest if they could come apart."""
         together: bytes | None = None
         first = ""
         for name in names:
             if not self.owns_topic(name):
-                raise Moved(f"The topic {name!r} is not owned here: ask who owns it.")
+                raise Moved(f"The topic {name!r} belongs to another group: ask that one.")
             if first and name != first:
                 together = together or point_of(first)
                 if point_of(name) != together:
@@ -176,7 +189,7 @@ class Ownership:
     def check_home(self, client: str) -> None:
         """Moved if the epochs of a client are given elsewhere."""
         if not self.owns_home(client):
-            raise Moved(f"The name {client!r} is not looked after here: ask who owns its home.")
+            raise Moved(f"The name {client!r} has its home in another group: ask that one.")
 
     # How it changes. Each is part of a command that has been checked.
 
@@ -250,6 +263,8 @@ class Ownership:
             tuple(self.strays),
             self.brought,
             self.doors,
+            self.commits.state(),
+            self.departs,
         )
 
     @classmethod
@@ -259,4 +274,6 @@ class Ownership:
         ring.handing_off, ring.taking_over, ring.handed_off = state.handing_off, state.taking_over, state.handed_off
         ring.contacts, ring.transfers, ring.taken_over = state.contacts, state.transfers, dict(state.taken_over)
         ring.strays, ring.brought, ring.doors = dict.fromkeys(state.strays), state.brought, state.doors
+        ring.commits = Commits(state.commits)
+        ring.departs = state.departs
         return ring

@@ -19,10 +19,12 @@ import msgspec
 from tidings.errors import InvalidRequest, LimitReached, Moved
 from tidings.protocols.broker.clients import Client, Track
 from tidings.protocols.broker.commands import Adopt
+from tidings.protocols.broker.staged import RECORD_BYTES, Stage, StagedBatch, home_name
 from tidings.protocols.broker.state import State
 from tidings.protocols.broker.topics import Topic
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.commands import (
+    Depart,
     Drop,
     Facts,
     HandOff,
@@ -43,10 +45,12 @@ from tidings.protocols.ring.facts import (
     Ids,
     Known,
     Mark,
+    Published,
     Reader,
     Retired,
     Runs,
     Sharers,
+    Staged,
 )
 from tidings.protocols.ring.key_ranges import KeyRanges, common, finder, home_of, owns, point_of
 from tidings.protocols.ring.ownership import Ownership, TakingOver
@@ -74,12 +78,14 @@ def apply(machine: State, ring: Ownership, command: TransferCommand, body_addres
             ring.know(descriptors)
         case Adopt():
             return _on_adopt(machine, ring, command)
+        case Depart(wanted):
+            ring.departs = wanted
         case Seek():
             _on_seek(machine, ring, command)
         case Load():
             _on_load(machine, ring, command, body_address)
         case Facts():
-            _on_facts(machine, ring, command)
+            _on_facts(machine, ring, command, body_address)
         case TakeOver():
             _on_take_over(ring, command)
         case HandOff():
@@ -124,14 +130,17 @@ def points_of(machine: State) -> list[Key]:
 
 
 def topics_in(machine: State, ranges: KeyRanges) -> Iterator[str]:
-    """The topics in some ranges, also those that were collected and are remembered for their offsets or publishers."""
+    """The topics in some ranges, also those that were collected and are remembered for their offsets or publishers, for
+    which something is staged, or of whose names are queries, or their sinks, of which is known what they published.
+    """
     is_in = finder(ranges)
     return (name for name in _names(machine) if is_in(point_of(name)))
 
 
 def _names(machine: State) -> dict[str, None]:
     put_to = (name for client in machine.clients.values() for name in client.tracks)
-    return dict.fromkeys((*machine.topics, *machine.retired, *put_to))
+    published = map(home_name, machine.stages.queries)
+    return dict.fromkeys((*machine.topics, *machine.retired, *put_to, *machine.stages.topics(), *published))
 
 
 def _on_hand_off(machine: State, ring: Ownership, command: HandOff) -> None:
@@ -143,6 +152,8 @@ def _on_hand_off(machine: State, ring: Ownership, command: HandOff) -> None:
     name = next(topics_in(machine, common(ranges, command.vacant)), None) if command.vacant else None
     if name is not None:
         raise InvalidRequest(f"The topic {name!r} is here, where the target has one of its own: it cannot be given.")
+    if ring.commits.is_busy(ranges):
+        raise InvalidRequest("A commit over several groups concerns these ranges: they are given when it is decided.")
     ring.hand_off(ranges, command.target)
 
 
@@ -153,6 +164,7 @@ def forget(machine: State, ring: Ownership, ranges: KeyRanges) -> None:
         machine.used_at_ms.pop(name, None)
     for name in [name for name in machine.retired if owns(ranges, point_of(name))]:
         del machine.retired[name]
+    machine.stages.forget(lambda topic: owns(ranges, point_of(topic)))
     idle: dict[str, None] = {}
     for name in [name for name in machine.readers if owns(ranges, point_of(name))]:
         for key in machine.readers.pop(name):
@@ -197,7 +209,7 @@ def is_held(machine: State, ring: Ownership, client: Client) -> bool:
     return (
         owns(held, home_of(client.name))
         or any(owns(held, point_of(name)) for name in client.tracks)
-        or any(owns(held, point_of(topics[0])) for _, topics in machine.owned.get(client.name, {}))
+        or any(owns(held, point_of(each.topics[0])) for each in machine.owned.get(client.name, {}).values())
         or any(client.name in group.members and owns(held, point_of(group.topic)) for group in machine.groups.values())
     )
 
@@ -235,6 +247,7 @@ def _forget_loaded(machine: State, ring: Ownership) -> None:
     for name in [name for name in machine.topics if not owns(kept, point_of(name)) and not ring.owns_topic(name)]:
         del machine.topics[name]
         machine.used_at_ms.pop(name, None)
+    machine.stages.forget(lambda topic: not owns(kept, point_of(topic)) and not ring.owns_topic(topic))
 
 
 def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) -> None:
@@ -251,7 +264,7 @@ def _on_load(machine: State, ring: Ownership, command: Load, body_address: int) 
                 topic = machine.topics.get(loaded.topic)
                 if topic is None or topic.next_offset < batch.first_offset:
                     topic = machine.topics[loaded.topic] = Topic(loaded.topic, end, end)
-                topic.append(address, batch.size_bytes, batch.count, None, batch.shared, batch.time_ms)
+                topic.append(address, batch.size_bytes, batch.count, batch.kept, batch.shared, batch.time_ms)
             address += batch.size_bytes
 
 
@@ -279,7 +292,7 @@ def _check_load(topic: Topic | None, loaded: LoadedTopic) -> int:
     return end
 
 
-def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
+def _on_facts(machine: State, ring: Ownership, command: Facts, body_address: int) -> None:
     taking_over = ring.taking_over
     if (
         taking_over is None
@@ -297,13 +310,36 @@ def _on_facts(machine: State, ring: Ownership, command: Facts) -> None:
             topic = machine.topics.get(fact.topic)
             if topic is None or topic.next_offset != fact.next_offset:
                 raise InvalidRequest(f"Not all of {fact.topic!r} is here: load it first.")
+    address = body_address
     for fact in command.facts:
-        _apply_fact(machine, ring, fact)
+        if isinstance(fact, Staged):
+            _apply_staged(machine, fact, address)
+            address += fact.size_bytes
+        else:
+            _apply_fact(machine, ring, fact)
     ring.taking_over = msgspec.structs.replace(taking_over, mark=command.end)
+
+
+def _apply_staged(machine: State, fact: Staged, address: int) -> None:
+    empty = Stage(fact.name, fact.query, fact.batch, fact.at_ms, 0, [], fact.sink, fact.last)
+    stage = machine.stages.load(empty)
+    assert len(stage.batches) == fact.index, "facts come in their order"
+    stage.batches.append(StagedBatch(fact.topic, address, fact.size_bytes, fact.count, fact.ids))
+    stage.size_bytes += fact.size_bytes + RECORD_BYTES
+
+
+def _apply_published(machine: State, fact: Published) -> None:
+    known = machine.stages.queries.get(fact.key)
+    if known is None or known.batch <= fact.query.batch:
+        machine.stages.queries[fact.key] = fact.query
 
 
 def _apply_fact(machine: State, ring: Ownership, fact: Fact) -> None:
     match fact:
+        case Published():
+            _apply_published(machine, fact)
+        case Staged():
+            raise AssertionError("What is staged has a body.")
         case Edges():
             _apply_edges(machine, fact)
         case Retired(name, next_offset):
@@ -345,7 +381,8 @@ def _apply_edges(machine: State, fact: Edges) -> None:
         topic = machine.topics[name]
         topic.trim(fact.first_offset)
     assert (topic.first_offset, topic.next_offset) == (fact.first_offset, fact.next_offset)
-    topic.acked_offset = fact.acked_offset
+    topic.acked_offset, topic.fully_acked_offset = fact.acked_offset, fact.fully_acked_offset
+    topic.max_backlog = fact.max_backlog
     machine.used_at_ms[name] = fact.used_at_ms
     machine.retired.pop(name, None)
 

@@ -12,8 +12,23 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tidings.protocols.broker.clients import Track
+from tidings.protocols.broker.staged import HELD, Stage, home_name
 from tidings.protocols.broker.state import State
-from tidings.protocols.ring.facts import Edges, Epoch, Fact, Home, Ids, Known, Reader, Retired, Runs, Sharers
+from tidings.protocols.broker.topics import Place
+from tidings.protocols.ring.facts import (
+    Edges,
+    Epoch,
+    Fact,
+    Home,
+    Ids,
+    Known,
+    Published,
+    Reader,
+    Retired,
+    Runs,
+    Sharers,
+    Staged,
+)
 from tidings.protocols.ring.key_ranges import KeyRanges, home_of, owns, point_of
 
 
@@ -29,8 +44,17 @@ class Transfer:
             for topic in client.tracks:
                 if owns(ranges, point_of(topic)):
                     self._publishers.setdefault(topic, []).append(client.name)
-        stored = (name for name in (*machine.topics, *machine.retired) if owns(ranges, point_of(name)))
-        self.topics = sorted(dict.fromkeys((*stored, *self._publishers)))
+        self._stages: dict[str, list[Stage]] = {}
+        for stage in sorted(machine.stages.stages.values(), key=lambda each: each.name):
+            if stage.batch != HELD:
+                self._stages.setdefault(stage.batches[0].topic, []).append(stage)
+        self._queries: dict[str, list[str]] = {}
+        for key in sorted(machine.stages.queries):
+            self._queries.setdefault(home_name(key), []).append(key)
+        stored = (*machine.topics, *machine.retired, *self._stages, *self._queries)
+        self.topics = sorted(
+            dict.fromkeys((*(name for name in stored if owns(ranges, point_of(name))), *self._publishers))
+        )
         self._ranges = ranges
         self.clients = sorted(
             client.name
@@ -52,7 +76,8 @@ class Transfer:
             yield Retired(name, machine.retired.get(name, 0))
         else:
             used_at_ms = machine.used_at_ms.get(name, 0)
-            yield Edges(name, topic.first_offset, topic.next_offset, topic.acked_offset, used_at_ms)
+            edges = (topic.first_offset, topic.next_offset, topic.acked_offset)
+            yield Edges(name, *edges, used_at_ms, topic.max_backlog, topic.fully_acked_offset)
             ids = ((at_ms, each, topic.ids[each]) for at_ms, each in topic.id_times)
             while some := tuple(islice(ids, self._records_max)):
                 yield Ids(name, some)
@@ -64,6 +89,17 @@ class Transfer:
                 yield Reader(self._known(reader.client), reader)
         for _, group in sorted(machine.groups_of.get(name, {}).items()):
             yield Sharers(group.state(), tuple(self._known(member) for member in group.members))
+        for stage in self._stages.get(name, ()):
+            fields = (stage.name, stage.query, stage.batch, stage.sink, stage.at_ms, stage.last)
+            for index, staged in enumerate(stage.batches):
+                yield Staged(name, *fields, index, staged.count, staged.size_bytes, staged.ids)
+        for key in self._queries.get(name, ()):
+            yield Published(key, machine.stages.queries[key])
+
+    def place_of(self, staged: Staged) -> Place:
+        """Where the body of a staged batch lies."""
+        batch = self._machine.stages.stages[staged.name].batches[staged.index]
+        return Place(batch.address, batch.size_bytes)
 
     def facts_of_client(self, name: str) -> Iterator[Fact]:
         """What the target has to know of a client: more if its home is in the ranges."""

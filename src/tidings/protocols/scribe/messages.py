@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from tidings.errors import ProtocolError
+from tidings.protocols.fields import NUMBER_MAX, Name, Number, Several
 from tidings.protocols.stack import Message, NodeId, Notification, Request, Timer
 
 NOW = -1
 """Start with whatever is published next."""
+NumberOrNow = Annotated[int, Meta(ge=NOW, le=NUMBER_MAX)]
 
 # Down.
 
@@ -25,8 +30,11 @@ class Unsubscribe(Request, frozen=True):
 
 
 class Publish(Request, frozen=True):
+    """Submits a payload to the root of each of these topics; what is refused at once is refused for all of them."""
+
     topic: str
     payload: bytes
+    also: tuple[str, ...] = ()
 
 
 # Up.
@@ -68,26 +76,26 @@ class PublishRefused(Notification, frozen=True):
 class JoinTree(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """The node that made the last step wants to be a child in the tree of a topic."""
 
-    topic: str
+    topic: Name
 
 
 class Submit(Message, frozen=True):
     """Messages of one publisher, for the root to order. Also sent directly once the root is known."""
 
-    topic: str
+    topic: Name
     publisher: NodeId
-    life: int
+    life: Number
     """Since when the publisher runs: a new life numbers its messages again."""
-    first_sequence: int
-    payloads: tuple[bytes, ...]
+    first_sequence: Number
+    payloads: Several[bytes]
 
 
 class Fetch(Message, frozen=True):
     """A subscriber asks the root for messages from an offset on, or (NOW) only for the end."""
 
-    topic: str
+    topic: Name
     reader: NodeId
-    first_offset: int
+    first_offset: NumberOrNow
 
 
 # Across, directly: the tree.
@@ -96,43 +104,43 @@ class Fetch(Message, frozen=True):
 class Grafted(Message, frozen=True):
     """You are my child now."""
 
-    topic: str
+    topic: Name
     root: NodeId | None
-    end: int
+    end: Number
     """The offset after the last message, as far as the sender knows."""
 
 
 class Pruned(Message, frozen=True):
     """I am not your child any more."""
 
-    topic: str
+    topic: Name
 
 
 class Orphaned(Message, frozen=True):
     """I am not your parent any more."""
 
-    topic: str
+    topic: Name
 
 
 class TreeBeat(Message, frozen=True):
     """I am your parent in these trees: (topic, root, end)."""
 
-    trees: tuple[tuple[str, NodeId | None, int], ...]
+    trees: Several[tuple[Name, NodeId | None, Number]]
 
 
 class TreeBeatTaken(Message, frozen=True):
     """You are my parent in these trees."""
 
-    topics: tuple[str, ...]
+    topics: Several[Name]
 
 
 class Spread(Message, frozen=True):
     """Messages on their way down the tree."""
 
-    topic: str
+    topic: Name
     root: NodeId
-    first_offset: int
-    payloads: tuple[bytes, ...]
+    first_offset: Number
+    payloads: Several[bytes]
 
 
 # Across, directly: the root and its publishers and readers.
@@ -141,28 +149,28 @@ class Spread(Message, frozen=True):
 class Accepted(Message, frozen=True):
     """The root has everything of a publisher up to a sequence number."""
 
-    topic: str
-    life: int
-    sequence_end: int
+    topic: Name
+    life: Number
+    sequence_end: Number
 
 
 class Refused(Message, frozen=True):
-    topic: str
-    life: int
-    reason: str
+    topic: Name
+    life: Number
+    reason: Name
 
 
 class Fetched(Message, frozen=True):
-    topic: str
-    first_offset: int
-    payloads: tuple[bytes, ...]
-    end: int
+    topic: Name
+    first_offset: Number
+    payloads: Several[bytes]
+    end: Number
 
 
 class NotRoot(Message, frozen=True):
     """Somebody else is the root: find it by a route."""
 
-    topic: str
+    topic: Name
 
 
 # Across, directly: the root and its copies.
@@ -171,67 +179,67 @@ class NotRoot(Message, frozen=True):
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message in the log of a topic."""
 
-    epoch: int
+    epoch: Number
     """In whose reign it was given its offset."""
     publisher: NodeId
-    life: int
-    sequence: int
+    life: Number
+    sequence: Number
     payload: bytes
 
 
 class Replicate(Message, frozen=True):
     """Keep a copy of these entries, if what you have before them is the same as mine."""
 
-    topic: str
-    epoch: int
-    first_offset: int
-    previous_epoch: int
+    topic: Name
+    epoch: Number
+    first_offset: Number
+    previous_epoch: Number
     """The epoch of the entry before the first: equal epochs mean equal logs up to there."""
-    entries: tuple[Entry, ...]
-    committed: int
-    base: int
+    entries: Several[Entry]
+    committed: Number
+    base: Number
     """The first offset that the root still keeps."""
-    publishers: tuple[tuple[str, int], ...] = ()
+    publishers: Several[tuple[Name, Number]] = ()
     """The sequence numbers before `base`, for a copy that begins there."""
 
 
 class Replicated(Message, frozen=True):
-    topic: str
-    epoch: int
+    topic: Name
+    epoch: Number
     is_kept: bool
-    end: int
+    end: Number
     """Up to where the copy is the same, or from where it needs more."""
 
 
 class Inherit(Message, frozen=True):
     """I want to reign in an epoch: obey no earlier one from now on, and say what you have kept."""
 
-    topic: str
-    epoch: int
+    topic: Name
+    epoch: Number
 
 
 class Legacy(Message, frozen=True):
-    topic: str
-    epoch: int
+    topic: Name
+    epoch: Number
     """The latest epoch that the sender obeys: a later one than that of the question is a refusal."""
-    last_epoch: int
-    end: int
+    last_epoch: Number
+    end: Number
 
 
 class Pull(Message, frozen=True):
-    topic: str
-    first_offset: int
+    topic: Name
+    first_offset: Number
 
 
 class Pulled(Message, frozen=True):
-    topic: str
-    epoch: int
+    topic: Name
+    epoch: Number
     """The latest epoch that the sender obeys."""
-    first_offset: int
-    previous_epoch: int
-    entries: tuple[Entry, ...]
-    end: int
-    publishers: tuple[tuple[str, int], ...]
+    first_offset: Number
+    previous_epoch: Number
+    entries: Several[Entry]
+    end: Number
+    publishers: Several[tuple[Name, Number]]
     """The sequence numbers before `first_offset`, if the copy begins there."""
 
 

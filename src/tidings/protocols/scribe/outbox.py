@@ -25,12 +25,16 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, payload: bytes) -> int:
+    def check_room(self) -> None:
+        """Overloaded if there is no room for another message."""
         if len(self._waiting) >= self._messages_max:
             raise Overloaded(
                 f"{len(self._waiting)} messages to {self._topic!r} wait for its root to take them, which is the limit: "
                 "try again later."
             )
+
+    def put(self, payload: bytes) -> int:
+        self.check_room()
         self._waiting.append(payload)
         return self._first_sequence + len(self._waiting) - 1
 

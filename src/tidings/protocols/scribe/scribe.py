@@ -120,8 +120,8 @@ class Scribe:
                 return self._on_message(peer, message)
             case TimerFired(_, TreesDue()):
                 return self._on_beat()
-            case Requested(_, Publish(topic, payload)):
-                return self._on_publish(topic, payload)
+            case Requested(_, Publish(topic, payload, also)):
+                return self._on_publish((topic, *also), payload)
             case Requested(_, Subscribe(topic, start)):
                 return self._on_subscribe(topic, start)
             case Requested(_, Unsubscribe(topic)):
@@ -205,20 +205,30 @@ class Scribe:
         tree = self.trees.get(topic)
         return [] if tree is None else self.trees.leave(tree)
 
-    def _on_publish(self, topic: str, payload: bytes) -> list[Effect]:
-        self._check_topic(topic)
+    def _on_publish(self, topics: tuple[str, ...], payload: bytes) -> list[Effect]:
         if len(payload) > self._settings.payload_bytes_max:
             raise MessageTooLarge(
-                f"The message has {len(payload)} bytes, and {self._settings.payload_bytes_max} is the limit: "
+                f"A message of {len(payload)} bytes is above the limit of {self._settings.payload_bytes_max}: "
                 "send less or raise payload_bytes_max."
             )
-        outbox = self.outboxes.get(topic)
-        if outbox is None:
-            if len(self.outboxes) >= self._settings.topics_max:
-                raise LimitReached(f"This node publishes to {len(self.outboxes)} topics: raise topics_max.")
-            outbox = self.outboxes[topic] = Outbox(topic, self.node, self._life, self._settings.outbox_messages_max)
-        outbox.put(payload)
-        return self._submit(topic, outbox) if outbox.sent_ms is None else []
+        new = 0
+        for topic in topics:  # All are asked before any of them takes it.
+            self._check_topic(topic)
+            known = self.outboxes.get(topic)
+            new += known is None
+            if known is not None:
+                known.check_room()
+        if len(self.outboxes) + new > self._settings.topics_max:
+            raise LimitReached(f"This node publishes to {len(self.outboxes)} topics: raise topics_max.")
+        effects: list[Effect] = []
+        for topic in topics:
+            outbox = self.outboxes.get(topic)
+            if outbox is None:
+                outbox = self.outboxes[topic] = Outbox(topic, self.node, self._life, self._settings.outbox_messages_max)
+            outbox.put(payload)
+            if outbox.sent_ms is None:
+                effects += self._submit(topic, outbox)
+        return effects
 
     @staticmethod
     def _check_topic(topic: str) -> None:

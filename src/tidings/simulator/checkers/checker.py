@@ -12,7 +12,7 @@ from tidings.message import Message, Receipt, Receipts
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
+from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical, key_of
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 from tidings.wire.codec import decode_columns, thin
 
@@ -107,7 +107,7 @@ class NothingLost(Checker):
         first = receipts.first_offset
         if missing or receipts.count != len(names):
             self.broken(f"{process.label} was told {receipts}, and {missing} of {names} are not durable")
-        if first is not None and not receipts.duplicates and stored[first] != names[0]:
+        if first is not None and not receipts.duplicates and not self.ledger.holds(topic, first, names[0]):
             self.broken(f"{process.label} was told {receipts}, and {names[0]} is not at {first}")
 
     def _check_gone(self, process: Process, name: str, topic: str) -> None:
@@ -115,7 +115,7 @@ class NothingLost(Checker):
         stored = self.ledger.topics.get(topic, [])
         if name not in stored:
             self.broken(f"{process.label} was told that {name} had been stored in {topic}, and it never was")
-        if stored.index(name) >= self.ledger.reference.topics[topic].first_offset:
+        if stored.index(name) >= self.ledger.first_kept(topic):
             self.broken(f"{process.label} was told that {name} is gone from {topic}, and it is still there")
 
     def on_end(self, engine: AnyEngine) -> None:
@@ -132,7 +132,7 @@ class NothingLost(Checker):
                     f"{topic.name} from {topic.first_offset} on holds {names}, not {wanted[topic.first_offset :]}"
                 )
         for name, wanted in self.ledger.topics.items():
-            if wanted and name not in engine.broker.machine.topics:
+            if len(wanted) > self.ledger.first_kept(name) and name not in engine.broker.machine.topics:
                 self.broken(f"the topic {name} is gone with {len(wanted)} messages")
 
 
@@ -185,9 +185,10 @@ class CursorsForward(Checker):
             assert isinstance(result, tuple)
             positions, created = result
             if created:
-                self._reached[command.client, command.topics] = {each.topic: each.offset for each in positions}
+                key = key_of(command.client, command.topics, command.whole)
+                self._reached[key] = {each.topic: each.offset for each in positions}
         elif isinstance(command, commands.Unsubscribe):
-            self._reached.pop((command.client, command.topics), None)
+            self._reached.pop(key_of(command.client, command.topics, command.whole), None)
 
     def on_state(self, machine: Machine) -> None:
         for key, reached in self._reached.items():
@@ -197,7 +198,8 @@ class CursorsForward(Checker):
             for topic, offset in subscription.cursors.items():
                 if offset < reached[topic]:
                     self.broken(f"the cursor of {key} in {topic} went from {reached[topic]} back to {offset}")
-                if offset > max(subscription.starts[topic], self._asked.get((key, topic), 0)):
+                asked = self._asked.get(((subscription.client, subscription.all_topics), topic), 0)
+                if offset > max(subscription.starts[topic], asked):
                     self.broken(f"the cursor of {key} in {topic} is at {offset}, and nobody acknowledged that")
                 reached[topic] = offset
 

@@ -14,11 +14,13 @@ from typing import Any
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
 from tidings.node.engine import AnyEngine
+from tidings.node.group import Group
 from tidings.node.replicated import Part, unpack
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.multipaxos.values import Command, Value
+from tidings.protocols.multipaxos.values import Command, Remove, Value
 from tidings.protocols.ring.commands import decode_command
+from tidings.protocols.ring.commit_commands import HoldPart, ResolvePart
 from tidings.simulator.checkers.checker import (
     Checker,
     CursorsForward,
@@ -27,6 +29,7 @@ from tidings.simulator.checkers.checker import (
     NothingTwice,
     Process,
 )
+from tidings.simulator.checkers.collecting import OnlyUnusedGo
 from tidings.simulator.checkers.ledger import Existing, Ledger
 from tidings.simulator.checkers.recovery import RecoveryEqualsPrefix
 from tidings.simulator.checkers.watch import Judge, JudgedNode, Notes, Watch
@@ -70,15 +73,16 @@ class AnswersAreCurrent(Checker):
         for topic, offset, _ in existing.stored:
             self._visible[topic] = max(self._visible.get(topic, 0), offset + 1)
         command = existing.command
-        if isinstance(command, commands.Write) and existing.error is None:
-            for topic, track in machine.clients[command.client].tracks.items():
+        if isinstance(command, commands.Write | ResolvePart) and existing.error is None:
+            client = machine.clients.get(command.client)
+            for topic, track in client.tracks.items() if client is not None else ():
                 key = (command.client, topic)
                 self._sequences[key] = max(self._sequences.get(key, 0), track.last)
 
     def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         match request:
-            case messages.AskTopics():
-                least = dict(self._visible)
+            case messages.AskTopics(topic=topic):
+                least = {name: count for name, count in self._visible.items() if topic in (None, name)}
             case messages.AskSequence():
                 least = {"": self._sequences.get((request.client, request.topic), 0)}
             case _:
@@ -92,11 +96,25 @@ class AnswersAreCurrent(Checker):
         told = {"": answer.last} if isinstance(answer, messages.Sequence) else {}
         if isinstance(answer, messages.Topics):
             told = {info.name: info.next_offset for info in answer.topics}
+            told |= {name: self.ledger.first_kept(name) for name in least if name not in told}  # It was collected.
             for name, count in told.items():
                 self._visible[name] = max(self._visible.get(name, 0), count)
         for name, count in least.items():
             if told.get(name, 0) < count:
                 self.broken(f"{process.label} hears of {told.get(name, 0)} in {name}, and {count} were known before")
+
+
+class SafeRemovals(Checker):
+    """A member that is silent goes only from a group that can bear it."""
+
+    RULE = "a silent member is removed only where enough are left"
+
+    def on_slot(self, log: Group, value: Remove) -> None:
+        """A node that is about to apply a removal, and has applied all before."""
+        member, voters = log.state.members[value.node], log.voters
+        least = log.changes.settings.replicas_min
+        if value.heir == member.disk and value.node in voters and len(voters) - 1 < least:
+            self.broken(f"{value.node} was removed from {voters}, and {least} were to stay")
 
 
 class History:
@@ -117,9 +135,11 @@ class GroupJudge(Judge):
         self._same: dict[str, SameEverywhere] = {}
         self._address = 0
         self.current = AnswersAreCurrent(ledger)
+        self._removals = SafeRemovals(ledger)
         self.watch.checkers = [
             NothingTwice(ledger),  # It writes the ledger's topics, on which those below rely.
             NothingLost(ledger),
+            OnlyUnusedGo(ledger),
             self.watch.once,
             CursorsForward(ledger),
             FencedStayOut(ledger),
@@ -143,6 +163,8 @@ class GroupJudge(Judge):
         if first:
             if slot > history.next_slot:
                 same.broken(f"{node.name} applies slot {slot} where nobody has applied {history.next_slot}")
+            if isinstance(value, Remove) and node.log is not None:
+                self._removals.on_slot(node.log, value)
             history.next_slot += 1
             history.values[slot] = value
             history.existing[slot] = self._take(node.group, value) if isinstance(value, Command) else []
@@ -198,7 +220,7 @@ class GroupJudge(Judge):
 
 def _bodies(command: Any, body: Buffer, part: Part) -> list[bytes]:
     """The bodies of a command in the value that it came in."""
-    sizes = [batch.size_bytes for batch in command.batches] if isinstance(command, commands.Write) else []
+    sizes = [batch.size_bytes for batch in command.batches] if isinstance(command, commands.Write | HoldPart) else []
     if isinstance(command, commands.DeadLetter | commands.Stage):
         sizes = [command.size_bytes]
     bodies, start = [], part.bodies_at

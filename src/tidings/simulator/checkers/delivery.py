@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidings.message import Message
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.subscriptions import SubscriptionKey, canonical
+from tidings.protocols.broker.subscriptions import Subscription, SubscriptionKey, canonical
 from tidings.simulator.checkers.checker import Checker, Process
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
 
@@ -15,6 +15,22 @@ handed out. transaction: handed out as often as it takes, and its answer exists 
 
 ACKNOWLEDGED_FIRST = ("get",)
 NEVER_TWICE = ("get", "inbox")
+
+
+class Part:
+    """A part of a subscription: what comes before it in the whole, and what its topics held when it was made."""
+
+    def __init__(self, topics: tuple[str, ...], whole: tuple[str, ...], held: dict[str, int], number: int = 0) -> None:
+        self.earlier = whole[: whole.index(topics[0])]
+        self.held = held
+        self.number = number
+        """It is told apart from an earlier one on the same topics by this."""
+
+    def hands_out(self, topic: str, offset: int, topics: tuple[str, ...]) -> bool:
+        """Whether a message that went to some topics comes through this one: through the first part that it went to,
+        or through all if it was there before.
+        """
+        return offset < self.held[topic] or not any(other in self.earlier for other in topics)
 
 
 class _Reading:
@@ -37,6 +53,15 @@ class _Reading:
         """topic -> how far acknowledgements that were sent would go."""
         self.floors: dict[int, dict[str, int]] = {}
         """life -> the cursors when that life began, if the subscription was there already."""
+        self.parts: dict[str, Part] = {}
+        """topic -> the part that it belongs to, if the topics may have several owners."""
+        self.under_way: dict[str, None] = {}
+        """Messages that some topics had, and others not yet, when a part was made: they may be from before it."""
+
+    def comes_through(self, topic: str, offset: int, topics: tuple[str, ...]) -> bool:
+        """Whether a message that went to some topics is to come through this one."""
+        part = self.parts.get(topic)
+        return part is None or part.hands_out(topic, offset, topics)
 
 
 class EachOnceInOrder(Checker):
@@ -56,21 +81,53 @@ class EachOnceInOrder(Checker):
         if existing.error is not None:
             return
         if isinstance(command, commands.Subscribe):
-            key = (command.client, command.topics)
             assert isinstance(existing.result, tuple)
             positions, created = existing.result
             if created:
-                starts = {each.topic: each.offset for each in positions}
-                life = self._lives[command.client, command.epoch]
-                self._readings[key] = _Reading(starts, self.modes[key], life, command.epoch)
+                self._begin(command, {each.topic: each.offset for each in positions})
         elif isinstance(command, commands.Unsubscribe):
-            self._readings.pop((command.client, command.topics), None)
+            key = (command.client, canonical(command.whole or command.topics))
+            reading = self._readings[key]
+            for topic in command.topics:
+                del reading.starts[topic]
+            if not reading.starts:
+                del self._readings[key]
+
+    def _begin(self, command: commands.Subscribe, starts: dict[str, int]) -> None:
+        """A subscription was made, or a part of one."""
+        key = (command.client, canonical(command.whole or command.topics))
+        reading = self._readings.get(key)
+        if reading is None or not command.whole:
+            life = self._lives[command.client, command.epoch]
+            reading = self._readings[key] = _Reading({}, self.modes[key], life, command.epoch)
+        reading.starts |= starts
+        if command.whole:
+            held = {topic: len(self.ledger.topics.get(topic, ())) for topic in command.topics}
+            known = [part.number for topic, part in reading.parts.items() if topic in starts]
+            part = Part(command.topics, command.whole, held, max(known, default=0) + 1)
+            reading.parts |= dict.fromkeys(command.topics, part)
+            reading.last = {place: last for place, last in reading.last.items() if place[1] not in starts}
+            under_way = (name for name in self.ledger.intended if self._is_under_way(name, command.whole))
+            reading.under_way |= dict.fromkeys(under_way)
+
+    def _is_under_way(self, name: str, topics: tuple[str, ...]) -> bool:
+        meant = [topic for topic in self.ledger.intended[name] if topic in topics]
+        stored = [name in self.ledger.topics.get(topic, ()) for topic in meant]
+        return any(stored) and not all(stored)
+
+    def _parts(self, key: SubscriptionKey) -> list[Subscription]:
+        """What there is of a subscription: all of it, as long as its topics have one owner."""
+        found = self.ledger.reference.subscriptions.get(key)
+        return [] if found is None else [found]
+
+    def _cursors(self, key: SubscriptionKey) -> dict[str, int]:
+        return {topic: offset for part in self._parts(key) for topic, offset in part.cursors.items()}
 
     def on_process(self, process: Process) -> None:
         self._newest[process.name] = process.life
         for key, reading in self._readings.items():
             if key[0] == process.name:
-                reading.floors[process.life] = dict(self.ledger.reference.subscriptions[key].cursors)
+                reading.floors[process.life] = self._cursors(key)
 
     def on_request(self, process: Process, request: messages.AnyRequest) -> None:
         if isinstance(request, messages.Subscribe):
@@ -84,6 +141,8 @@ class EachOnceInOrder(Checker):
     def on_handed(self, process: Process, topics: tuple[str, ...], message: Message) -> None:
         key = (process.name, topics)
         reading = self._readings.get(key)
+        if reading is not None and message.topic not in reading.starts:
+            reading = None
         name, topic, offset = name_of(message.value), message.topic, message.offset
         where = f"{process.label} was handed {name} at {topic} {offset}"
         if not self.ledger.holds(topic, offset, name):
@@ -131,10 +190,11 @@ class EachOnceInOrder(Checker):
         floor = reading.floors.get(life, {}).get(message.topic, 0)
         if message.offset < floor:
             self.broken(f"{where}, and the cursor was at {floor} before that process began")
-        name = name_of(message.value)
+        name = self._once_for(reading, message.topic, message.offset, name_of(message.value))
         if (life, name) in reading.handed:
             self.broken(f"{where}, and it had that through another topic already")
         reading.handed[life, name] = None
+        reading.lives.setdefault(name_of(message.value), life)
         first = reading.lives.setdefault(name, life)
         if life != first and reading.mode in NEVER_TWICE:
             self.broken(f"{where}, which life {first} had been handed already")
@@ -143,12 +203,20 @@ class EachOnceInOrder(Checker):
         elif life > first and not message.redelivered:
             self.broken(f"{where} without a word that life {first} had been handed it")
 
+    def _once_for(self, reading: _Reading, topic: str, offset: int, name: str) -> str:
+        """What may be handed out once: a message, and one that was there before a part for each topic that had it."""
+        for other in self.ledger.intended.get(name, ()) if reading.parts else ():
+            stored, part = self.ledger.topics.get(other, []), reading.parts.get(other)
+            if part is not None and name in stored and stored.index(name) < part.held[other]:
+                return f"{name} of {topic} {reading.parts[topic].number}"
+        return name
+
     def missing(self, key: SubscriptionKey) -> list[str]:
         """What a subscriber has still to be handed."""
-        reading, subscription = self._readings.get(key), self.ledger.reference.subscriptions.get(key)
-        if reading is None or subscription is None:
+        reading, cursors = self._readings.get(key), self._cursors(key)
+        if reading is None or not cursors:
             return []
-        return self._not_handed(reading, subscription.cursors)
+        return self._not_handed(reading, cursors)
 
     def _not_handed(self, reading: _Reading, acknowledged: dict[str, int]) -> list[str]:
         """Of all that is meant for a subscriber, what it was not handed and what is not lost with a process."""
@@ -157,17 +225,21 @@ class EachOnceInOrder(Checker):
         for topic, start in reading.starts.items():
             names = self.ledger.topics.get(topic, [])
             if reading.mode == "transaction":
-                start = acknowledged.get(topic, start)
-            wanted.update(dict.fromkeys(names[start:]))
+                for offset in range(acknowledged.get(topic, start), len(names)):
+                    if reading.comes_through(topic, offset, self.ledger.intended.get(names[offset], ())):
+                        wanted[names[offset]] = None
+            else:
+                wanted.update(dict.fromkeys(names[start:]))
             if reading.mode in ACKNOWLEDGED_FIRST:
                 excused.update(dict.fromkeys(names[: acknowledged.get(topic, 0)]))
         if reading.mode == "transaction":  # Handed out is not enough there: what is taken back comes again.
             return list(wanted)
+        excused |= reading.under_way
         return [name for name in wanted if name not in reading.lives and name not in excused]
 
     def on_end(self, engine: AnyEngine) -> None:
         for key, reading in self._readings.items():
-            cursors = self.ledger.reference.subscriptions[key].cursors
+            cursors = self._cursors(key)
             missing = self._not_handed(reading, cursors if reading.mode == "transaction" else reading.asked)
             if missing:
                 self.broken(f"{key} was never handed {missing}")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from tidings.message import Message
 from tidings.node.engine import AnyEngine
 from tidings.protocols.broker import commands, messages
-from tidings.protocols.broker.members import LaneSettings
+from tidings.protocols.broker.consumer_groups.members import LaneSettings
 from tidings.simulator.checkers.checker import Checker, Process
-from tidings.simulator.checkers.in_flight import GROUP, TOPIC, InFlight, Session, kept
+from tidings.simulator.checkers.in_flight import GROUP, TOPIC, InFlight, Session, kept, spread
 from tidings.simulator.checkers.ledger import Existing
 
 HEARD = (
@@ -292,6 +292,40 @@ class RepeatsAreMarked(GroupChecker):
             self.broken(f"{process.label} takes {self.name(message.offset)} as new, and so did {first}")
 
 
+class HandedOutIsSaid(GroupChecker):
+    """What a member says not to be handed out may go to others as new. So it hands out nothing of that until the broker
+    has said that it is still its own, or has sent it again.
+    """
+
+    RULE = "what was said not to be handed out is not"
+
+    def __init__(self, in_flight: InFlight) -> None:
+        super().__init__(in_flight)
+        self._said: dict[str, tuple[int, dict[int, None]]] = {}
+        """life -> the stream that it begins, and what it says not to be handed out and may not have any more."""
+
+    def on_request(self, process: Process, request: messages.AnyRequest) -> None:
+        if isinstance(request, messages.Work) and request.begins:
+            held = [offset for each in request.held for offset in spread(each.ranges)]
+            handed = dict.fromkeys(held if request.taken is None else spread(request.taken))
+            self._said[process.label] = (request.stream, {offset: None for offset in held if offset not in handed})
+
+    def on_answer(self, process: Process, answer: object) -> None:
+        if isinstance(answer, messages.Working | messages.GroupBatch):
+            stream, said = self._said.get(process.label, (0, {}))
+            if answer.stream == stream:
+                for offset in kept(answer) if isinstance(answer, messages.Working) else answer.offsets:
+                    said.pop(offset, None)
+
+    def on_taken(self, process: Process, message: Message) -> None:
+        _, said = self._said.get(process.label, (0, {}))
+        if message.offset in said:
+            self.broken(
+                f"{process.label} takes {self.name(message.offset)}, which it has said not to be handed out and has "
+                "not been given again"
+            )
+
+
 def group_checkers(in_flight: InFlight, lease_ms: int, clock: Callable[[], int]) -> list[Checker]:
     """All of them, and at last the picture; `clock` is the broker's."""
     return [
@@ -301,6 +335,7 @@ def group_checkers(in_flight: InFlight, lease_ms: int, clock: Callable[[], int])
         StaleRefused(in_flight),
         LanesInOrder(in_flight),
         RepeatsAreMarked(in_flight),
+        HandedOutIsSaid(in_flight),
         OneOwner(in_flight, lease_ms, clock),
         in_flight,
     ]

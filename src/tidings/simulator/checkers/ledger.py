@@ -14,9 +14,21 @@ from typing import Any
 from tidings.errors import TidingsError
 from tidings.journal.disk import Buffer
 from tidings.journal.record import Record
-from tidings.protocols.broker.commands import Command, DeadLetter, Discard, Publish, Stage, Write, decode_command
+from tidings.protocols.broker.bulk import Extent, StageName
+from tidings.protocols.broker.commands import (
+    BatchWrite,
+    Command,
+    DeadLetter,
+    Discard,
+    Publish,
+    Stage,
+    Write,
+    decode_command,
+)
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.ownership import EVERYTHING, OwnershipPolicy
+from tidings.protocols.broker.messages import Stored
+from tidings.protocols.broker.ownership import EVERYTHING, Grown, OwnershipPolicy
+from tidings.protocols.ring.commit_commands import HoldPart, ResolvePart
 from tidings.settings import BrokerSettings
 from tidings.wire.codec import decode_columns
 
@@ -37,8 +49,9 @@ def name_of(value: bytes) -> str:
 class Existing:
     """A durable command, what the reference machine made of it, and what it stored as (topic, offset, name)."""
 
-    def __init__(self, command: Command, result: object, error: TidingsError | None) -> None:
+    def __init__(self, command: Command, time_ms: int, result: object, error: TidingsError | None) -> None:
         self.command = command
+        self.time_ms = time_ms
         self.result = result
         self.error = error
         self.stored: list[tuple[str, int, str]] = []
@@ -55,10 +68,19 @@ class Ledger:
         """The topics that each message was meant for."""
         self.staged: dict[str, tuple[str, int, dict[int, tuple[str, list[str]]]]] = {}
         """Stage -> its query and batch, and for each number the topic and the messages."""
+        self.is_all = True
+        """Whether this is about all topics that there are; otherwise others have what is staged for the rest."""
+        self.parts: dict[bytes, tuple[HoldPart, list[list[str]]]] = {}
+        """Commits over several groups -> what was held of them, with the messages of each batch."""
 
     def holds(self, topic: str, offset: int, name: str) -> bool:
         messages = self.topics.get(topic, ())
         return 0 <= offset < len(messages) and messages[offset] == name
+
+    def first_kept(self, topic: str) -> int:
+        """The first offset that a topic still has to hold; of one that was collected it is the next one."""
+        held = self.reference.topics.get(topic)
+        return held.first_offset if held is not None else self.reference.retired.get(topic, 0)
 
     def take(self, record: Record, bodies: Sequence[Buffer]) -> Existing:
         """One more command is durable."""
@@ -69,20 +91,25 @@ class Ledger:
     def take_command(self, command: Command, time_ms: int, body_address: int, bodies: Sequence[Buffer]) -> Existing:
         """The same, for a command whose place among the others is known otherwise."""
         try:
-            existing = Existing(command, self.reference.apply(command, time_ms, body_address), None)
+            existing = Existing(command, time_ms, self.reference.apply(command, time_ms, body_address), None)
         except TidingsError as error:
-            return Existing(command, None, error)
+            return Existing(command, time_ms, None, error)
         if isinstance(command, Write):
             self._store(existing, command, bodies)
         elif isinstance(command, DeadLetter):
             self._dead_letter(existing, command, bodies)
+        elif isinstance(command, HoldPart):
+            names = [[name_of(value) for value in decode_columns(body).values] for body in bodies]
+            self.parts.setdefault(command.commit, (command, names))
+        elif isinstance(command, ResolvePart) and isinstance(existing.result, Grown) and existing.result.topics:
+            self._carry_out(existing, command.commit, existing.result)
         elif isinstance(command, Stage | Publish | Discard):
             self._stage(existing, command, bodies)
         return existing
 
     def _stage(self, existing: Existing, command: Stage | Publish | Discard, bodies: Sequence[Buffer]) -> None:
         if isinstance(command, Discard):
-            for name in command.stages:
+            for name in command.stages if self.is_all else ():
                 self.staged.pop(name, None)
         elif isinstance(command, Stage):
             if not existing.result:
@@ -91,15 +118,23 @@ class Ledger:
                 batches.setdefault(command.number, (command.topic, names))
         elif existing.result is not None:
             extents: Any = existing.result
-            nexts = {extent.topic: extent.first_offset for extent in extents}
-            for stage in command.stages:
-                _, _, batches = self.staged.get(stage.name, ("", 0, {}))
-                for topic, names in batches.values():
-                    existing.stored += [(topic, nexts[topic] + rank, name) for rank, name in enumerate(names)]
+            existing.stored += self._published(extents, command.stages)
+            if self.is_all:
+                for name, (query, batch, _) in list(self.staged.items()):
+                    if query == command.query and batch <= command.batch:
+                        del self.staged[name]
+
+    def _published(self, extents: Sequence[Extent], stages: Sequence[StageName]) -> list[tuple[str, int, str]]:
+        """What some stages have stored, as far as it went to these places."""
+        stored: list[tuple[str, int, str]] = []
+        nexts = {extent.topic: extent.first_offset for extent in extents}
+        for stage in stages:
+            _, _, batches = self.staged.get(stage.name, ("", 0, {}))
+            for topic, names in batches.values():
+                if topic in nexts:
+                    stored += [(topic, nexts[topic] + rank, name) for rank, name in enumerate(names)]
                     nexts[topic] += len(names)
-            for name, (query, batch, _) in list(self.staged.items()):
-                if query == command.query and batch <= command.batch:
-                    del self.staged[name]
+        return stored
 
     def _dead_letter(self, existing: Existing, command: DeadLetter, bodies: Sequence[Buffer]) -> None:
         topic = self.reference.topics.get(command.to_topic)
@@ -112,8 +147,19 @@ class Ledger:
         results: Any = existing.result
         for batch, body, places in zip(command.batches, bodies, results, strict=True):
             names = [name_of(value) for value in decode_columns(body).values]
-            for target, place in zip(batch.targets, places, strict=True):
-                repeated = dict(place.repeated)
-                fresh = [name for index, name in enumerate(names) if index not in repeated]
-                for rank, name in enumerate(fresh):
-                    existing.stored.append((target.topic, place.first_offset + rank, name))
+            self._store_batch(existing, batch, names, places)
+
+    def _carry_out(self, existing: Existing, commit: bytes, grown: Grown) -> None:
+        held, names = self.parts[commit]
+        if held.publishing is not None:
+            existing.stored += self._published(grown.extents, held.publishing.stages)
+        for batch, some, places in zip(held.batches, names, grown.stored, strict=True):
+            self._store_batch(existing, batch, some, places)
+
+    def _store_batch(self, existing: Existing, batch: BatchWrite, names: list[str], places: Sequence[Stored]) -> None:
+        for target, place in zip(batch.targets, places, strict=True):
+            repeated = dict(place.repeated)
+            fresh = [name for index, name in enumerate(names) if index not in repeated]
+            for rank, name in enumerate(fresh):
+                assert place.first_offset is not None
+                existing.stored.append((target.topic, place.first_offset + rank, name))

@@ -9,6 +9,7 @@ from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.checker import CursorsForward, FencedStayOut, NothingLost, NothingTwice
+from tidings.simulator.checkers.collecting import OnlyUnusedGo
 from tidings.simulator.checkers.ledger import Ledger
 from tidings.simulator.checkers.recovery import RecoveryEqualsPrefix
 from tidings.simulator.checkers.watch import Judge, JudgedNode, Notes, Watch
@@ -25,6 +26,7 @@ class LoneJudge(Judge):
             self.recovery,
             NothingTwice(ledger),  # It writes the ledger's topics, on which those below rely.
             NothingLost(ledger),
+            OnlyUnusedGo(ledger),
             self.watch.once,
             CursorsForward(ledger),
             FencedStayOut(ledger),

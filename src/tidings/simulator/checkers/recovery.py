@@ -85,6 +85,7 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
         "topic": {
             topic.name: {
                 "edges": (topic.first_offset, topic.next_offset),
+                "left": (topic.acked_offset, topic.fully_acked_offset, machine.used_at_ms.get(topic.name)),
                 "offsets": list(topic.offsets),
                 "addresses": list(topic.addresses),
                 "sizes": (topic.size_bytes, list(topic.sizes)),
@@ -116,10 +117,19 @@ def picture(machine: Machine) -> dict[str, dict[Any, Any]]:
                 "members": group.members,
                 "lanes": group.lanes,
                 "last acks": group.last_acked,
+                "start": group.start,
             }
             for key, group in machine.groups.items()
         },
-        "stage": {name: {"batches": stage.batches} for name, stage in machine.stages.stages.items()},
+        "retired": {name: {"next offset": next_offset} for name, next_offset in machine.retired.items()},
+        "stage": {
+            name: {
+                "state": (stage.key, stage.batch, stage.at_ms, stage.last, stage.held, stage.size_bytes),
+                "batches": [(each.topic, each.size_bytes, each.count, each.ids) for each in stage.batches],
+                "addresses": [each.address for each in stage.batches],
+            }
+            for name, stage in machine.stages.stages.items()
+        },
         "query": {name: {"last batch": query} for name, query in machine.stages.queries.items()},
     }
 

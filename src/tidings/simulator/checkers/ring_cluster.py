@@ -6,6 +6,7 @@ test.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,15 +14,38 @@ from tidings.node.engine import AnyEngine
 from tidings.node.group import Group
 from tidings.protocols.broker import commands
 from tidings.protocols.broker.machine import Machine
-from tidings.protocols.broker.subscriptions import SubscriptionKey
+from tidings.protocols.broker.ownership import Grown
+from tidings.protocols.broker.staged import sink_key
+from tidings.protocols.broker.subscriptions import SubscriptionKey, key_of
 from tidings.protocols.chord.identifiers import Key
 from tidings.protocols.ring.commands import Claim, Drop, HandOff, TakeOver
-from tidings.protocols.ring.key_ranges import WHOLE, KeyRanges, common, home_of, joined, owns, point_of, without
+from tidings.protocols.ring.commit_commands import (
+    BeginCommit,
+    CommitCommand,
+    DecideCommit,
+    HoldPart,
+    Publishing,
+    ResolvePart,
+)
+from tidings.protocols.ring.commits import HeldPart
+from tidings.protocols.ring.key_ranges import (
+    WHOLE,
+    KeyRanges,
+    client_of,
+    common,
+    home_of,
+    joined,
+    owns,
+    point_of,
+    without,
+)
 from tidings.protocols.ring.policy import ring_of
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.checker import Checker, CursorsForward, NothingLost, NothingTwice
 from tidings.simulator.checkers.cluster import GroupJudge
+from tidings.simulator.checkers.commits import AllOrNoneAcross, CommitsAreWhole, EachOnceInOrderAcross, InOrder
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
+from tidings.simulator.checkers.publications import EachBatchOnceAcross
 from tidings.simulator.checkers.ring_ledger import RingLedger, contents
 from tidings.simulator.checkers.watch import JudgedNode, Notes
 from tidings.wire.codec import decode_columns, thin
@@ -133,6 +157,19 @@ def _subjects(command: Any) -> list[tuple[str, Key]]:
             topics += [topic for each in command.acknowledgements for topic in each.topics]
         case commands.Subscribe() | commands.Attach() | commands.Unsubscribe():
             topics = list(command.topics)
+        case HoldPart(publishing=Publishing(ranges=ranges)):
+            return [(f"the points up to {shown((each,))}", each.end) for each in ranges]
+        case commands.Publish():
+            client = client_of(sink_key(command.query, command.sink))
+            topics = [topic for named in command.stages if named.count for topic in named.topics]
+            return [("the home of a query", home_of(client)), *((topic, point_of(topic)) for topic in topics)]
+        case commands.Stage():
+            topics = [command.topic]
+        case HoldPart():
+            topics = [target.topic for batch in command.batches for target in batch.targets]
+            topics += [topic for each in command.acknowledgements for topic in each.topics]
+        case BeginCommit() | DecideCommit():
+            return [(f"the home of {command.client}", home_of(command.client))]
         case commands.Open():
             return [(f"the home of {command.client}", home_of(command.client))]
         case _:
@@ -153,6 +190,7 @@ class FencedAtOwners(Checker):
         self._tokens: dict[tuple[str, bytes], int] = {}
         self._put: dict[tuple[str, str], int] = {}
         self._read: dict[SubscriptionKey, int] = {}
+        self._parts: dict[tuple[bytes, tuple[str, ...]], HoldPart] = {}
 
     def on_existing(self, existing: Existing) -> None:
         command: Any = existing.command
@@ -164,10 +202,20 @@ class FencedAtOwners(Checker):
             case commands.Write():
                 for topic in {target.topic: None for batch in command.batches for target in batch.targets}:
                     self._check(command, self._put, (command.client, topic))
-                for acknowledgement in command.acknowledgements:
-                    self._check(command, self._read, (command.client, acknowledgement.topics))
+                for each in command.acknowledgements:
+                    self._check(command, self._read, key_of(command.client, each.topics, each.whole))
+            case HoldPart():
+                self._parts[command.commit, _topics(command)] = command
+            case ResolvePart() if (
+                isinstance(existing.result, Grown) and existing.result.topics and not existing.result.extents
+            ):
+                part = self._parts[command.commit, existing.result.topics]
+                for topic in {target.topic: None for batch in part.batches for target in batch.targets}:
+                    self._check(part, self._put, (part.client, topic))
+                for each in part.acknowledgements:
+                    self._check(part, self._read, key_of(part.client, each.topics, each.whole))
             case commands.Subscribe() | commands.Attach() | commands.Unsubscribe():
-                key = (command.client, command.topics)
+                key = key_of(command.client, command.topics, command.whole)
                 self._check(command, self._read, key)
                 if isinstance(command, commands.Unsubscribe):
                     del self._read[key]
@@ -189,6 +237,11 @@ class FencedAtOwners(Checker):
         known[key] = command.epoch
 
 
+def _topics(part: HoldPart) -> tuple[str, ...]:
+    """Everything that a part is about, in the order in which its group says so."""
+    return HeldPart(part.commit, part.epoch, part.batches, part.acknowledgements).topics
+
+
 class NothingLostAnywhere(NothingLost):
     """The same for topics that move: the group that has a topic must have all of it."""
 
@@ -201,7 +254,7 @@ class NothingLostAnywhere(NothingLost):
                 continue
             topic = machine.topics.get(name)
             if topic is None:
-                if wanted:
+                if len(wanted) > self.ledger.first_kept(name):
                     self.broken(f"the topic {name} is gone with {len(wanted)} messages")
                 continue
             names: list[str] = []
@@ -221,6 +274,13 @@ class RingJudge(GroupJudge):
         self.ring = RingLedger(settings)
         super().__init__(world, self.ring)
         self.owners = OneOwner(self.ring)
+        self.commits = CommitsAreWhole(self.ring)
+        self.order = InOrder(self.ring)
+        self.watch.together = AllOrNoneAcross(self.ring)
+        self.watch.once = EachOnceInOrderAcross(self.ring)
+        self.watch.batches = EachBatchOnceAcross(self.ring)
+        self.on_commit_step: Callable[[str], None] = lambda group: None
+        """Is told of each step of a commit over several groups that a group has decided."""
         self.watch.checkers = [
             NothingTwice(self.ring),  # It writes the ledger's topics, on which those below rely.
             NothingLostAnywhere(self.ring),
@@ -230,6 +290,10 @@ class RingJudge(GroupJudge):
             self.watch.together,
             self.current,
             self.owners,
+            self.commits,
+            self.order,
+            self.watch.batches,
+            self.watch.ranges,
         ]
 
     def on_group(self, group: str, first_slot: int) -> None:
@@ -243,6 +307,10 @@ class RingJudge(GroupJudge):
         existing = self.ring.of[group].take_command(command, time_ms, self._address, bodies)
         if self.owners.on_decided(group, existing):
             self.watch.note(f"group {group}", f"owns {shown(self.owners.owned[group])}")
+        self.commits.on_decided(group, existing)
+        self.order.take(group, existing)
+        if isinstance(command, CommitCommand):
+            self.on_commit_step(group)
         return existing
 
     def _on_state(self, node: JudgedNode, machine: Machine) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tidings.protocols.broker.machine import Machine
+from tidings.protocols.broker.staged import HELD, home_name
 from tidings.protocols.ring.key_ranges import KeyRanges, home_of, joined, owns, point_of, without
 from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
@@ -24,8 +25,8 @@ class _Found:
     def __init__(self, table_of: Callable[[Any], dict[Any, Any]]) -> None:
         self._table_of = table_of
 
-    def get(self, key: Any) -> Any:
-        return self._table_of(key).get(key)
+    def get(self, key: Any, otherwise: Any = None) -> Any:
+        return self._table_of(key).get(key, otherwise)
 
     def __getitem__(self, key: Any) -> Any:
         return self._table_of(key)[key]
@@ -39,6 +40,7 @@ class _Holders:
 
     def __init__(self, machine_of: Callable[[str], Machine]) -> None:
         self.topics = _Found(lambda topic: machine_of(topic).topics)
+        self.retired = _Found(lambda topic: machine_of(topic).retired)
         self.subscriptions = _Found(lambda key: machine_of(key[1][0]).subscriptions)
         self.groups = _Found(lambda key: machine_of(key[1]).groups)
 
@@ -59,7 +61,8 @@ class RingLedger(Ledger):
         """group -> what it owns, and what it has given and nobody has taken."""
 
     def add_group(self, group: str, mark: bytes) -> None:
-        self.of[group] = Ledger(self._settings, RingPolicy())
+        self.of[group] = ledger = Ledger(self._settings, RingPolicy())
+        ledger.staged, ledger.is_all = self.staged, False  # What is staged moves with its topics.
         self.names[mark] = group
         self.held[group] = ()
 
@@ -84,7 +87,13 @@ def contents(machine: Machine, ranges: KeyRanges) -> dict[tuple[Any, ...], Any]:
     found: dict[tuple[Any, ...], Any] = {}
     for name, topic in machine.topics.items():
         if owns(ranges, point_of(name)):
-            edges = (topic.first_offset, topic.next_offset, topic.acked_offset)
+            edges = (
+                topic.first_offset,
+                topic.next_offset,
+                topic.acked_offset,
+                topic.fully_acked_offset,
+                topic.max_backlog,
+            )
             found["topic", name] = (*edges, machine.used_at_ms.get(name, 0), topic.ids, list(topic.id_times))
     for name, next_offset in machine.retired.items():
         if owns(ranges, point_of(name)):
@@ -97,8 +106,18 @@ def contents(machine: Machine, ranges: KeyRanges) -> dict[tuple[Any, ...], Any]:
             found["home", client.name] = (client.epoch, client.token, client.anonymous, list(client.past_tokens))
     for key, each in machine.subscriptions.items():
         if owns(ranges, point_of(key[1][0])):
-            found["subscription", *key] = (each.cursors, each.starts, each.reader_epoch, each.reading, each.sent)
+            found["subscription", *key] = (
+                *(each.cursors, each.starts, each.made),
+                *(each.reader_epoch, each.reading, each.sent),
+            )
     for group_key, group in machine.groups.items():
         if owns(ranges, point_of(group.topic)):
             found["group", *group_key] = (group.progress.encode(), group.members, group.lanes, group.last_acked)
+    for stage in machine.stages.stages.values():
+        if stage.batch != HELD and owns(ranges, point_of(stage.batches[0].topic)):
+            batches = [(each.size_bytes, each.count, each.ids) for each in stage.batches]
+            found["stage", stage.name] = (stage.key, stage.batch, stage.at_ms, stage.last, stage.size_bytes, batches)
+    for query, last in machine.stages.queries.items():
+        if owns(ranges, point_of(home_name(query))):
+            found["query", query] = last
     return found

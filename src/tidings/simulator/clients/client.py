@@ -46,6 +46,7 @@ class Surroundings(Protocol):
     calm: bool
     watch: Watch
     client_settings: ClientSettings
+    idle_ms: int
 
     @property
     def doors(self) -> ClientNetwork:

@@ -45,9 +45,17 @@ class Script:
         self.position = 0
         self.confirmed: dict[str, None] = {}
         self.done = False
+        self.at_work = 0
+        """Lives that are at work on what others do not know of: what is under way may still be stored."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody will publish anything of it any more."""
+        return self.done and not self.at_work
 
     def value(self, random: Random, name: str) -> bytes:
-        return name.encode() + SEPARATOR + PADDING * random.randint(0, self.padding_max)
+        padding = PADDING * random.randint(0, self.padding_max)
+        return name.encode() + SEPARATOR + padding if self.padding_max else name.encode()
 
 
 def insist(me: ClientProcess, attempt: Callable[[], Operation[T]]) -> Operation[T]:
@@ -126,6 +134,8 @@ def _publish_from(me: ClientProcess, script: Script, position: int, who: Identit
     random, watch = me.world.random, me.world.watch
     while position < len(script.items):
         yield from me.sleep(random.randint(0, script.pace_ms))
+        if me.world.idle_ms and random.random() < 0.1:
+            yield from me.sleep(me.world.idle_ms)
         topics, name = script.items[position]
         many = [name]
         if len(topics) == 1 and random.random() < 0.3:
@@ -170,6 +180,8 @@ def keyed(me: ClientProcess, script: Script) -> Operation[None]:
                 except (Unavailable, Overloaded, OutOfSequence) as error:
                     me.world.note(me.label, f"is not sure of {name}: {type(error).__name__}")
         yield from me.sleep(random.randint(0, script.pace_ms))
+        if me.world.idle_ms and random.random() < 0.1:
+            yield from me.sleep(me.world.idle_ms)
     script.done = True
 
 
@@ -181,6 +193,14 @@ def _any_done(under_way: list[tuple[Item, Entry]]) -> bool:
 
 
 def careless(me: ClientProcess, script: Script) -> Operation[None]:
+    script.at_work += 1
+    try:
+        yield from _put_carelessly(me, script)
+    finally:
+        script.at_work -= 1
+
+
+def _put_carelessly(me: ClientProcess, script: Script) -> Operation[None]:
     who, random = me.session.main, me.world.random
     under_way: list[tuple[Item, Entry]] = []
     again: list[Item] = []
@@ -193,6 +213,8 @@ def careless(me: ClientProcess, script: Script) -> Operation[None]:
                 script.position += 1
             under_way.append((item, _give(me, script, item, who, False)))
         yield Until(partial(_any_done, under_way))
+        if me.world.idle_ms and random.random() < 0.1:
+            yield from me.sleep(me.world.idle_ms)
         done = [pair for pair in under_way if pair[1].future.done]
         under_way = [pair for pair in under_way if not pair[1].future.done]
         for item, entry in done:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidings.client import operations, reading
 from tidings.client.operations import Operation
 from tidings.client.transaction import Parts
-from tidings.errors import NotSubscribed, OutOfSequence, Overloaded, Unavailable
+from tidings.errors import NoSuchTopic, NotSubscribed, OutOfSequence, Overloaded, Unavailable
+from tidings.message import Message
 from tidings.protocols.broker.messages import Start
 from tidings.simulator.checkers.ledger import SEPARATOR
 from tidings.simulator.clients.client import ClientProcess
 from tidings.simulator.clients.publishers import insist
 
 POLL_S = 0.3
+
+Handler = Callable[[Message], object]
 
 
 def _subscribe(me: ClientProcess, topics: tuple[str, ...], start: Start) -> Operation[None]:
@@ -53,13 +58,25 @@ def looping(me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: i
     yield from _loop(me, topics, start, pace_ms, POLL_S)
 
 
+def handling(
+    me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int, handler: Handler
+) -> Operation[None]:
+    """A loop that calls a handler with each message."""
+    yield from _loop(me, topics, start, pace_ms, POLL_S, handler)
+
+
 def waiting(me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int) -> Operation[None]:
     """The same without a time-out: it never asks, and has to be given what there is."""
     yield from _loop(me, topics, start, pace_ms, None)
 
 
 def _loop(
-    me: ClientProcess, topics: tuple[str, ...], start: Start, pace_ms: int, timeout: float | None
+    me: ClientProcess,
+    topics: tuple[str, ...],
+    start: Start,
+    pace_ms: int,
+    timeout: float | None,
+    handler: Handler = bool,
 ) -> Operation[None]:
     yield from _subscribe(me, topics, start)
     while not me.world.drained(me.name, topics):
@@ -68,6 +85,7 @@ def _loop(
             while (piece := (yield from reader.step())) is not None:
                 for message in piece:
                     me.world.watch.on_handed(me, topics, message)
+                    handler(message)
                     yield from _work(me, pace_ms)
                     reader.done += 1
                 if me.world.random.random() < 0.05:
@@ -121,10 +139,14 @@ def coming_and_going(me: ClientProcess, topics: tuple[str, ...], start: Start, p
         for _ in range(random.randint(0, 4)):
             yield from _get_one(me, topics)
             yield from _work(me, pace_ms)
+        while me.world.idle_ms and me.world.watch.once.missing((me.name, topics)):  # Only what is acked may go.
+            yield from _get_one(me, topics)
         try:
             yield from insist(me, lambda: operations.unsubscribe(me.core, topics))
-        except NotSubscribed:
+        except (NotSubscribed, NoSuchTopic):  # The topic may have gone after it.
             me.world.note(me.label, "finds that its unsubscribe had already happened")
+        if me.world.idle_ms:
+            yield from me.sleep(me.world.idle_ms)
 
 
 def transacting(

@@ -14,7 +14,7 @@ from random import Random
 from tidings.client import operations
 from tidings.client.operations import Operation
 from tidings.client.ranges import RangeReader
-from tidings.errors import InvalidRequest, ProtocolError, StorageDamaged, Unavailable
+from tidings.errors import InvalidRequest, NoSuchTopic, ProtocolError, StorageDamaged, Unavailable
 from tidings.journal.segment import journal_name
 from tidings.node.engine import TICK_MS
 from tidings.protocols.multipaxos.messages import FetchCopy
@@ -77,17 +77,17 @@ class Flips:
         at = 0
         while True:
             infos = yield from insist(me, lambda: operations.topics(me.core))
-            info = next(each for each in infos if each.name == topic)
+            info = next((each for each in infos if each.name == topic), None)
+            if info is None or max(at, info.first_offset) >= info.next_offset:
+                return  # All is read; or nobody used it, and it has gone.
             at = max(at, info.first_offset)
-            if at >= info.next_offset:
-                return
             reader = RangeReader(me.core, topic, at, info.next_offset)
             try:
                 yield from reader.begin()
                 while (batch := (yield from reader.step())) is not None:
                     me.world.watch.on_read(me, batch)
                     at = batch.next_offset
-            except (Unavailable, InvalidRequest) as error:  # Retention may have been faster.
+            except (Unavailable, InvalidRequest, NoSuchTopic) as error:  # Retention may have been faster.
                 me.world.note(me.label, f"goes on after {error}")
             finally:
                 reader.leave()

@@ -5,7 +5,7 @@ after that ends in a sentence, at the start or when what is damaged is read, or 
 no third outcome.
 
 A whole folder that is put back older than it was is not among it: nothing in a folder can tell that. The other members
-of a group can (`simulator/paxos/faults.py`, `Rollback`).
+of a group can (`lab/tidings_lab/simulated_replicas/faults.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from random import Random
 
 import msgspec
 
-from tidings.protocols.broker.members import LaneSettings
+from tidings.protocols.broker.consumer_groups.members import LaneSettings
 from tidings.protocols.broker.messages import LaneKind
 from tidings.settings import BrokerSettings, ClientSettings
 from tidings.simulator.checkers.groups import group_checkers

@@ -46,12 +46,12 @@ def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
     broker = msgspec.structs.replace(
         draw_broker(random),
         read_bytes_max=random.choice((1, 500, 100_000)),
-        stage_age_ms=random.choice((2_000, 86_400_000, 86_400_000)),
+        stage_age_ms=random.choice((500, 86_400_000, 86_400_000)),
     )
     world = make_lone_world(random, plan, Engines(broker, draw_journal(random)), draw_client(random), tampers)
     world.watch.checkers += [world.watch.batches, world.watch.ranges]
     for name in queries:
-        _add_query(world, random, name)
+        add_query(world, random, name, TOPICS)
     for name in publishers:
         role = draw_publisher(world, random, name, TOPICS)
         world.clients[name] = Client(world, name, [role], None)
@@ -61,11 +61,12 @@ def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
     return world
 
 
-def _add_query(world: World, random: Random, name: str) -> None:
+def add_query(world: World, random: Random, name: str, topics: list[str]) -> None:
+    """A client that writes the batches of a query to some topics."""
     watch = world.watch
     batches: list[list[Row]] = []
     for number in range(random.randint(2, 8)):
-        rows = [(random.choice(TOPICS), f"{name}{number}.{row}") for row in range(random.randint(0, 9))]
+        rows = [(random.choice(topics), f"{name}{number}.{row}") for row in range(random.randint(0, 9))]
         batches.append(rows)
         watch.ledger.intended.update({row: (topic,) for topic, row in rows})
     query = Query(

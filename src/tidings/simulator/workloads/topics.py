@@ -36,6 +36,11 @@ from tidings.simulator.world.world import World
 SILENCE_MS = 2_500
 NAMES = ["ann", "bob", "eve", "kim", "zoe"]
 
+APART_SHARE = 0.75
+"""How often what happens at once concerns topics that lie apart, where some do."""
+SPREAD_SHARE = 0.4
+"""How often one subscription is to topics that lie apart, where some do."""
+
 Reading = Callable[..., Operation[None]]
 """A role that reads, still without its topics."""
 
@@ -47,7 +52,21 @@ def draw_broker(random: Random) -> BrokerSettings:
         retain_bytes=random.choice((None, None, random.randint(200, 3_000))),
         credit_messages_max=random.choice((5, 1_000, 1_000, 1_000)),
         retain_age_ms=random.choice((None, None, random.randint(1_000, 60_000))),
+        topic_idle_ms=draw_idle(random),
     )
+
+
+def draw_idle(random: Random) -> int | None:
+    """After how long unused topics go."""
+    aside = drawn_aside(random)
+    return aside.randint(100, 3_000) if aside.random() < 0.3 else None
+
+
+def drawn_aside(random: Random) -> Random:
+    """Another source of randomness for the same seed, which takes nothing from it: known seeds keep what follows."""
+    aside = Random()
+    aside.setstate(random.getstate())
+    return Random(aside.getrandbits(64))
 
 
 def draw_journal(random: Random) -> JournalSettings:
@@ -97,7 +116,7 @@ def make_topic_world(random: Random, names_count: int, calm_ms: int, tampers: bo
 def populate(world: PopulatedWorld, names: list[str], families: list[list[str]] | None = None) -> None:
     """Makes the clients: the first publishes, the second reads, the others do either or both.
 
-    `families`: topics that lie together, and apart from those of the other families; what is used at once is of one.
+    `families`: topics that lie together, and apart from those of the other families.
     """
     random = world.random
     topics = (
@@ -115,8 +134,11 @@ def populate(world: PopulatedWorld, names: list[str], families: list[list[str]] 
         if number == 1 or (number > 1 and (not roles or random.random() < 0.4)):
             inbox = MemoryInbox() if random.random() < 0.3 else None
             family = topics if families is None else random.choice(families)
-            tag = "" if families is None else f"{{{tag_of(family[0])}}}"
-            kind, chosen, role = draw_subscriber(world, random, name, family, inbox, f"{tag}{name}-answers")
+            apart = families is None or random.random() < APART_SHARE
+            tag = "" if apart else f"{{{tag_of(family[0])}}}"
+            aside = drawn_aside(random)
+            spread = families if families is not None and aside.random() < SPREAD_SHARE else None
+            kind, chosen, role = draw_subscriber(world, random, name, family, inbox, f"{tag}{name}-answers", spread)
             roles.append(role)
         world.clients[name] = Client(world, name, roles, inbox)
         if kind is waiting:
@@ -126,13 +148,14 @@ def populate(world: PopulatedWorld, names: list[str], families: list[list[str]] 
 def draw_publisher(
     world: PopulatedWorld, random: Random, name: str, topics: list[str], families: list[list[str]] | None = None
 ) -> Role:
-    """What a publisher does. What it puts to several topics at once goes to some of one family, if there are any."""
+    """What a publisher does. What it puts to several topics at once goes to some of one family, or of several."""
     kind = random.choice((resuming, resuming, keyed, careless))
     publisher = f"{name}-import" if kind is resuming and random.random() < 0.3 else name
     items: list[Item] = []
     for number in range(random.randint(5, 25)):
-        several = random.random() < 0.2
-        family = topics if families is None else random.choice(families)
+        several = random.random() < 0.2 if families is None else random.random() < 0.5
+        apart = families is None or random.random() < APART_SHARE
+        family = topics if apart else random.choice(families or [topics])
         chosen = random.sample(family, random.randint(1, len(family)) if several else 1)
         items.append((tuple(chosen), f"{name}{number}"))
     script = Script(
@@ -153,14 +176,23 @@ def draw_subscriber(
     topics: list[str],
     inbox: MemoryInbox | None,
     answers: str,
+    spread: list[list[str]] | None = None,
 ) -> tuple[Reading, tuple[str, ...], Role]:
-    """What a subscriber does, and with which topics; in transactions it puts its answers to the topic `answers`."""
+    """What a subscriber does, and with which topics; in transactions it puts its answers to the topic `answers`.
+
+    `spread`: families of topics that lie apart, if it is to read topics of several.
+    """
+    aside = drawn_aside(random)
     kind: Reading = random.choice(
         (getting, looping, looping, waiting, batching, getting_all, coming_and_going, transacting)
     )
     chosen = tuple(sorted(random.sample(topics, random.randint(1, len(topics)))))
     if kind in (coming_and_going, transacting):
         chosen = chosen[:1]
+    if spread is not None:
+        some = aside.sample(spread, aside.randint(2, min(4, len(spread))))
+        most = 1 if kind in (coming_and_going, transacting) else 2
+        chosen = tuple(sorted(topic for each in some for topic in aside.sample(each, min(len(each), most))))
     start: Start = random.choice(("now", "earliest", "last"))
     role = partial(kind, topics=chosen, start=start, pace_ms=random.choice((0, 30, 300)))
     mode = "loop" if kind in (looping, waiting, batching) else "get"

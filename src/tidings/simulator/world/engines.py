@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tidings.journal.journal import Journal
 from tidings.node.engine import AnyEngine
 from tidings.node.engines import group_engine, lone_engine, ring_engine
-from tidings.protocols.broker.members import LaneSettings
+from tidings.protocols.broker.consumer_groups.members import LaneSettings
 from tidings.settings import BrokerSettings, Dissemination, JournalSettings, ReplicaSettings, RingSettings
 from tidings.simulator.disk import SimulatedDisk
 from tidings.simulator.world.node import NodeProcess

@@ -93,6 +93,8 @@ class NodeProcess(DiskProcess):
         self._waiting: deque[Callable[[AnyEngine], None]] = deque()
         """What has come while the process stands still."""
         self._round_planned = False
+        self._might_remove = False
+        """What `may_remove` was when its process ended."""
 
     @property
     def identity(self) -> Identity:
@@ -104,6 +106,14 @@ class NodeProcess(DiskProcess):
     def log(self) -> Group | None:
         """What this node has of the log of its group; None while there is no process."""
         return self.engine.log if self.engine is not None and isinstance(self.engine.log, Group) else None
+
+    @property
+    def may_remove(self) -> bool:
+        """Whether a change of its group is under way, as far as it knows; and what it knows may be on its disk."""
+        log = self.log
+        if log is None:
+            return self._might_remove
+        return log.replica.replica.is_changing or (log.serving and log.changes.is_asking)
 
     # Its life.
 
@@ -186,6 +196,7 @@ class NodeProcess(DiskProcess):
         machine.apply = watched  # type: ignore[method-assign]
 
     def on_died(self) -> None:
+        self._might_remove = self.may_remove
         self.engine = self._newcomer = None
         self._waiting.clear()
         self._paused_until_ms = 0
@@ -325,11 +336,21 @@ class NodeProcess(DiskProcess):
         else:
             self._perform(what)
 
+    def _take_number(self) -> None:
+        """It was removed while it was silent, and is taken back with its disk: it goes on as another member."""
+        log = self.log
+        if log is not None and log.becomes is not None:
+            self._identity = log.becomes
+            self._world.note(self.name, f"is taken back as number {self._identity.number}")
+            self.end("kill")
+            self.start()
+
     def _perform(self, what: Callable[[AnyEngine], None]) -> None:
         if self.engine is not None:
             with self.mortal("at a step of the disk"):
                 what(self.engine)
                 self._plan_round()
+            self._take_number()
 
     def _tick_after(self, delay_ms: int, life: int) -> None:
         def tick() -> None:

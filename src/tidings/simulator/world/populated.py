@@ -29,6 +29,8 @@ class PopulatedWorld(Timeline):
         self.clients: dict[str, Client] = {}
         self.scripts: list[Script] = []
         self._quiet_ms = acked_ms + QUIET_MS
+        self.idle_ms = 0
+        """How long a topic that is no longer used may take to go, if such topics do."""
 
     @property
     def doors(self) -> ClientNetwork:
@@ -46,13 +48,13 @@ class PopulatedWorld(Timeline):
     @property
     def is_quiet(self) -> bool:
         """Whether nothing more will be published: even what the network held back longest has arrived."""
-        return self.now_ms > self._quiet_ms and all(script.done for script in self.scripts)
+        return self.now_ms > self._quiet_ms and all(script.is_over for script in self.scripts)
 
     def check_progress(self) -> None:
         """All clients must have come to their end."""
         stuck = [name for name, client in self.clients.items() if not client.finished]
         if stuck:
-            unpublished = [script.publisher for script in self.scripts if not script.done]
+            unpublished = [script.publisher for script in self.scripts if not script.is_over]
             waiting = {key: missing for key in self.watch.once.modes if (missing := self.watch.once.missing(key))}
             self.watch.violate(
                 PROGRESS,

@@ -10,6 +10,7 @@ import msgspec
 from tidings.protocols.broker import messages, operators
 from tidings.protocols.ring.policy import ring_of
 from tidings.simulator.checkers.ring_cluster import RingJudge
+from tidings.simulator.world.faults import End, NodeEnd
 from tidings.simulator.world.node import NodeProcess
 from tidings.simulator.world.populated import QUIET_MS
 from tidings.simulator.world.world import World
@@ -40,6 +41,8 @@ class RingPlan(msgspec.Struct, frozen=True):
 
     joins: tuple[Joining, ...]
     leaves: tuple[Leaving, ...]
+    commit_ends: tuple[int, ...] = ()
+    """At which steps of commits over several groups, counted over the run, the leader that has taken one dies."""
 
 
 class Desk(NamedTuple):
@@ -98,6 +101,8 @@ class RingOfGroups:
         """When something last waited at a door, or moved on the ring, of what the clients have left."""
         self._operators = [Operator(self, number, leaving) for number, leaving in enumerate(plan.leaves)]
         self._leavers = {leaving.group for leaving in plan.leaves}
+        self._commit_steps = 0
+        judge.on_commit_step = self._on_commit_step
         for joining in plan.joins:
             if joining.at_ms == 0:
                 self._make_group(joining)
@@ -123,6 +128,21 @@ class RingOfGroups:
         self.world.note("world", f"{joining.group} joins with {joining.size} by {self._contacts[joining.group]}")
         for node in nodes:
             node.start()
+
+    def _on_commit_step(self, group: str) -> None:
+        """A group has come one step further with a commit; its leader may die before anybody hears of that."""
+        self._commit_steps += 1
+        if self._commit_steps not in self.plan.commit_ends or self.world.calm:
+            return
+        back_after_ms = self.world.random.randint(1, 1_500)
+        how: End = self.world.random.choice(("kill", "power"))
+
+        def end() -> None:
+            for node in self.world.groups[group]:
+                if node.log is not None and node.log.serving and not self.world.calm:
+                    node.on_end(NodeEnd(self.world.now_ms, 0, how, None, back_after_ms))
+
+        self.world.after(0, end)
 
     def somebody_would_be_lost(self) -> bool:
         """Whether a group that has not come yet knows only groups that leave: these have to wait for it, or else it
@@ -173,6 +193,8 @@ class RingOfGroups:
                 return f"{group} has not come"
             if ring.handing_off is not None or ring.taking_over is not None:
                 return f"{group} gives {ring.handing_off} and takes {ring.taking_over}"
+            if ring.commits.open or ring.commits.held:
+                return f"{group} has open commits {ring.commits.open} and parts {ring.commits.held}"
             if bool(ring.ranges) == (group in self._leavers):
                 return f"{group} owns {ring.ranges}"
         if not all(operator.done for operator in self._operators):

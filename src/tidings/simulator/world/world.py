@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from tidings.node.engine import AnyEngine
+from tidings.node.engine import RETENTION_EVERY_MS, AnyEngine
 from tidings.node.founding import FIRST_SLOT
 from tidings.node.identity import Identity
 from tidings.protocols.multipaxos.joining import Member
@@ -48,6 +48,10 @@ NOWHERE = ""
 """The address of a broker alone: its clients have nothing to choose."""
 LOSS_RETRY_MS = 100
 """How long a disk that is to be lost waits for a moment in which the group can bear it."""
+
+
+NAPS_MAX = 20
+"""How often clients, one after the other, leave their topics alone until these may go."""
 
 
 class Patience(NamedTuple):
@@ -94,6 +98,8 @@ class World(PopulatedWorld):
         super().__init__(random, client, plan.calm_ms + plan.late_ms_max)
         self.plan = plan
         self.engines = engines
+        if engines.broker.topic_idle_ms is not None:
+            self.idle_ms = engines.broker.topic_idle_ms + 2 * RETENTION_EVERY_MS
         self.judge = make_judge(self)
         self.watch = self.judge.watch
         self._patience = patience
@@ -209,7 +215,8 @@ class World(PopulatedWorld):
         a look at all disks.
         """
         self._begin()
-        if not self.pass_until(self._all_done, self.plan.calm_ms + self._patience.calm_ms, self._patience.events):
+        until_ms = self.plan.calm_ms + self._patience.calm_ms + NAPS_MAX * self.idle_ms
+        if not self.pass_until(self._all_done, until_ms, self._patience.events):
             self.check_progress()
             if what := self._unacked():
                 self.watch.violate(PROGRESS, f"the ring did not come to rest: {what}")
@@ -291,7 +298,23 @@ class World(PopulatedWorld):
         if self.calm or len(nodes) < 3 or any(node.is_new or node.is_off for node in nodes):
             return False
         leaders = [node.log for node in nodes if node.log is not None and node.log.serving]
-        return any(leader.changes.is_confirmed and sorted(leader.voters) == numbers for leader in leaders)
+        if not any(leader.changes.is_confirmed and sorted(leader.voters) == numbers for leader in leaders):
+            return False
+        return self._keeps_all(nodes) or not any(node.may_remove for node in nodes)
+
+    def _keeps_all(self, nodes: list[NodeProcess]) -> bool:
+        """Whether a group is a majority without a lost disk also when somebody silent has been removed meanwhile.
+
+        Two that are left when the third is removed need both, so three that may become two cannot bear a loss while
+        that is under way. What was proposed cannot be withdrawn, as the very disk that is lost may have made it
+        chosen: no protocol goes on without it, even when the third is back. It is the price of `replicas_min = 2`, as
+        if one of the two had been lost later. As long as nobody is about to be removed any disk may be lost, also while
+        one is silent: a leader that removed it then would have counted on the lost one.
+        """
+        replica, left = self.engines.replica, len(nodes) - 1
+        if replica is None or replica.replica_gone_ms is None or left < replica.replicas_min:
+            return True
+        return 2 * (left - 1) > left
 
     def _on_calm(self) -> None:
         self.note("world", "from here on nothing goes wrong")

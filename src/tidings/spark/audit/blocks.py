@@ -10,10 +10,9 @@ which is exact, names the offending ones, and costs as much as the blocks that a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 
 FINGERPRINT = "fingerprint"
 BLOCK = "block"

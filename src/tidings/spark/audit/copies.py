@@ -7,15 +7,14 @@ caller's id. A message that was published several times has to be there as many 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from pyspark.sql import DataFrame, Row
 
 from tidings.spark.audit import blocks
 from tidings.spark.audit.blocks import BLOCK, FINGERPRINT
 from tidings.spark.audit.frames import Messages, Ranges
 from tidings.spark.audit.report import FAULTS_MAX, Fault, Subject, Tally
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
 
 By = Literal["value", "all", "id"]
 COLUMNS: dict[By, tuple[str, ...]] = {

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 from tidings.client.record import record_files
 from tidings.errors import InvalidRequest
@@ -20,9 +21,6 @@ from tidings.spark.audit.coverage import Covered, coverage, spans
 from tidings.spark.audit.frames import Messages, Ranges
 from tidings.spark.audit.order import check_order
 from tidings.spark.audit.report import FAULTS_MAX, Fault, Subject, Tally
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 KINDS = ("lost", "doubled", "unknown", "changed", "repeated", "unsure")
 Blocks = set[tuple[int, int]]

@@ -11,15 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
 
 from tidings.errors import InvalidRequest, NoSuchTopic
 from tidings.spark.door import bus_of
 from tidings.spark.options import Door
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 BRONZE = "bronze"
 PLACE = ("topic", "offset")

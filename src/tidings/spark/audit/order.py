@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidings.spark.audit import blocks, records
 from tidings.spark.audit.coverage import Covered
 from tidings.spark.audit.report import FAULTS_MAX, Fault, Tally
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 Pairs = dict[int, list[tuple[int, int]]]
 """For each subscription: an offset, and the one before it that was handed out later."""

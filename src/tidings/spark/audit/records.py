@@ -10,17 +10,15 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidings.client.record import BEGUN, ENDED, HANDED, RETURNED, STANDS, Entry, read_entries
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Name = tuple[str, bool, str]
 """A subscription to a topic: its name, whether it is a group, the topic."""

@@ -6,19 +6,17 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from tidings.errors import InvalidRequest
+from tidings.spark.audit.completeness import audit_lake
 from tidings.spark.audit.copies import By, audit_copy
 from tidings.spark.audit.deliveries import audit_deliveries
 from tidings.spark.audit.frames import Bronze, Journal
-from tidings.spark.audit.lake import audit_lake
 from tidings.spark.audit.report import Report, Subject
 from tidings.spark.door import bus_of
 from tidings.spark.options import Door
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)

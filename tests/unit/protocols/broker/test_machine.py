@@ -13,6 +13,7 @@ from tidings.errors import (
     NoSuchTopic,
     NotSubscribed,
     OutOfSequence,
+    Overloaded,
     TidingsError,
 )
 from tidings.protocols.broker import machine, writing
@@ -22,7 +23,9 @@ from tidings.protocols.broker.commands import (
     Carried,
     Carry,
     Close,
+    Collect,
     Command,
+    LimitTopic,
     Open,
     Subscribe,
     Trim,
@@ -124,6 +127,40 @@ def test_the_short_way_of_a_batch_that_only_follows_leads_to_the_same(
                     said.append(str(error))
             ends.append((said, story.machine.seal()))
     assert ends[0] == ends[1]
+
+
+def test_a_topic_may_have_a_limit_of_its_own() -> None:
+    """C6: before that of all topics, also for a batch that only follows; 0 is none at all; a snapshot keeps it."""
+    story = Story(max_backlog=3)
+    story.subscribe("news")
+    story.put("news", 1, 2)
+    story.apply(LimitTopic("news", 2))
+    with pytest.raises(Overloaded, match="limit of 2 "):
+        story.put("news", 3)
+    indexes, snapshot = story.machine.seal()
+    again = Machine(story.machine.settings)
+    again.restore(snapshot, [indexes])
+    assert again.topics["news"].max_backlog == 2
+    story.apply(LimitTopic("news", 0))
+    story.put("news", 3, 5)
+    story.apply(LimitTopic("news", None))
+    with pytest.raises(Overloaded, match="limit of 3 "):
+        story.put("news", 8)
+    story.apply(LimitTopic("sport", 1))
+    story.apply(Collect((), ("sport",)))
+    assert "sport" in story.machine.topics, "the operator who set it would miss it"
+    story.apply(LimitTopic("sport", None))
+    story.apply(Collect((), ("sport",)))
+    assert "sport" not in story.machine.topics
+
+
+def test_a_limit_counts_for_a_broker_that_has_none() -> None:
+    story = Story()
+    story.subscribe("news")
+    story.put("news", 1)
+    story.apply(LimitTopic("news", 1))
+    with pytest.raises(Overloaded):
+        story.put("news", 2)
 
 
 def test_a_gap_is_out_of_sequence() -> None:

@@ -31,10 +31,16 @@ def test_what_names_a_client_is_that_client_s_or_an_administrator_s(kind: type) 
 
 
 @pytest.mark.parametrize(
-    "message", [operators.AddMember(7, "x"), operators.RemoveMember(7, "2"), operators.LeaveRing(7)]
+    "message",
+    [
+        operators.AddMember(7, "x"),
+        operators.RemoveMember(7, "2"),
+        operators.LeaveRing(7),
+        messages.LimitTopic(7, "news", 2),
+    ],
 )
 def test_a_cluster_is_changed_by_its_administrators(message: messages.AnyRequest) -> None:
-    with pytest.raises(Unauthorized, match=r"'ann' may not take .*: serve it with --admin ann"):
+    with pytest.raises(Unauthorized, match=r"'ann' may not (take|limit) .*: serve it with --admin ann"):
         check_right(ROOT.admins, "ann", message)
     check_right(ROOT.admins, "root", message)
     check_right(ROOT.admins, None, message)

@@ -419,6 +419,42 @@ def test_a_removed_node_that_does_not_know_is_refused_and_told() -> None:
     assert 3 not in group.replicas[3].log.history.newest.membership.voters
 
 
+def test_a_listener_that_became_a_voter_and_was_removed_is_told_when_it_asks() -> None:
+    group = Group()
+    group.elect(1)
+    group.join_blank(4)
+    change(group, 1, Add(4))
+    for _ in range(3):
+        beat(group, 1)
+    assert group.replicas[4].log.history.newest.membership.listeners == (4,)
+    group.cut = (4,)
+    change(group, 1, Promote(4))
+    beat(group, 1)
+    change(group, 1, Remove(4))
+    beat(group, 1)
+    group.cut = ()
+    group.now_ms += 10_000
+    group.lose_patience(4)
+    assert group.replicas[4].log.history.newest.membership.nodes == (1, 2, 3)
+    group.effects[4].clear()
+    group.lose_patience(4)
+    assert not said(group.effects[4], PreVote), "it knows by now"
+
+
+def test_a_listener_asks_and_does_not_run() -> None:
+    """Those who know that it was made a voter, as it does not, may grant it what it asks."""
+    group = Group()
+    group.elect(1)
+    group.join_blank(4)
+    change(group, 1, Add(4))
+    for _ in range(3):
+        beat(group, 1)
+    group.cut = (1, 2, 3)
+    group.elect(4)
+    assert said(group.effects[4], PreVote)
+    assert not said(group.effects[4], Prepare)
+
+
 def test_a_node_with_an_empty_disk_neither_runs_nor_promises() -> None:
     group = Group()
     group.join_blank(9)

@@ -19,7 +19,7 @@ from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import RingPolicy, ring_of
 from tidings.settings import BrokerSettings
 
-SEEDS, SEEDS_SOAK = 20, 200
+SEEDS, SEEDS_SOAK = 10, 200
 FIRST_SEEDS = (
     *range(0, SEEDS, 10),
     *(pytest.param(first, marks=pytest.mark.soak) for first in range(SEEDS, SEEDS_SOAK, 10)),

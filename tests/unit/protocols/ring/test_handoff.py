@@ -25,7 +25,7 @@ from tidings.protocols.ring.policy import RingPolicy
 from tidings.protocols.ring.transfer_facts import Transfer
 from tidings.settings import BrokerSettings
 
-SEEDS, SEEDS_SOAK = 50, 500
+SEEDS, SEEDS_SOAK = 30, 500
 FIRST_SEEDS = (
     *range(0, SEEDS, 10),
     *(pytest.param(first, marks=pytest.mark.soak) for first in range(SEEDS, SEEDS_SOAK, 10)),

@@ -61,6 +61,8 @@ SETTINGS = BrokerSettings(ids_age_ms=60_000, drop_acknowledged=True)
 LIMITS = Limits(piece_bytes_max=1_500, facts_bytes_max=600, records_max=2, have_max=3, rounds_max=4)
 TOPICS = ("news", "sport", "{shop}orders", "{shop}refunds", "weather", "stars", "trains", "tides")
 PAIR = ("{shop}orders", "{shop}refunds")
+SPREAD = ("news", "sport", *PAIR)
+"""Topics of one subscription in parts."""
 CLIENTS = ("ann", "bob", "cleo", "dan", "eve", *(f"worker/{number:016x}" for number in range(3)))
 GROUPS = ("red", "blue")
 GONE = -1
@@ -146,7 +148,7 @@ def describe_topic(journal: Journal, name: str, machine: Machine | None = None) 
             for publisher, last in sorted(lasts.items())
         },
         "readers": sorted(
-            (key, each.cursors, each.starts, each.reader_epoch, each.reading, each.sent)
+            (key, each.cursors, each.starts, each.made, each.reader_epoch, each.reading, each.sent)
             for key, each in machine.readers.get(name, {}).items()
         ),
         "groups": [
@@ -376,7 +378,10 @@ class World:
         elif what < 0.55:
             topics = PAIR if topic in PAIR and rng.random() < 0.7 else (topic,)
             start = rng.choice(("now", "earliest", "last"))
-            self.ask(Subscribe(client, epoch, topics, start), point_of(topic))  # type: ignore[arg-type]
+            whole = SPREAD if topic in SPREAD and rng.random() < 0.3 else ()
+            if whole and topic in PAIR:
+                topics = PAIR
+            self.ask(Subscribe(client, epoch, topics, start, whole), point_of(topic))  # type: ignore[arg-type]
         elif what < 0.75:
             self._read(client, epoch)
         elif what < 0.9:
@@ -412,16 +417,17 @@ class World:
         mine = sorted(machine.owned.get(client, {}))
         if not mine:
             return
-        _, topics = rng.choice(mine)
+        subscription = machine.subscriptions[rng.choice(mine)]
+        topics, whole = subscription.topics, subscription.whole
         point = point_of(topics[0])
         positions = tuple(Position(each, rng.randint(0, machine.topics[each].next_offset)) for each in topics)
         what = rng.random()
         if what < 0.6:
-            self.ask(Write(client, epoch, (), (Acknowledgement(topics, positions),)), point)
+            self.ask(Write(client, epoch, (), (Acknowledgement(topics, positions, 0, whole),)), point)
         elif what < 0.9:
-            self.ask(Attach(client, epoch, topics, positions), point)
+            self.ask(Attach(client, epoch, topics, positions, whole), point)
         else:
-            self.ask(Unsubscribe(client, epoch, topics), point)
+            self.ask(Unsubscribe(client, epoch, topics, whole), point)
 
     def _share(self, client: str, epoch: int, topic: str) -> None:
         rng, machine = self.rng, self.reference.machine
@@ -453,7 +459,8 @@ class World:
         """A session ends everywhere; while something is frozen, it only half would."""
         read = [each for each in self.reference.machine.owned.get(client, {}).values() if each.reading]
         detached = tuple(
-            Detach(each.topics, tuple(Position(name, each.cursors[name]) for name in each.topics)) for each in read
+            Detach(each.topics, tuple(Position(name, each.cursors[name]) for name in each.topics), each.whole)
+            for each in read
         )
         self._done(self.reference, Close(client, epoch, detached), ())
         for group in self.groups.values():
@@ -484,7 +491,8 @@ class World:
             assert ring is not None
             kept = (*ring.ranges, *(ring.taking_over.ranges if ring.taking_over else ()))
             assert all(owns(kept, point_of(name)) for name in (*machine.topics, *machine.retired))
-            assert all(owns(kept, point_of(topic)) for _, topics in machine.subscriptions for topic in topics)
+            subscriptions = machine.subscriptions.values()
+            assert all(owns(kept, point_of(topic)) for each in subscriptions for topic in each.topics)
             assert all(owns(kept, point_of(topic)) for _, topic in machine.groups)
             for client in machine.clients.values():
                 assert all(owns(kept, point_of(name)) for name in client.tracks)

@@ -1,0 +1,1 @@
+"""Bare replicas in virtual time: nodes that agree by Multi-Paxos on a toy state while everything goes wrong."""

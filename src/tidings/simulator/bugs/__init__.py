@@ -1,1 +1,0 @@
-"""Planted bugs, which the checkers have to find."""
