@@ -1,16 +1,21 @@
 """An exception from outside, anywhere in a call: nothing is lost, doubled or in disorder, and nobody waits for ever.
 
 It comes as it does to a user: a signal's handler raises it, at some moment within the time that such a call takes.
+An embedded bus also meets it at counted places, where the interpreter looks for signals: when a function begins, and
+when one that is not Python's is over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import pytest
 
@@ -18,6 +23,8 @@ import tidings
 from tests.integration.conftest import House
 
 ROUNDS = 15
+STRIDE = 9
+"""One place in so many is tried, from another first one in each run."""
 
 
 class Outside(BaseException):
@@ -48,6 +55,27 @@ class Alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             signal.setitimer(signal.ITIMER_REAL, *limit)  # The limit of the test itself.
+
+
+def break_off(call: Callable[[], object], place: int) -> int:
+    """Makes a call, and breaks it off at a place; says how many it came to."""
+    count = 0
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        if event == "c_return" or (event == "call" and "tidings" in frame.f_code.co_filename):
+            count += 1
+            if count == place:
+                sys.setprofile(None)
+                raise Outside
+
+    sys.setprofile(look)
+    try:
+        with contextlib.suppress(Outside):
+            call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 def put(bus: tidings.Bus) -> object:
@@ -111,6 +139,30 @@ def test_a_call_that_is_broken_off_anywhere(build: Callable[..., House], call: C
             bus.close()
         found = [each for each in stored_again(house) if each != b"broken off"]
         assert found == expected
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("call", CALLS)
+def test_an_embedded_call_broken_off_at_any_place(tmp_path: Path, call: Callable[[tidings.Bus], object]) -> None:
+    place = Random().randrange(STRIDE) + 1
+    for folder in (tmp_path / str(at) for at in itertools.count()):
+        bus = tidings.open(folder, "ann", durability="os")
+        bus.subscribe("news")
+        bus.put("news", b"0")
+        bus.close()  # So that the call opens the journal's files.
+        bus, expected = tidings.open(folder, "ann", durability="os"), [b"0"]
+        places = break_off(lambda bus=bus: call(bus), place)  # type: ignore[misc]
+        with contextlib.suppress(tidings.InvalidRequest, tidings.StorageError):
+            bus.put("news", b"after")
+            expected.append(b"after")
+        with contextlib.suppress(tidings.InvalidRequest, tidings.StorageError):
+            bus.close()
+        with tidings.open(folder, "ann") as again:
+            assert [value for value in stored(again) if value != b"broken off"] == expected, f"at {place}"
+            assert again.put("news", b"again").offset == len(stored(again)) - 1
+        if places < place:
+            return
+        place += STRIDE
 
 
 def connect(house: House) -> tidings.Bus:

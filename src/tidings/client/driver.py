@@ -32,6 +32,10 @@ OUTSIDE = (MemoryError, RecursionError)
 """Exceptions that may come at any instruction too, because of what the caller has used up."""
 
 
+def _is_from_outside(error: BaseException) -> bool:
+    return not isinstance(error, Exception) or isinstance(error, OUTSIDE)
+
+
 class Driver:
     """The one place that touches the link and the clock."""
 
@@ -74,6 +78,7 @@ class Driver:
                 raise
 
     def _run(self, operation: Operation[T], soon: bool) -> T:
+        whole = True  # Or else a call that goes on with what is half done raises an error of its own.
         try:
             wait = next(operation)
             while True:
@@ -82,16 +87,17 @@ class Driver:
             result: T = stop.value
             return result
         except BaseException as error:
+            whole = self._at_rest or not _is_from_outside(error)
             if not isinstance(error, Exception):
                 operation.throw(error)  # It may have something to say about what it leaves behind.
             raise
         finally:
             operation.close()
-            if not self.closed:
+            if whole and not self.closed:
                 self._in_passing(soon)
 
     def _note_interruption(self, error: BaseException) -> None:
-        if isinstance(error, Exception) and not isinstance(error, OUTSIDE):
+        if not _is_from_outside(error):
             return
         if not self._at_rest:
             self.broken_off = type(error).__name__

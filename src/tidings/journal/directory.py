@@ -126,28 +126,27 @@ class OpenFiles:
     def __init__(self, directory: Directory, flags: int) -> None:
         self._directory = directory
         self._flags = flags
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self._inodes: dict[str, int] = {}
+        # With the inode of each. One table and one step to change it: a signal's handler may raise between any two.
+        self._open: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, name: str) -> int:
-        descriptor = self._open.get(name)
-        if descriptor is None:
-            with self._lock:
-                if len(self._open) == DESCRIPTORS_MAX:
-                    self._close(next(iter(self._open)))
-                descriptor = self._open[name] = self._directory.open(name, self._flags)
-                self._inodes[name] = os.fstat(descriptor).st_ino
-        return descriptor
+        return (self._open.get(name) or self._add(name))[0]
+
+    def _add(self, name: str) -> tuple[int, int]:
+        with self._lock:
+            if len(self._open) == DESCRIPTORS_MAX:
+                self._close(next(iter(self._open)))
+            descriptor = self._directory.open(name, self._flags)
+            opened = self._open[name] = (descriptor, os.fstat(descriptor).st_ino)
+        return opened
 
     def is_there(self, name: str) -> bool:
         """Whether the file that is open still has this name: nobody removed it, or put another one in its place."""
-        self.of(name)
-        return self._directory.inode(name) == self._inodes[name]
+        return self._directory.inode(name) == (self._open.get(name) or self._add(name))[1]
 
     def _close(self, name: str) -> None:
-        del self._inodes[name]
-        os.close(self._open.pop(name))
+        os.close(self._open.pop(name)[0])
 
     def drop(self, name: str) -> None:
         with self._lock:
@@ -161,7 +160,7 @@ class OpenFiles:
     def abandon(self) -> None:
         """The same in the child of a fork, where a thread that is not there may have the lock."""
         while self._open:
-            os.close(self._open.popitem()[1])
+            os.close(self._open.popitem()[1][0])
 
     def read(self, name: str, position: int, size: int) -> memoryview:
         """What can be read: of a file that is gone, and of a place that the disk cannot read, nothing."""

@@ -350,14 +350,14 @@ class RealDisk:
         pass
 
     def close(self) -> None:
-        for name in self._allocated:
-            with contextlib.suppress(OSError):  # Room that was made ahead may stay: the next start knows it.
-                os.ftruncate(self._writers.of(name), self._sizes[name])
-        self._writers.close()
-        self._readers.close()
-        self._mark.close()
-        self._reserve.close()
-        self.home.close()  # Drops the locks: the last thing, when nothing of ours is open any more.
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self.home.close)  # Drops the locks, when nothing of ours is open any more.
+            for part in (self._reserve, self._mark, self._readers, self._writers):
+                last_first.callback(part.close)
+            for name in self._allocated:
+                # Room that was made ahead may stay: the next start knows it. A file without a size was being written.
+                with contextlib.suppress(OSError, KeyError):
+                    os.ftruncate(self._writers.of(name), self._sizes[name])
 
     def _lower_mark(self, name: str, size: int) -> None:
         slot = _segment_slot(name)
