@@ -10,6 +10,7 @@ from tests.integration.broker_process import ROOT
 from tests.pages import Page
 from tests.spark.conftest import Place
 from tests.spark.test_stream import until
+from tests.unit.spark.test_options import KAFKA_READING, KAFKA_WRITING
 from tidings.spark.options import READING, WRITING
 from tidings.spark.schema import COLUMNS
 
@@ -54,9 +55,22 @@ def test_the_program_of_the_readme(place: Place, spark: Any, tmp_path: Path) -> 
 
 
 def test_every_option_and_column_is_on_the_page() -> None:
-    rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
-    named = {name.lower() for row in rows for name in re.findall(r"`(\w+)`", row)}
-    ours = (READING | WRITING) - {"path", "checkpointlocation", "queryname"}
-    assert ours <= named
-    assert {field.name for field in COLUMNS} <= named
-    assert named <= ours | {field.name for field in COLUMNS}
+    assert names_in("Options") == {*READING, *WRITING}
+    assert names_in("Columns") == {field.name for field in COLUMNS}
+
+
+def test_every_option_of_kafka_is_on_the_page() -> None:
+    """With what it is here, or why it is not; tests/unit/spark/test_options.py tries each."""
+    sides = [name for name in (*KAFKA_READING, *KAFKA_WRITING) if name.partition(".")[0] != "kafka" or name in NAMED]
+    assert names_in("Coming from Kafka") == {*sides, "kafka.*"}
+
+
+NAMED = ("kafka.bootstrap.servers", "kafka.group.id")
+"""Those of Kafka's client that the page names; the others are `kafka.*`."""
+
+
+def names_in(section: str) -> set[str]:
+    """The names in the first column of the table of a section."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([\w.*]+)`", row)}

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+import tidings
+from tests.integration.broker_process import BrokerProcess
 from tests.spark.conftest import Place
 from tidings.spark import lag
+from tidings.spark.options import read_options
+from tidings.spark.reader import StreamReader
+from tidings.spark.schema import COLUMNS
 
 
 def until(condition: Callable[[], bool], query: Any = None, seconds: float = 120) -> None:
@@ -141,3 +147,61 @@ def test_a_stream_has_no_end(place: Place) -> None:
 def test_a_topic_that_is_not_there(place: Place) -> None:
     with pytest.raises(Exception, match="There is no topic 'nowhere'"):
         place.stream("nowhere").writeStream.format("noop").start().awaitTermination(60)
+
+
+def test_kafka_options_in_a_query(place: Place, tmp_path: Path) -> None:
+    """A regular expression, a least number for a micro-batch, a most for a task; a name with a comma."""
+    place.bus.put_many("in.a,b", numbered(0, 50))
+    place.bus.subscribe("out")
+    kafka = {
+        "kafka.bootstrap.servers": place.broker.address,
+        "subscribePattern": "in[.].*",
+        "maxRecordsPerPartition": "20",
+    }
+    patient = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "60", "maxTriggerDelay": "1h"}
+    frame = place.spark.readStream.format("tidings").options(**kafka, **patient).load().select("value")
+    writer = frame.writeStream.format("tidings").options(bus=place.broker.address, topic="out")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        until(lambda: len(place.values("out")) == 50, query)  # The first one waits for nothing.
+        place.bus.put_many("in.a,b", numbered(50, 100))
+        place.bus.put_many("in.a,b", numbered(100, 110))
+        until(lambda: len(place.values("out")) == 110, query)
+    finally:
+        query.stop()
+    assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == [50, 60]
+    read = place.spark.read.format("tidings").option("bus", place.broker.address)
+    assert read.option("topic", '["in.a,b"]').option("maxMessagesPerTask", 30).load().rdd.getNumPartitions() == 4
+
+
+def test_a_micro_batch_waits_for_enough_messages(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker, tidings.connect(broker.address) as bus:
+        bus.put_many("in", numbered(0, 10))
+        patient = {"bus": broker.address, "topic": "in", "minMessagesPerTrigger": "5", "startingOffsets": "earliest"}
+        reader, limit = StreamReader(read_options(patient, streaming=True), COLUMNS), ReadMaxRows(100)
+        assert reader.initialOffset() == reader.latestOffset({"in": 0}, limit) == {"in": 0}
+        assert reader.latestOffset({"in": 0}, limit) == {"in": 10}
+        bus.put_many("in", numbered(10, 14))
+        assert reader.latestOffset({"in": 10}, limit) == {"in": 10}
+        assert reader.latestOffset({"in": 10}, ReadAllAvailable()) == {"in": 14}  # The trigger once.
+        bus.put("in", b"14")
+        assert reader.latestOffset({"in": 10}, limit) == {"in": 15}
+        bus.put("in", b"15")
+        assert reader.latestOffset({"in": 15}, limit) == {"in": 15}
+        hasty = StreamReader(read_options(patient | {"maxTriggerDelay": "1ms"}, streaming=True), COLUMNS)
+        hasty.partitions({"in": 0}, {"in": 15})
+        assert hasty.latestOffset({"in": 15}, limit) == {"in": 16}
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset({"in": 15}, limit) == {"in": 16}
+
+
+@pytest.mark.parametrize(("start", "count"), [("earliest", 100), ("latest", 0), ("40", 60)])
+def test_the_trigger_once_reads_what_is_there(place: Place, tmp_path: Path, start: str, count: int) -> None:
+    place.bus.put_many("in", numbered(0, 100))
+    place.bus.subscribe("out")
+    once = {"trigger": {"once": True}, "startingOffsets": start, "maxMessagesPerTrigger": 10}
+    copying(place, "in", "out", tmp_path / "c", **once).awaitTermination()
+    assert place.values("out") == numbered(100 - count, 100)
+    place.bus.put_many("in", numbered(100, 120))
+    copying(place, "in", "out", tmp_path / "c", **once).awaitTermination()
+    assert place.values("out") == numbered(100 - count, 120)

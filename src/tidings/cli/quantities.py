@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import re
+from collections.abc import Callable
 
-_TIMES_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_SIZES = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+from tidings.settings import units
 
 
 def duration_ms(text: str) -> int:
-    """A time such as 90s, 15m, 12h or 7d, in milliseconds.
-
-    >>> duration_ms("7d"), duration_ms("1.5s")
-    (604800000, 1500)
-    """
-    return _read(text, _TIMES_MS, "a time such as 90s, 15m, 12h or 7d")
+    """A time such as 90s, 15m, 12h or 7d, in milliseconds."""
+    return _read(units.duration_ms, text)
 
 
 def size_bytes(text: str) -> int:
-    """A size such as 500MB or 1GiB, in bytes.
-
-    >>> size_bytes("1GB"), size_bytes("4KiB"), size_bytes("10")
-    (1000000000, 4096, 10)
-    """
-    return _read(text, _SIZES, "a size such as 500MB, 1GB or 1GiB")
+    """A size such as 500MB or 1GiB, in bytes."""
+    return _read(units.size_bytes, text)
 
 
 def seconds(text: str) -> float:
@@ -135,9 +115,8 @@ def human_bytes(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _read(text: str, units: dict[str, int], what: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    value = round(float(match[1]) * units.get(match[2].lower(), 0)) if match is not None else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
+def _read(read: Callable[[str], int], text: str) -> int:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

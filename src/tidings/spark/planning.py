@@ -114,7 +114,16 @@ def kept(wanted: Range, info: TopicInfo, reading: Reading) -> Range:
     return Range(wanted.topic, start, end)
 
 
-def split(ranges: Sequence[Range], tasks: int | None) -> list[list[Range]]:
+def split_as_asked(ranges: Sequence[Range], reading: Reading) -> list[list[Range]]:
+    """Ranges cut into shares as the options want them: so many tasks, and no larger ones than this."""
+    total = sum(each.count for each in ranges)
+    tasks = reading.tasks or _usual_tasks(total)
+    if reading.task_messages_max is not None:
+        tasks = max(tasks, -(-total // reading.task_messages_max))
+    return split(ranges, tasks)
+
+
+def split(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
     """Ranges cut into equal shares, one for each task; a small topic shares its task with others.
 
     >>> split([Range("a", 0, 5), Range("b", 0, 1)], 2)
@@ -123,7 +132,7 @@ def split(ranges: Sequence[Range], tasks: int | None) -> list[list[Range]]:
     total = sum(each.count for each in ranges)
     if not total:
         return []
-    count = min(tasks or _usual_tasks(total), total)
+    count = min(tasks, total)
     shares: list[list[Range]] = []
     at = 0
     rest = [each for each in ranges if each.count]

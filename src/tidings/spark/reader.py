@@ -7,7 +7,9 @@ in Spark's checkpoint, as `{"topic": next offset}` with the topics in order, bec
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -25,13 +27,24 @@ from tidings.errors import InvalidRequest
 from tidings.message import TopicInfo
 from tidings.spark.door import bus_of
 from tidings.spark.options import Reading
-from tidings.spark.planning import Range, batch_ranges, check_named, find_topics, kept, place_of, resolve, split
+from tidings.spark.planning import (
+    Range,
+    batch_ranges,
+    check_named,
+    find_topics,
+    kept,
+    place_of,
+    resolve,
+    split_as_asked,
+)
 from tidings.spark.planning import limit as limited
 from tidings.spark.worker import prepare_worker
 
 log = logging.getLogger("tidings.spark")
 
 Offsets = dict[str, int]
+
+UNLIMITED = 2**63 - 1
 
 
 class Share(InputPartition):
@@ -90,7 +103,7 @@ class BatchReader(DataSourceReader):
         prepare_worker()
         with bus_of(self._reading.door, begins=True) as bus:
             ranges = batch_ranges(bus, self._reading)
-        return [Share(share) for share in split(ranges, self._reading.tasks)] or [Share([])]
+        return [Share(share) for share in split_as_asked(ranges, self._reading)] or [Share([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_share(self._reading, self._schema, partition)
@@ -108,6 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """How far a query with the trigger availableNow goes."""
         self._latest: Offsets | None = None
+        self._planned_at = -math.inf
+        """When this process planned the last micro-batch with messages."""
         self._found: tuple[Offsets, dict[str, TopicInfo]] | None = None
         """The end of the last micro-batch that was planned, and what the topics held then."""
 
@@ -125,8 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        messages_max = self._reading.messages_max
-        return ReadAllAvailable() if messages_max is None else ReadMaxRows(messages_max)
+        # Without a limit too: what asks for all there is, then, is the trigger `once`.
+        return ReadMaxRows(self._reading.messages_max or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with bus_of(self._reading.door, begins=True) as bus:
@@ -138,21 +153,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         The checkpoint holds only the ends of micro-batches. So the first one of a new query reads nothing and ends
         where the query begins, and a topic that has come up since ends with its first message in one micro-batch
-        and is read in the next: whatever is repeated after a crash begins where it had begun.
+        and is read in the next: whatever is repeated after a crash begins where it had begun. With the trigger `once`
+        there is no next one: the first is read, unless it would begin elsewhere after a crash.
         """
+        once = isinstance(limit, ReadAllAvailable)
         if self._initial is not None and not self._begun:
             self._begun = True
-            return start
+            if not once or self._begins_at_ends:
+                return start
         with bus_of(self._reading.door) as bus:
             topics = find_topics(bus, self._reading, known=self._known(start))
         self._latest = {name: info.next_offset for name, info in topics.items()}
         ends = {name: self._end(info, start.get(name)) for name, info in topics.items()}
+        if not once and self._target is None and self._is_early(start, ends):
+            return start
         if isinstance(limit, ReadMaxRows):
             ends = limited({**ends, **start}, ends, limit.max_rows)
         # A topic that is gone keeps its place: it goes on there if it comes back.
         end = dict(sorted({**start, **ends}.items()))
         self._found = end, topics
         return end
+
+    @property
+    def _begins_at_ends(self) -> bool:
+        places = self._reading.starting
+        return "latest" in (places.values() if isinstance(places, Mapping) else (places,))
+
+    def _is_early(self, start: Offsets, ends: Offsets) -> bool:
+        """Whether to wait for more messages before the next micro-batch."""
+        now = time.monotonic()
+        waiting = sum(end - start.get(name, end) for name, end in ends.items())
+        if waiting < self._reading.messages_min and now < self._planned_at + self._reading.delay_ms_max / 1000:
+            return True
+        if waiting:
+            self._planned_at = now
+        return False
 
     def _known(self, start: Offsets) -> Iterable[str]:
         """The topics that need not be there: where lost ones are passed over, that was said when the query began."""
@@ -183,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, until in end.items():
             wanted = Range(name, min(start.get(name, until), until), until)
             ranges.append(kept(wanted, known.get(name) or TopicInfo(name, 0, 0, 0), self._reading))
-        return [Share(share) for share in split(ranges, self._reading.tasks)]
+        return [Share(share) for share in split_as_asked(ranges, self._reading)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_share(self._reading, self._schema, partition)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidings.errors import NoSuchTopic
 from tidings.message import TopicInfo
 from tidings.spark.options import read_options
-from tidings.spark.planning import DataLoss, Range, find_topics, kept, limit, split
+from tidings.spark.planning import DataLoss, Range, find_topics, kept, limit, split, split_as_asked
 
 STRICT = read_options({"topic": "a"}, streaming=False)
 LENIENT = read_options({"topic": "a", "failOnDataLoss": "false"}, streaming=False)
@@ -34,13 +34,24 @@ def test_every_offset_goes_to_one_task(sizes: list[tuple[int, int]], tasks: int)
     assert not counts or max(counts) - min(counts) <= 1
 
 
+def shares(count: int, **options: str) -> list[int]:
+    found = split_as_asked([Range("a", 0, count)], read_options({"topic": "a"} | options, streaming=False))
+    return [sum(each.count for each in share) for share in found]
+
+
 def test_small_ranges_are_not_cut_and_large_ones_are() -> None:
     cores = os.cpu_count() or 1
-    assert len(split([Range("a", 0, 100)], None)) == 1
-    assert len(split([Range("a", 0, 1_000_000)], None)) == min(cores, 100)
-    tasks = len(split([Range("a", 0, 50_000_001)], None))
+    assert len(shares(100)) == 1
+    assert len(shares(1_000_000)) == min(cores, 100)
+    tasks = len(shares(50_000_001))
     assert tasks > 50 and tasks % cores == 0
-    assert len(split([Range("a", 0, 10**12)], None)) == 10_000
+    assert len(shares(10**12)) == 10_000
+
+
+def test_as_many_tasks_as_were_asked_for_and_none_larger_than_that() -> None:
+    assert shares(100, tasks="4") == shares(100, minPartitions="4") == [25] * 4
+    assert shares(100, maxMessagesPerTask="40") == shares(100, maxRecordsPerPartition="40") == [33, 33, 34]
+    assert len(shares(100, tasks="4", maxMessagesPerTask="40")) == 4
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
