@@ -205,3 +205,24 @@ def test_the_trigger_once_reads_what_is_there(place: Place, tmp_path: Path, star
     place.bus.put_many("in", numbered(100, 120))
     copying(place, "in", "out", tmp_path / "c", **once).awaitTermination()
     assert place.values("out") == numbered(100 - count, 120)
+
+
+def test_update_mode_goes_through_foreach_batch(place: Place, tmp_path: Path) -> None:
+    """docs/spark.md: Spark gives it to no sink in Python; an aggregation without a watermark is written like this."""
+    place.bus.put_many("in", [b"a", b"b", b"a"])
+    counts = place.stream("in").groupBy("value").count().selectExpr("concat(value, '=', count) as value")
+    refused = counts.writeStream.format("tidings").options(bus=place.broker.address, topic="out").outputMode("update")
+    with pytest.raises(Exception, match="tidings does not support Update mode"):
+        refused.option("checkpointLocation", str(tmp_path / "r")).trigger(availableNow=True).start().awaitTermination()
+
+    def store(rows: Any, batch: int) -> None:
+        for _ in range(2):  # Spark repeats it after a crash.
+            place.write(rows, "out", query="counts", batch=batch)
+
+    changed = (
+        counts.writeStream.foreachBatch(store).outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
+    )
+    changed.trigger(availableNow=True).start().awaitTermination()
+    place.bus.put_many("in", [b"b"])
+    changed.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(place.values("out")) == [b"a=2", b"b=1", b"b=2"]

@@ -177,8 +177,8 @@ def _known(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[st
         own = kafka_options.ALIASES.get(name.lower(), name).lower()
         if own not in shown:
             kafka_options.refuse(name, value)
-            near = difflib.get_close_matches(name.lower(), [*shown, *kafka_options.ALIASES], 1)
-            guess = f" Did you mean {kafka_options.ALIASES.get(near[0]) or shown[near[0]]}?" if near else ""
+            alike = difflib.get_close_matches(name.lower(), [*shown, *kafka_options.ALIASES], 1)
+            guess = f" Did you mean {kafka_options.ALIASES.get(alike[0]) or shown[alike[0]]}?" if alike else ""
             raise InvalidRequest(f"There is no option {name!r} for {what}.{guess} The options are {', '.join(names)}.")
         kafka_options.refuse(own, value)
         if own in options:
