@@ -13,7 +13,7 @@ from typing import overload
 
 import msgspec
 
-from tidings.errors import InvalidRequest, InvalidTopic
+from tidings.errors import InvalidRequest, InvalidTopic, MessageTooLarge
 
 TOPIC_LENGTH_MAX = 128
 NAME_LENGTH_MAX = 128
@@ -374,3 +374,12 @@ def check_name(name: str) -> str:
             f"The client name {name!r} must be 1 to {NAME_LENGTH_MAX} printable characters: choose another."
         )
     return name
+
+
+def check_size(size_bytes: int, message_bytes_max: int) -> None:
+    """Raises MessageTooLarge for a value above the broker's limit."""
+    if size_bytes > message_bytes_max:
+        raise MessageTooLarge(
+            f"A message of {size_bytes} bytes is above message_bytes_max ({message_bytes_max}): split it, or raise "
+            "that setting of the broker."
+        )

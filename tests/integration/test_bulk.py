@@ -18,7 +18,7 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.conftest import House, StoredHouse
 from tidings.client import connect_worker, reads_from_files
 from tidings.client.bus import Bus
-from tidings.errors import InvalidRequest, NoSuchTopic, OutOfSequence, Unavailable
+from tidings.errors import InvalidRequest, MessageTooLarge, NoSuchTopic, OutOfSequence, Unavailable
 from tidings.protocols.broker import bulk
 from tidings.settings import ClientSettings
 from tidings.transport import curve
@@ -195,6 +195,21 @@ def test_large_stages_are_cut_into_batches(build: Callable[..., House]) -> None:
     stage.write("news", [])
     assert bus.publish("query", 0, [stage.finish()]).extents == (bulk.Extent("news", 0, 3_000),)
     assert flat(bus, "news") == values
+
+
+def test_a_message_too_large_for_a_stage_names_the_setting_that_counts(build: Callable[..., House]) -> None:
+    bus = build(batch_bytes_max=200_000, message_bytes_max=50_000).connect("alice")
+
+    def store(values: list[bytes], headers: list[dict[str, bytes] | None] | None = None) -> None:
+        stage = bus.stage("query", 0, "attempt")
+        stage.write("news", values, headers=headers)
+        stage.finish()
+
+    for size in (50_001, 300_000):
+        with pytest.raises(MessageTooLarge, match=rf"A message of {size} bytes is above message_bytes_max \(50000\)"):
+            store([b"small", bytes(size)])
+    with pytest.raises(MessageTooLarge, match=r"with key and headers has 2\d+ bytes, above batch_bytes_max \(200000\)"):
+        store([b"small"], [{"large": bytes(200_000)}])
 
 
 def test_a_stage_says_what_is_wrong(house: House) -> None:

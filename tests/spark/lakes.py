@@ -62,11 +62,14 @@ import os, signal, sys
 from tidings.cli import main
 from tidings.pipeline.delta import Table
 
-moment, table, number = sys.argv[1].split(":")
+moment, table, number, *politely = sys.argv[1].split(":")
 commits = 0
 
 def die():
-    os.killpg(0, signal.SIGKILL)
+    if politely:
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        os.killpg(0, signal.SIGKILL)
 
 def dying(method):
     def call(self, *arguments, **named):
@@ -84,7 +87,8 @@ def dying(method):
 Table.commit = dying(Table.commit)
 sys.exit(main(sys.argv[2:]))
 """
-"""`tidings` with a trap: it kills itself and all of its processes before or after a commit to a table."""
+"""`tidings` with a trap: it kills itself and all of its processes before or after a commit to a table, or with a fourth
+word asks itself to stop."""
 
 
 def command(*arguments: str, trap: str | None = None, log: Path) -> int:

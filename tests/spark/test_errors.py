@@ -76,7 +76,7 @@ def test_a_sink_that_cannot_write_says_so(build: Callable[..., Place], tmp_path:
     """Wrong columns and too large messages, in batch and in streams; nothing of a batch becomes visible."""
     place = build(message_bytes_max=1_000)
     place.bus.put_many("in", numbered(0, 10))
-    too_large = "A message of 2000 bytes is above the limit of 1000"
+    too_large = "A message of 2000 bytes is above message_bytes_max .1000."
     for number, (column, sentence) in enumerate(
         ((LARGE, too_large), ("offset as colour", "The column 'colour' cannot be written: select those of value, key"))
     ):

@@ -283,3 +283,30 @@ def test_the_command_is_killed_everywhere(place: Place, tmp_path: Path) -> None:
     tables = ("bronze", "silver", "publishers", "gold")
     firsts = [f"{moment}:{table}:1" for table in tables for moment in ("before", "after")]
     kill_commands(place, tmp_path, ["before:bronze:2", *firsts])
+
+
+@needs_java
+@pytest.mark.soak  # A minute of its own.
+@pytest.mark.timeout(1200)
+def test_a_run_that_is_stopped_half_way_says_so(place: Place, tmp_path: Path) -> None:
+    """SIGTERM after the first commit of bronze: silver and gold are still to do, and the next run does them."""
+    lake, log = Lake(tmp_path / "lake"), tmp_path / "log"
+    place.bus.put_many("cats", [f"I have {number} cats" for number in range(1_000)])
+    arguments = ["pipeline", "run", "--once", "--bus", place.broker.address, "--lake", str(lake.folder)]
+    arguments += ["--master", "local[2]", "--batch-rows", "300", "--publish", RESULTS]
+    assert command(*arguments, trap="after:bronze:1:term", log=log) == 1
+    assert "The run was stopped before it was done: run it again" in log.read_text()
+    assert command(*arguments, log=log) == 0, log.read_text(errors="replace")[-3000:]
+    check_exact(place, lake, ["cats"])
+
+
+def test_whether_a_run_was_stopped_early(place: Place, spark: Any, tmp_path: Path) -> None:
+    lake, plan, stop = Lake(tmp_path / "lake"), Plan(place.broker.address), threading.Event()
+    with lake.locked():
+        prepare(lake, plan, None)
+        pipeline = Pipeline(spark, lake, plan, ())
+        pipeline.once(None, stop, ("bronze",))
+        assert not pipeline.stopped_early
+        stop.set()
+        pipeline.once(None, stop, ("silver",))
+        assert pipeline.stopped_early

@@ -18,7 +18,7 @@ from tidings.cli import connection, quantities, watching
 from tidings.cli.connection import open_bus
 from tidings.cli.extras import needed
 from tidings.cli.output import harmless, print_json
-from tidings.errors import InvalidRequest
+from tidings.errors import InvalidRequest, TidingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,6 +157,8 @@ def _run(arguments: argparse.Namespace, lake: Lake) -> int:
             print_json({"layer": step.layer, "rows": step.rows, "batches": step.batches})
         else:
             print(f"{step.layer}: {step.rows:,} rows in {step.batches:,} batches")
+    if arguments.once and pipeline.stopped_early:
+        raise TidingsError("The run was stopped before it was done: run it again, and it continues where it stopped.")
     return 0
 
 

@@ -20,7 +20,7 @@ from tidings.client.inbox import Inbox
 from tidings.client.puts import Entry, Record, Together
 from tidings.client.record import Recorder, Subscriber
 from tidings.client.request import Identity
-from tidings.client.rows import Value, check_size
+from tidings.client.rows import Value
 from tidings.client.session import Session
 from tidings.errors import (
     InvalidRequest,
@@ -31,7 +31,7 @@ from tidings.errors import (
     TidingsError,
     Unavailable,
 )
-from tidings.message import Receipt, TopicInfo, check_topic
+from tidings.message import Receipt, TopicInfo, check_size, check_topic
 from tidings.protocols.broker.messages import (
     AnyAnswer,
     AskStatus,

@@ -12,8 +12,8 @@ from operator import countOf
 from typing import Any
 
 from tidings.client.arguments import check_text
-from tidings.errors import InvalidRequest, MessageTooLarge
-from tidings.message import ID_LENGTH_MAX, Columns, Headers, cut
+from tidings.errors import InvalidRequest
+from tidings.message import ID_LENGTH_MAX, Columns, Headers, check_size, cut
 from tidings.wire.codec import encode
 
 Value = bytes | bytearray | memoryview | str
@@ -54,14 +54,6 @@ def headers_of(given: Mapping[str, Value]) -> Headers:
     if not isinstance(given, Mapping):
         raise InvalidRequest(f"Headers are names with values, and this is {type(given).__name__}: give a dict.")
     return {check_text(name, "A header's name"): to_bytes(each, f"header {name!r}") for name, each in given.items()}
-
-
-def check_size(size_bytes: int, message_bytes_max: int) -> None:
-    """Raises MessageTooLarge for a value above the limit."""
-    if size_bytes > message_bytes_max:
-        raise MessageTooLarge(
-            f"A message of {size_bytes} bytes is above the limit of {message_bytes_max}: split it or raise the limit."
-        )
 
 
 class Source:

@@ -25,9 +25,10 @@ from tidings.client.performing import AwaitingPart, BlockingPart
 from tidings.client.request import Request
 from tidings.client.shells import AwaitingShell, BlockingShell
 from tidings.errors import InvalidRequest, MessageTooLarge, Overloaded
-from tidings.message import Columns, Headers, check_name, check_topic, cut
+from tidings.message import Columns, Headers, check_name, check_size, check_topic, cut
 from tidings.protocols.broker.bulk import Discard, DiscardDone, Publish, PublishDone, StageDone, StageName, name_stage
 from tidings.protocols.broker.bulk import Stage as StageRequest
+from tidings.protocols.broker.messages import Welcome
 from tidings.wire.codec import encode
 
 N = TypeVar("N", str, StageName)
@@ -115,19 +116,25 @@ class Stager:
         limits = self._core.session.limits
         for start in range(0, count, at_once):
             piece = columns if at_once >= count else cut(columns, slice(start, start + at_once))
-            yield from _encoded(piece, limits.batch_bytes_max if limits else 8 * BATCH_BYTES)
+            yield from _encoded(piece, limits)
 
 
-def _encoded(columns: Columns, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+def _encoded(columns: Columns, limits: Welcome | None) -> Iterator[tuple[int, bytes]]:
     """One body, or several halves when keys and headers made it too large."""
     count, body = len(columns.values), encode(columns)
+    bytes_max = limits.batch_bytes_max if limits else 8 * BATCH_BYTES
     if len(body) <= bytes_max:
         yield count, body
     elif count == 1:
-        raise MessageTooLarge(f"A message of {len(body)} bytes is above the limit of {bytes_max}: split it.")
+        if limits:
+            check_size(len(columns.values[0]), limits.message_bytes_max)
+        raise MessageTooLarge(
+            f"A message with key and headers has {len(body)} bytes, above batch_bytes_max ({bytes_max}): split it, or "
+            "raise that setting of the broker."
+        )
     else:
         for where in (slice(0, count // 2), slice(count // 2, None)):
-            yield from _encoded(cut(columns, where), bytes_max)
+            yield from _encoded(cut(columns, where), limits)
 
 
 class Stage:

@@ -87,14 +87,17 @@ class Pipeline:
         self._revivals = dict.fromkeys(LAYERS, 0)
         self._seen: dict[str, tuple[str, int]] = {}
         """The last progress of each query that is counted: its time and its batch."""
+        self.stopped_early = False
+        """Whether a query was at work, or still to begin, when the run was stopped."""
 
     def once(self, watch: Watch | None, stop: threading.Event, layers: Sequence[str] = LAYERS) -> dict[str, Step]:
         """Takes everything that is there through the layers, and returns."""
         for layer in layers:
+            if stop.is_set():
+                self.stopped_early = True
+                break
             self._start(layer, {"availableNow": True})
             self._wait([layer], watch, stop)
-            if stop.is_set():
-                break
         return self._steps
 
     def keep_running(self, every_s: float, watch: Watch | None, stop: threading.Event) -> dict[str, Step]:
@@ -119,7 +122,10 @@ class Pipeline:
     def _wait(self, layers: Sequence[str], watch: Watch | None, stop: threading.Event) -> None:
         """Until the queries have ended, one of them has failed for good, or `stop` is set."""
         try:
-            while self._are_at_work(layers) and not stop.wait(POLL_S):
+            while self._are_at_work(layers):
+                if stop.wait(POLL_S):
+                    self.stopped_early = True
+                    break
                 self._count(layers)
                 if watch is not None:
                     watch(self._steps)

@@ -7,8 +7,8 @@ reader would unpack it.
 
 from __future__ import annotations
 
-from tidings.errors import InvalidRequest, MessageTooLarge
-from tidings.message import ID_LENGTH_MAX, TIME_US_MAX, Contents
+from tidings.errors import InvalidRequest
+from tidings.message import ID_LENGTH_MAX, TIME_US_MAX, Contents, check_size
 from tidings.wire.codec import Frame, decode_columns
 from tidings.wire.even import read_even
 
@@ -28,11 +28,7 @@ def read_contents(body: Frame, message_bytes_max: int) -> Contents:
         contents, times = Contents(columns.publisher, len(columns.values), largest, columns.ids), columns.published_us
     _check_times(times)
     _check_ids(contents.ids)
-    if contents.largest_bytes > message_bytes_max:
-        raise MessageTooLarge(
-            f"A message of {contents.largest_bytes} bytes is above the limit of {message_bytes_max}: "
-            "split it or raise the limit."
-        )
+    check_size(contents.largest_bytes, message_bytes_max)
     return contents
 
 

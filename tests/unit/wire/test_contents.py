@@ -65,7 +65,7 @@ def test_a_message_above_the_limit() -> None:
     for values in ([b"x" * 100] * 20, [b"x" * 100, b"y"], [b"x" * 100] * 19 + [b"y"]):
         body = codec.encode(Columns(1, "ann", values))
         assert read_contents(body, 100).count == len(values)
-        with pytest.raises(MessageTooLarge, match="A message of 100 bytes is above the limit of 99"):
+        with pytest.raises(MessageTooLarge, match=r"A message of 100 bytes is above message_bytes_max \(99\)"):
             read_contents(body, 99)
 
 
