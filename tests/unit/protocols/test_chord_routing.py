@@ -14,6 +14,7 @@ from tidings.protocols.chord import (
     ChordSettings,
     Delivered,
     FindRoot,
+    NeighboursChanged,
     RootFound,
     RootUnknown,
     Route,
@@ -128,9 +129,12 @@ def test_the_last_hop_goes_back_to_a_closer_owner() -> None:
 
 
 def test_if_that_one_is_dead_the_key_is_ours() -> None:
+    """And the layers above hear first that it is."""
     chord = node(D)
     hear(chord, hop(after(B), is_last=True))
-    assert [news.payload for news in told(chord.handle(PeerDown(0, C)), Delivered)] == [b"payload"]
+    change, delivered = told(chord.handle(PeerDown(0, C)))
+    assert change == NeighboursChanged(None, chord.ring.successors)
+    assert isinstance(delivered, Delivered) and delivered.payload == b"payload"
 
 
 def test_a_last_hop_is_owned_while_the_predecessor_is_dead() -> None:

@@ -13,6 +13,7 @@ from tidings.protocols.scribe import MessageDelivered, Publish, Scribe, ScribeSe
 from tidings.protocols.scribe.messages import (
     Accepted,
     Fetch,
+    Fetched,
     Grafted,
     Inherit,
     JoinTree,
@@ -335,6 +336,18 @@ def test_a_root_yields_to_an_heir_in_front_of_it_before_chord_says_so() -> None:
     assert node.stepped("child", is_owner=True) == [], "it takes no children until Chord has decided"
     assert node.hear("x", Fetch(TOPIC, "x", 0)) == node.hear("x", Fetch(TOPIC, "x", 0))
     assert [message for _, message in sent(node.hear("x", Fetch(TOPIC, "x", 0)))] == [NotRoot(TOPIC)]
+
+
+def test_a_route_that_ends_behind_a_known_owner_makes_no_root() -> None:
+    """The owner may be alive: all that is known is that it did not confirm a hop, and confirmations get lost."""
+    node = Node(S)
+    node.news(NeighboursChanged(R, (T,)))
+    fetch = Delivered(key_of(TOPIC), encode(Fetch(TOPIC, "x", 0)), "x", 3)
+    assert node.stepped("child", is_owner=True) == node.news(fetch) == []
+    assert TOPIC not in node.scribe.roots.reigns
+    node.news(NeighboursChanged(None, (T,)))
+    assert sent(node.news(fetch), Fetched)
+    assert node.scribe.trees.trees[TOPIC].is_root
 
 
 def test_a_root_does_not_yield_to_somebody_behind_it() -> None:

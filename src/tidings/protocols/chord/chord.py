@@ -105,7 +105,8 @@ class Chord:
         effects = self._react(event)
         ring = self.ring
         if self._told[1] is not ring.successors or self._told[0] != self._live_predecessor():
-            effects += self._news()
+            # First the news: what ends here because a neighbour is gone is for somebody who knows that.
+            effects = self._news() + effects
         return effects
 
     def _react(self, event: Event) -> list[Effect]:

@@ -352,7 +352,7 @@ class Scribe:
     def _on_stepped(self, routed: Routed | None, sender: NodeId, is_owner: bool) -> list[Effect]:
         if not isinstance(routed, JoinTree):
             return []
-        if is_owner and routed.topic in self._heirs:
+        if is_owner and self._owns(routed.topic) is False:
             return []  # Somebody in front of us is the root: only a root may have children that are before the topic.
         effects = self._reign(routed.topic) if is_owner else []
         tree = self.trees.need(routed.topic)
@@ -361,10 +361,12 @@ class Scribe:
         return effects + self.trees.on_join(self._now_ms, sender, tree)
 
     def _on_delivered(self, routed: Routed | None) -> list[Effect]:
-        """Chord says that this node owns the topic."""
-        if not isinstance(routed, Submit | Fetch):
+        """A route has ended here. That our predecessor did not take a message does not make us the root: its answers
+        may be lost. Nobody would end such a reign, and there would be two roots. If it is dead, we are told so.
+        """
+        if not isinstance(routed, Submit | Fetch) or self._owns(routed.topic) is False:
             return []
-        return [] if routed.topic in self._heirs else [*self._reign(routed.topic), *self._serve(routed)]
+        return [*self._reign(routed.topic), *self._serve(routed)]
 
     def _on_direct(self, peer: NodeId, message: Submit | Fetch) -> list[Effect]:
         """Somebody remembers this node as the root."""
