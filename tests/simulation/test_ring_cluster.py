@@ -107,7 +107,8 @@ def test_a_run_is_not_idle() -> None:
         "it is fenced",
         "duplicate=True",
     )
-    check_not_idle(trace_of, range(20), wanted, seeds_min=8)
+    short = (10, 329, 153, 0, 2, 73, 96, 310)  # Runs of few events, of which the first three show everything today.
+    check_not_idle(trace_of, (*short, *range(20)), wanted, seeds_min=len(short))
     assert sum(count > 3 for count in moved) > len(moved) // 2, "in most runs something is handed over"
 
 
