@@ -31,6 +31,7 @@ SHARING = frozenset(
         "tests/integration/test_folder_roles.py",
         "tests/integration/test_section_seven.py",
         "tests/integration/test_web.py",
+        "tests/simulation/test_mutants.py",
         "tests/unit/experiments/test_experiments.py",
     }
 )

@@ -39,8 +39,8 @@ def kept_seeds() -> list[Kept]:
     return [Kept(world, int(seed), bug) for world, seed, bug in filter(None, lines)]
 
 
-def check_fresh(world: str, count: int, jobs: int = 2) -> None:
-    """Runs fresh seeds of a world, in which every invariant has to hold."""
+def check_fresh(world: str, count: int, jobs: int = 1) -> None:
+    """Runs fresh seeds of a world, in which every invariant has to hold; soak tests in processes beside each other."""
     for result in run_many(first_seed(), count, jobs, kind=world):
         if result.invariant is not None:
             keep(result.world, result.seed, f"{result.invariant}: {result.text}")

@@ -37,12 +37,12 @@ def keeps_the_invariants(seeds: range, loss: float = 0.0) -> None:
 
 
 def test_churn_keeps_the_invariants() -> None:
-    check_fresh("ring-churn", SEEDS, jobs=1)
+    check_fresh("ring-churn", SEEDS)
 
 
 @pytest.mark.soak
 def test_much_churn_keeps_the_invariants() -> None:
-    check_fresh("ring-churn", SEEDS_SOAK)
+    check_fresh("ring-churn", SEEDS_SOAK, jobs=2)
 
 
 def test_a_ring_that_loses_messages_becomes_ideal_when_left_alone() -> None:

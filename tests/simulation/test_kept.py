@@ -30,7 +30,7 @@ def test_a_seed_that_finds_something_is_told_and_kept(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TIDINGS_FIRST_SEED", "0")
     before = kept_seeds()
     with MUTANTS["same-epoch"].plant(), pytest.raises(AssertionError, match="replay: tidings simulate --seed"):
-        check_fresh("topics", 5, jobs=1)
+        check_fresh("topics", 5)
     *others, found = kept_seeds()
     assert others == before
     assert (found.world, found.bug) == ("topics", NO_BUG)

@@ -34,13 +34,13 @@ def check(outcome: Outcome) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
     """P2, P3, P12: views are mutual, connected and bounded; each message comes to each node once."""
-    check_fresh(f"overlay-{name}", SEEDS, jobs=1)
+    check_fresh(f"overlay-{name}", SEEDS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario_with_many_seeds(name: str) -> None:
-    check_fresh(f"overlay-{name}", SEEDS_SOAK)
+    check_fresh(f"overlay-{name}", SEEDS_SOAK, jobs=2)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])

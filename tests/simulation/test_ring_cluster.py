@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.simulation.seeds import check_fresh
-from tests.simulation.traces import check_same_in_another_process
+from tests.simulation.traces import check_not_idle, check_same_in_another_process
 from tidings.cli import main
 from tidings.errors import Moved
 from tidings.protocols.broker import commands
@@ -35,7 +35,7 @@ from tidings.simulator.workloads.ring_cluster import make_ring_world
 from tidings.simulator.world.rings import RingOfGroups
 from tidings_lab.bugs import MUTANTS
 
-SEEDS = 10
+SEEDS = 5
 WORLD = "ring-cluster"
 HALF = (KeyRange(b"\x7f" * 32, b"\xff" * 32),)
 
@@ -56,7 +56,8 @@ def test_what_waits_at_a_door_is_waited_for() -> None:
 
 def test_a_seed_is_the_same_run_in_another_process() -> None:
     program = (
-        "from tidings.simulator.run import run\nfor seed in range(6): print(run(seed, kind='ring-cluster').trace_hash)"
+        "from tidings.simulator.run import run\n"
+        "for seed in (0, 1, 2, 3, 73, 96): print(run(seed, kind='ring-cluster').trace_hash)"
     )
     check_same_in_another_process(program, 6)
 
@@ -83,9 +84,14 @@ def test_groups_of_all_kinds_come_and_go() -> None:
 
 def test_a_run_is_not_idle() -> None:
     """Topics move under the clients' eyes, from groups whose nodes die to groups whose nodes do."""
-    traces = [run(seed, trace=True, kind=WORLD).trace for seed in range(20)]
-    lines = [line for trace in traces for line in trace]
-    for wanted in (
+    moved = []
+
+    def trace_of(seed: int) -> tuple[str, ...]:
+        trace = run(seed, trace=True, kind=WORLD).trace
+        moved.append(sum(" owns " in line for line in trace))
+        return trace
+
+    wanted = (
         "at a step of the disk",
         "all lights go out",
         "joins with 3",
@@ -100,9 +106,9 @@ def test_a_run_is_not_idle() -> None:
         "NotLeader(request=0",
         "it is fenced",
         "duplicate=True",
-    ):
-        assert any(wanted in line for line in lines), wanted
-    moved = [sum(" owns " in line for line in trace) for trace in traces]
+    )
+    short = (10, 329, 153, 0, 2, 73, 96, 310)  # Runs of few events, of which the first three show everything today.
+    check_not_idle(trace_of, (*short, *range(20)), wanted, seeds_min=len(short))
     assert sum(count > 3 for count in moved) > len(moved) // 2, "in most runs something is handed over"
 
 

@@ -118,6 +118,7 @@ class ReplicaEngine:
         self._roll_wanted = False
         self._decided: deque[Decided] = deque()
         """Decided, and not yet applied because it is still on its way to this disk."""
+        self._applying = False
         self._kept: dict[int, Kept] = {}
         self._reads: deque[ReadReady] = deque()
         self.places = Places()
@@ -535,7 +536,20 @@ class ReplicaEngine:
     # What is decided.
 
     def _apply_ready(self) -> None:
-        """Applies what is decided and on this disk."""
+        """Applies what is decided and on this disk.
+
+        An answer for what is applied may be what a question at this very node waits for, and that one may end here
+        again: it is left to the call that is under way.
+        """
+        if self._applying:
+            return
+        self._applying = True
+        try:
+            self._apply_decided()
+        finally:
+            self._applying = False
+
+    def _apply_decided(self) -> None:
         decided = self._decided
         while decided:
             slot, value = decided[0].slot, decided[0].value
