@@ -1,4 +1,4 @@
-"""Processes that begin as if by `python -m tidings`, with everything imported: forked from one that has done nothing else.
+"""Processes of `python -m tidings` that begin with everything imported: forked from one that has done nothing else.
 
 A broker uses more processor time for its imports than for most tests, and the tests start about a thousand. Each is a
 process of its own all the same, with the arguments, variables and streams that it is given, and runs the command from
@@ -9,7 +9,6 @@ its first line to Python's own end. Whatever looks at how a process is started s
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
 import gc
@@ -28,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGE_MAX = 1 << 20
 IMPORTED = (
-    *("tidings.__main__", "tidings.cli.serve", "tidings.cli.storage", "tidings.cli.node", "tidings.cli.roles"),
+    *("tidings.cli", "tidings.cli.serve", "tidings.cli.storage", "tidings.cli.node", "tidings.cli.roles"),
     *("tidings.node.process", "tidings.storage.server", "tidings.gateways.sockets", "tidings.gateways.http"),
 )
 
@@ -131,6 +130,7 @@ def serve(orders: socket.socket) -> None:
                 return
             pid = os.fork()
             if pid == 0:
+                orders.detach()  # Or at the end it would close whatever has its number by then.
                 _become(*json.loads(order), streams)
             running[pid] = streams.pop()
             for stream in streams:
