@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from tests.integration.forked import ROOT, Forked
 from tidings.admin.ports import free_address
 
-ROOT = Path(__file__).resolve().parents[2]
+COMMAND = ("-m", "tidings")
 
 
 class ServerProcess:
@@ -20,13 +21,15 @@ class ServerProcess:
 
     descriptors_max: int | None = None
     """What the system lets it open, if that is not what it lets us."""
+    forks = True
+    """Whether it may begin with everything imported (`forked.py`); a soak has time for starts as a user has them."""
 
     def __init__(self, *command: str, settings: dict[str, str] | None = None) -> None:
-        self._program: tuple[str, ...] = ("-m", "tidings")
+        self._program: tuple[str, ...] = COMMAND
         self._command = command
         self._settings = settings or {}
         self._bind: str | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self.log: list[str] = []
 
     @property
@@ -55,6 +58,10 @@ class ServerProcess:
         """
         if self._bind is None:
             self._bind = free_address()
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings
+        if self.forks and self._program == COMMAND and self.descriptors_max is None:
+            self._process = Forked([*self._command, "--bind", self._bind], environment)
+            return
         limits = (
             [] if self.descriptors_max is None else ["sh", "-c", f'ulimit -n {self.descriptors_max}; exec "$@"', "sh"]
         )
@@ -62,7 +69,7 @@ class ServerProcess:
             [*limits, sys.executable, *self._program, *self._command, "--bind", self._bind],
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | self._settings,
+            env=environment,
         )
 
     def start(self) -> Self:

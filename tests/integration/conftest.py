@@ -116,6 +116,10 @@ RINGS = {"ring": (CONTRACT, BULK), "large-ring": (CONTRACT, BULK, GROUPS)}
 """Which modules also run on rings. The large one takes seconds to start, so only `make soak` has it."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    ServerProcess.forks = config.getoption("markexpr") != "soak"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs every test that builds houses once for each kind of house."""
     if "build" not in metafunc.fixturenames:

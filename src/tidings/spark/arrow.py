@@ -10,6 +10,7 @@ by one, as the objects that the wire's decoder made.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, groupby
@@ -49,7 +50,13 @@ COLUMNS = pa.schema(
 )
 """All that is known of a message, as the data source gives it."""
 
-_counting = pa.array(range(2 * ROWS_WANTED), pa.int64())
+
+def up_to(rows: int) -> pa.Array:
+    """The numbers from 0. `pa.array` would import pandas first, in each of the processes with which Spark plans."""
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(array("q", range(rows)))])
+
+
+_counting = up_to(2 * ROWS_WANTED)
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -124,7 +131,7 @@ def record_batches(batches: Iterable[Batch | Stored], schema: pa.Schema) -> Iter
 def _offsets(pieces: list[Piece], rows: int) -> pa.Array:
     global _counting
     if rows > len(_counting):
-        _counting = pa.array(range(rows), pa.int64())
+        _counting = up_to(rows)
     return pc.add(_counting.slice(0, rows), pieces[0].first_offset)
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidings.client.record import BEGUN, ENDED, HANDED, RETURNED, STANDS, Entry, read_entries
+from tidings.spark.arrow import up_to
 
 Name = tuple[str, bool, str]
 """A subscription to a topic: its name, whether it is a group, the topic."""
@@ -62,7 +63,7 @@ ROW = {
 }
 """A message that was handed out (weight 1), or came back (weight -1)."""
 
-_counting = pa.array(range(4 * ROWS_WANTED), pa.int64())
+_counting = up_to(4 * ROWS_WANTED)
 
 
 class RecordsSource(DataSource):
@@ -254,7 +255,7 @@ def _built(pieces: list[Entry], names: Mapping[Name, int], session: int, schema:
 def _counted(count: int) -> pa.Array:
     global _counting
     if count > len(_counting):
-        _counting = pa.array(range(2 * count), pa.int64())
+        _counting = up_to(2 * count)
     return _counting.slice(0, count)
 
 
