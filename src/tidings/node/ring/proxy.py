@@ -286,11 +286,11 @@ class Proxy:
         """
         hello, user = connection.greeting.pop(welcome.request)
         home = self._known_owner(points_of(hello)[0])
-        leads = (each for each in self._directory.descriptors() if each.leader)
+        leads = [each for each in self._directory.descriptors() if each.leader and not each.left]
+        leads = [each for each in leads if home is None or each.group != home.group]
         others = [each for each in leads if self._directory.ranges_of(each.group)]
-        others = [each for each in others if home is None or each.group != home.group]
-        if welcome.noted is not None:
-            others = [each for each in others if each.group in welcome.noted or not each.asks_homes]
+        if (noted := welcome.noted) is not None:
+            others = [each for each in leads if each.group in noted or (each in others and not each.asks_homes)]
             header = codec.encode(msgspec.structs.replace(welcome, noted=None))  # Clients have no use for it.
         if not others or len(others) > TOLD_MAX:
             self._reply(connection.peer, [header])
