@@ -10,13 +10,10 @@ import msgspec
 
 from tidings.node.ring import admitting
 from tidings.node.ring import engine as engine_module
-from tidings.node.ring.connections import ClientConnection
 from tidings.node.ring.engine import RingMember
 from tidings.node.ring.leading import Leading
-from tidings.node.ring.proxy import Proxy
 from tidings.protocols.broker.clients import Client
 from tidings.protocols.broker.commands import Adopt
-from tidings.protocols.broker.messages import Welcome
 from tidings.protocols.broker.origins import Adopting
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
@@ -27,13 +24,13 @@ from tidings.protocols.ring.handoff_source import HandoffSource
 from tidings.protocols.ring.key_ranges import WHOLE, owns, point_of
 from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.policy import RingPolicy
 from tidings.protocols.ring.transfer import AtHome
 from tidings.protocols.ring.transfer_facts import Transfer
 from tidings.simulator.checkers.noted import NotedAtHome
 from tidings.simulator.checkers.ring_cluster import NothingLeftBehind, OneOwner
 from tidings.simulator.checkers.rules import FENCED, ONCE, PROGRESS, TWICE
 from tidings.simulator.planting import mutant, patched
-from tidings.wire.codec import Frame
 from tidings_lab.bugs.cluster import CURRENT
 
 ONE_OWNER = OneOwner.RULE
@@ -165,13 +162,7 @@ def _home_is_not_asked() -> Iterator[None]:
 
 @_mutant("hello-is-told-to-nobody", "a new session is welcomed before anybody hears that it is there", FENCED)
 def _hello_is_told_to_nobody() -> Iterator[None]:
-    def make(on_welcome: Any) -> Any:
-        def planted(self: Proxy, connection: ClientConnection, welcome: Welcome, header: Frame) -> None:
-            on_welcome(self, connection, msgspec.structs.replace(welcome, noted=()), header)
-
-        return planted
-
-    with patched(Proxy, "_on_welcome", make):
+    with patched(RingPolicy, "noted", lambda _: lambda *_: ()):
         yield
 
 

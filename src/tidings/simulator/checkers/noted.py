@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidings.node.ring.proxy import TOLD_MS_MAX
 from tidings.protocols.broker import commands, messages
 from tidings.protocols.ring.key_ranges import home_of, owns
 from tidings.protocols.ring.transfer import is_anonymous
@@ -17,6 +16,8 @@ from tidings.simulator.checkers.ledger import Existing
 from tidings.simulator.checkers.ring_ledger import RingLedger
 from tidings.simulator.checkers.rules import FENCED
 
+TOLD_MS_MAX = 1_500
+"""How long a hello waits for groups that do not answer."""
 SERVED = (
     commands.Write
     | commands.Subscribe
