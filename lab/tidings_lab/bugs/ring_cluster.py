@@ -122,10 +122,9 @@ def _adopt_older() -> Iterator[None]:
             message: Any = received.message
             client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
             known = self.group.state.machine.clients.get(client) if isinstance(client, str) else None
-            if known is None or epoch is None or self.ownership is None or self.ownership.owns_home(known.name):
+            is_home = known is None or self.ownership is None or self.ownership.owns_home(known.name)
+            if known is None or is_home or epoch in (None, known.epoch) or not known.is_noted:
                 admit(self, received, home)
-            elif known.epoch == epoch:
-                self.group.take(received)
             else:
                 self.engine.run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
 
