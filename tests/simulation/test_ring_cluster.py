@@ -16,7 +16,8 @@ from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_not_idle, check_same_in_another_process
 from tidings.cli import main
 from tidings.errors import Moved
-from tidings.protocols.broker import commands
+from tidings.protocols.broker import commands, messages
+from tidings.protocols.broker.clients import Client
 from tidings.protocols.broker.commands import Open, Subscribe
 from tidings.protocols.broker.machine import Machine
 from tidings.protocols.broker.messages import Position
@@ -28,6 +29,7 @@ from tidings.protocols.ring.policy import RingPolicy
 from tidings.settings import BrokerSettings
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.ledger import Existing
+from tidings.simulator.checkers.noted import FencedEverywhere, NotedAtHome
 from tidings.simulator.checkers.ring_cluster import FencedAtOwners, OneOwner, mark_of
 from tidings.simulator.checkers.ring_ledger import RingLedger
 from tidings.simulator.run import run
@@ -204,6 +206,38 @@ def test_an_older_session_is_noticed_where_a_newer_one_was() -> None:
         exist(Subscribe("ann", 3, ("sport",), "now"))
     with pytest.raises(Violation, match="was given epoch 1 after 2"):
         exist(Open("ann", b"three", False), 1)
+
+
+def test_a_group_that_serves_a_name_and_is_not_noted_is_noticed() -> None:
+    ledger = RingLedger(BrokerSettings())
+    noted = NotedAtHome(ledger)
+    for group in "ab":
+        ledger.add_group(group, mark_of(group))
+    ledger.hold("a", (WHOLE,))
+    home = ledger.of["a"].reference.clients["ann"] = Client("ann", b"token", False)
+    taken = Existing(Subscribe("ann", 1, ("news",), "now"), 0, None, None)
+    noted.on_decided("a", taken)
+    with pytest.raises(Violation, match="would tell only"):
+        noted.on_decided("b", taken)
+    home.note((mark_of("b"),))
+    noted.on_decided("b", taken)
+
+
+def test_an_older_session_that_does_something_after_a_welcome_is_noticed() -> None:
+    now_ms = 0
+    fenced = FencedEverywhere(RingLedger(BrokerSettings()), lambda: now_ms)
+    process = cast(Any, SimpleNamespace(name="ann", life=1, label="ann.1"))
+    for epoch, waits_ms in ((1, 100), (2, 5_000), (3, 100)):
+        fenced.on_request(process, messages.Hello(epoch, 1, "ann", bytes([epoch])))
+        fenced.on_decided("a", Existing(Open("ann", bytes([epoch]), False), 0, epoch, None))
+        now_ms += waits_ms
+        fenced.on_answer(process, messages.Welcome(epoch, epoch, 1, 1, 1, 1))
+        older = Existing(Subscribe("ann", epoch - 1, ("news",), "now"), 0, None, None)
+        if waits_ms < 1_000:
+            with pytest.raises(Violation, match="has been welcomed"):
+                fenced.on_decided("b", older)
+        else:
+            fenced.on_decided("b", older)
 
 
 def test_the_reference_of_a_topic_is_that_of_its_holder() -> None:

@@ -108,7 +108,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "tidings_lab.bugs": (
         *NOUNS,
         *("simulator", "journal", "wire", "protocols", "client"),
-        *(*ENGINE, *REPLICA, *MEMBER, *RING, "node.ring.apart", "node.ring.apart_streams"),
+        *(*ENGINE, *REPLICA, *MEMBER, *RING, "node.ring.admitting", "node.ring.apart", "node.ring.apart_streams"),
         *("tidings_lab.simulated_overlay", "tidings_lab.simulated_replicas"),
     ),
     "tidings_lab.demo": (*NOUNS, "client", "pipeline", "spark", ""),

@@ -6,21 +6,28 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from tidings.node.ring import admitting
 from tidings.node.ring import engine as engine_module
 from tidings.node.ring.engine import RingMember
 from tidings.node.ring.leading import Leading
+from tidings.protocols.broker.clients import Client
 from tidings.protocols.broker.commands import Adopt
 from tidings.protocols.broker.origins import Adopting
 from tidings.protocols.effects import Effect, Persist
 from tidings.protocols.events import Received
 from tidings.protocols.ring import transfer
 from tidings.protocols.ring.commands import Claim, Drop
-from tidings.protocols.ring.facts import Known
+from tidings.protocols.ring.facts import Fact, Home, Known
 from tidings.protocols.ring.handoff_source import HandoffSource
 from tidings.protocols.ring.key_ranges import WHOLE, owns, point_of
 from tidings.protocols.ring.messages import GroupDescriptor
 from tidings.protocols.ring.ownership import Ownership
+from tidings.protocols.ring.policy import RingPolicy
+from tidings.protocols.ring.transfer import AtHome
 from tidings.protocols.ring.transfer_facts import Transfer
+from tidings.simulator.checkers.noted import NotedAtHome
 from tidings.simulator.checkers.ring_cluster import NothingLeftBehind, OneOwner
 from tidings.simulator.checkers.rules import FENCED, ONCE, PROGRESS, TWICE
 from tidings.simulator.planting import mutant, patched
@@ -28,6 +35,7 @@ from tidings_lab.bugs.cluster import CURRENT
 
 ONE_OWNER = OneOwner.RULE
 BEHIND = NothingLeftBehind.RULE
+NOTED = NotedAtHome.RULE
 
 _mutant = partial(mutant, world="ring-cluster")
 
@@ -110,20 +118,50 @@ def _adopt_older() -> Iterator[None]:
         return planted
 
     def make_admit(admit: Any) -> Any:
-        def planted(self: RingMember, received: Received) -> None:
+        def planted(self: RingMember, received: Received, home: AtHome | None = None) -> None:
             message: Any = received.message
             client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
             known = self.group.state.machine.clients.get(client) if isinstance(client, str) else None
-            if known is None or epoch is None or self.ownership is None or self.ownership.owns_home(known.name):
-                admit(self, received)
-            elif known.epoch == epoch:
-                self.group.take(received)
+            is_home = known is None or self.ownership is None or self.ownership.owns_home(known.name)
+            if known is None or is_home or epoch in (None, known.epoch) or not known.is_noted:
+                admit(self, received, home)
             else:
                 self.engine.run([Persist(Adopt(known.name, epoch), (), Adopting(received))])
 
         return planted
 
     with patched(transfer, "_adopt", make_adopt), patched(RingMember, "admit", make_admit):
+        yield
+
+
+@_mutant("home-notes-nobody", "the home of a name says that it has noted a group, and has not", NOTED, FENCED)
+def _home_notes_nobody() -> Iterator[None]:
+    with patched(Client, "note", lambda _: lambda *_: None):
+        yield
+
+
+@_mutant("list-stays", "whom to tell of a new session stays behind when a home moves", BEHIND, NOTED, FENCED)
+def _list_stays() -> Iterator[None]:
+    def make(facts_of_client: Any) -> Any:
+        def planted(self: Transfer, name: str) -> Iterator[Fact]:
+            for fact in facts_of_client(self, name):
+                yield msgspec.structs.replace(fact, noted=()) if isinstance(fact, Home) else fact
+
+        return planted
+
+    with patched(Transfer, "facts_of_client", make):
+        yield
+
+
+@_mutant("home-is-not-asked", "an owner takes requests of a name that its home knows nothing of", NOTED, FENCED)
+def _home_is_not_asked() -> Iterator[None]:
+    with patched(admitting, "must_be_noted", lambda _: lambda *_: False):
+        yield
+
+
+@_mutant("hello-is-told-to-nobody", "a new session is welcomed before anybody hears that it is there", FENCED)
+def _hello_is_told_to_nobody() -> Iterator[None]:
+    with patched(RingPolicy, "noted", lambda _: lambda *_: ()):
         yield
 
 

@@ -16,6 +16,7 @@ NUMBER_MAX = 2**62
 NAME_CHARACTERS_MAX = 1_024
 SEVERAL_MAX = 65_536
 TOKEN_BYTES_MAX = 256
+NOTED_MAX = 64
 
 T = TypeVar("T")
 
@@ -27,3 +28,5 @@ Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 """A topic, a client, a group, an address."""
 Token = Annotated[bytes, Meta(max_length=TOKEN_BYTES_MAX)]
 Several = Annotated[tuple[T, ...], Meta(max_length=SEVERAL_MAX)]
+Noted = Annotated[tuple[Token, ...], Meta(max_length=NOTED_MAX)]
+"""The groups of a ring that are told of a new session of a name."""

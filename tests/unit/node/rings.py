@@ -89,6 +89,8 @@ class Rings:
         self._under_way: deque[tuple[str, list[Frame]]] = deque()
         self.cut: Callable[[str, str], bool] = lambda sender, receiver: False
         """Whether what one node sends another gets lost."""
+        self.see: Callable[[str, list[Frame]], None] = lambda receiver, frames: None
+        """Is shown what arrives at nodes from others."""
         self.sequences: dict[tuple[str, str], int] = {}
         for _ in range(groups):
             self.add_group(size)
@@ -168,6 +170,7 @@ class Rings:
                 address, frames = self._under_way.popleft()
                 receiver = self.nodes.get(address)
                 if receiver is not None and receiver.runs:
+                    self.see(address, frames)
                     receiver.engine.receive(self.now_ms, b"node", frames)
 
     def _flush(self, node: RingNode) -> None:

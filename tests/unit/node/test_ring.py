@@ -358,7 +358,7 @@ def test_a_group_joins_by_whichever_of_its_contacts_is_there() -> None:
 
 
 def test_a_newer_session_fences_the_older_with_every_owner_that_knows_it() -> None:
-    """Before it has said anything there: its hello is told to all groups."""
+    """Before it has said anything there: its hello is told to all that know the name."""
     ring = Rings(3, 1)
     one, two, three = ring.nodes.values()
     topic, not_leader = topic_in(two), one.engine.ring.ownership

@@ -36,6 +36,7 @@ from tidings.protocols.ring.commit_messages import (
 from tidings.protocols.ring.commit_owner import CommitOwner, Held, Resolved
 from tidings.protocols.ring.key_ranges import client_of, home_of
 from tidings.protocols.ring.policy import publishes_alone, ring_of
+from tidings.protocols.ring.transfer import AtHome
 from tidings.wire.codec import Frame
 
 WAITING_MAX = 10_000
@@ -141,7 +142,7 @@ class LeaderCommits:
 
     def _on_adopted(self, now_ms: int, received: Received, error: Exception | None) -> None:
         if error is None:
-            self._node.admit(msgspec.structs.replace(received, now_ms=now_ms))
+            self._node.admit(msgspec.structs.replace(received, now_ms=now_ms), AtHome(0, False))
         elif isinstance(error, TidingsError) and not isinstance(error, Moved):
             refused = messages.Failed(received.message.request, error.number, str(error))
             self._node.engine.reply(received.peer, refused)

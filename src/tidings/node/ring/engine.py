@@ -4,9 +4,8 @@ What clients ask goes through the `proxy`, which finds the owner of each request
 proxies relay to it, its own among them, and answers through the proxy that they came by. What is agreed on, and how, is
 the group's affair (`node.group`) and the same as without a ring.
 
-**Who may do what.** The client's home gives it an epoch. Any other owner takes the epoch that a request names, once it
-is in its own journal (`Adopt`); a request of an older epoch is fenced from then on. So a session that has been replaced
-is shut out by each owner as soon as its successor has spoken there.
+**Who may do what.** The client's home gives it an epoch. Any other owner asks the home before it takes anything in a
+name that is new to it, and is told of newer sessions from then on (`admitting`).
 
 **When ownership moves** (a range is given or taken) the leader begins again, as after a restart: every client is told
 to come again, and streams are opened again where the topics are then.
@@ -22,19 +21,16 @@ import msgspec
 from tidings.errors import ProtocolError, TidingsError
 from tidings.node.engine import Engine
 from tidings.node.group import Group
+from tidings.node.ring.admitting import Admitting
 from tidings.node.ring.answers import is_word_of_door, tag_of
-from tidings.node.ring.commits import Adopted
 from tidings.node.ring.contents import Contents, Show
 from tidings.node.ring.describing import answer_operator
 from tidings.node.ring.leading import Leading
 from tidings.node.ring.places import is_coordinated, is_everywhere, points_of
 from tidings.node.ring.proxy import Proxy
 from tidings.node.ring.seeking import Seeking
-from tidings.protocols.broker import bulk, messages
-from tidings.protocols.broker.commands import Adopt
-from tidings.protocols.broker.origins import Adopting, Reporting
 from tidings.protocols.chord.identifiers import Key
-from tidings.protocols.effects import Effect, Persist, Report, Send
+from tidings.protocols.effects import Effect, Persist, Report
 from tidings.protocols.effects import Peer as ClientPeer
 from tidings.protocols.events import Received as ClientRequest
 from tidings.protocols.ring.commit_messages import CommitMessage
@@ -43,6 +39,7 @@ from tidings.protocols.ring.handoff import ToGroup
 from tidings.protocols.ring.handoff_messages import HandedOff, HandoffMessage, Nothing
 from tidings.protocols.ring.key_ranges import without
 from tidings.protocols.ring.messages import (
+    AskEpoch,
     AskWord,
     Back,
     Between,
@@ -50,6 +47,7 @@ from tidings.protocols.ring.messages import (
     FetchBodies,
     Find,
     GroupDescriptor,
+    HomeEpoch,
     Interest,
     LeaveConfirmed,
     LeaveNotice,
@@ -61,6 +59,7 @@ from tidings.protocols.ring.messages import (
 )
 from tidings.protocols.ring.ownership import Ownership
 from tidings.protocols.ring.policy import ring_of
+from tidings.protocols.ring.transfer import AtHome
 from tidings.settings import RingSettings
 from tidings.wire import codec
 from tidings.wire.codec import Frame
@@ -104,8 +103,7 @@ class RingMember:
         self._seeking: Seeking = Seeking(self.directory, self.send_node, self._find, self._nearest)
         self.leading: Leading | None = None
         """What a node does for its group and the ring while it leads."""
-        self._adopting: dict[str, int] = {}
-        """Names whose requests wait for an epoch to be written down, and how many do."""
+        self._admitting = Admitting(self, self._random.getrandbits(48) << 14)
         self._ring_tick_at_ms = 0
         self._seen: tuple[object, ...] = ()
         self._told: tuple[object, ...] = ()
@@ -145,6 +143,7 @@ class RingMember:
                 self.proxy.on_not_owner(message)
             case Word():
                 self._learn(now_ms, sender, message)
+                self._admitting.on_word(sender, message)
             case AskWord(group):
                 if group == self.group.identity.group:
                     self.send_node(sender, self.word())
@@ -157,6 +156,13 @@ class RingMember:
                 self._learn_left(left)
                 if self.leading is not None:
                     self.leading.on_heard(group)
+            case AskEpoch():
+                if self.leading is None:
+                    self.send_node(sender, self.word())
+                else:
+                    self._admitting.on_asked(sender, message)
+            case HomeEpoch():
+                self._admitting.on_answer(message)
             case Shown() | Bodies() | FetchBodies() | Interest():
                 self.contents.receive(now_ms, sender, message, frames[2:])
             case _:
@@ -224,6 +230,7 @@ class RingMember:
             self.group.replica.applied,
             ring is not None and ring.has_left,
             leader.number if leader is not None else 0,
+            leader is not None and leader.number == self.group.number,
         )
 
     def word(self) -> Word:
@@ -362,61 +369,24 @@ class RingMember:
         else:
             self.send_node(remote_client.proxy, not_owner)
 
-    def admit(self, received: ClientRequest) -> None:
+    def admit(self, received: ClientRequest, home: AtHome | None = None) -> None:
         """Takes a request, once the epoch that it names is known here."""
-        message = received.message
         if self.leading is not None and self.leading.commits.holds_back(received):
             return
-        client, epoch = getattr(message, "client", None), getattr(message, "epoch", None)
-        ring, machine = self.ownership, self.group.state.machine
-        assert ring is not None
-        known = machine.clients.get(client) if client is not None else None
-        is_known = known is not None and epoch is not None and known.epoch >= epoch and client not in self._adopting
-        if client is None or epoch is None or ring.owns_home(client) or is_known:
-            if self.leading is None or not self.leading.commits.publishes(received):
-                self.group.take(received)
-            return
-        if known is None and client not in self._adopting:
-            match message:  # Nothing has to be written down to say that there is nothing.
-                case messages.Beat(request, _, _, streams):
-                    self.engine.reply(received.peer, messages.BeatDone(request, streams))
-                    return
-                case messages.Bye(request):
-                    self.engine.reply(received.peer, messages.ByeDone(request))
-                    return
-                case messages.AskSubscriptions(request):
-                    self.group.waiting.confirm(received, [Send(received.peer, messages.Subscriptions(request, ()))])
-                    return
-        if isinstance(message, messages.AskSubscriptions) and client not in self._adopting and known is not None:
-            # What is owned now is asked for, and not what is owned once something has been written down.
-            message = msgspec.structs.replace(message, epoch=known.epoch)
-            self.group.take(msgspec.structs.replace(received, message=message))
-            return
-        if isinstance(message, bulk.Publish):
-            self.engine.run([Persist(Adopt(client, epoch), origin=Reporting(Adopted(received)))])
-            return
-        self._adopting[client] = self._adopting.get(client, 0) + 1
-        self.engine.run([Persist(Adopt(client, epoch), (), Adopting(received))])
+        self._admitting.admit(received, home)
 
-    def _adopted(self, persist: Persist) -> None:
-        """One request less waits for its epoch: it has been taken, or refused."""
-        if isinstance(persist.origin, Adopting):
-            client = persist.origin.message.client
-            left = self._adopting.get(client, 0) - 1
-            if left > 0:
-                self._adopting[client] = left
-            else:
-                self._adopting.pop(client, None)
+    def publishes(self, received: ClientRequest) -> bool:
+        return self.leading is not None and self.leading.commits.publishes(received)
 
     def on_applied(self, persist: Persist) -> None:
-        self._adopted(persist)
+        self._admitting.on_written(persist)
 
     def on_rejected(self, wanted: list[Persist]) -> None:
         for persist in wanted:
-            self._adopted(persist)
+            self._admitting.on_written(persist)
 
     def on_stopped_serving(self) -> None:
-        self._adopting.clear()
+        self._admitting.reset()
         if self.leading is not None:
             self.leading.commits.reset()
 
@@ -434,7 +404,7 @@ class RingMember:
     def perform(self, effect: Effect) -> None:
         match effect:
             case Report():
-                if self.leading is not None:
+                if not self._admitting.on_report(effect) and self.leading is not None:
                     self.leading.commits.on_report(self.engine.now_ms, effect)
             case ToGroup(descriptor, message, bodies) if descriptor.group == self.group.identity.group:
                 self._receive_group(self.engine.now_ms, self.address, message, bodies)
@@ -490,6 +460,7 @@ class RingMember:
         partners = self.leading.partners() if self.leading is not None else ()
         self._seeking.tick(now_ms, self.proxy.groups_in_use(), partners, self.group.identity.group)
         self.proxy.tick(now_ms)
+        self._admitting.tick(now_ms)
         self.proxy.reading.tick(now_ms, self.descriptor().leader, self.proxy.topics_read)
         if self.leading is not None:
             self.engine.run(self.leading.tick(now_ms))

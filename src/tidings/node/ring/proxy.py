@@ -15,9 +15,10 @@ groups that serve its streams hear beats of our own, and which streams they miss
 whose topics may have several owners goes to the owners of its parts (`apart`).
 
 **A newer session fences the older everywhere.** The home's owner gives the new epoch; before the client hears of it,
-every group that knows the name is told of it, so that from the welcome on nobody takes anything of the older session
-where it has been. A group that does not answer in time is not waited for: it takes nothing of anybody, and learns the
-epoch from the first request.
+every group that knows the name is told of it, so that from the welcome on nobody takes anything of the older session.
+The welcome of the home says which groups these are; any other one asks the home before it takes anything (`admitting`).
+A group that does not answer in time is not waited for: it takes nothing of anybody, and learns the epoch from the first
+request.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SWEEP_EVERY_MS = 5_000
 COVERED_MS_MAX = 1_000
 """How long a hello waits until this node knows of every group, so that all of them can be told."""
 TOLD_MAX = 64
-"""In a ring of more groups nobody is told of a new epoch: each learns it from the first request."""
+"""If more groups would have to be told of a new epoch nobody is: each learns it from the first request."""
 TOLD_MS_MAX = 1_500
 """How long other groups are waited for when a client comes or goes."""
 
@@ -279,19 +280,24 @@ class Proxy:
         question = Question(bye, now_ms + TOLD_MS_MAX)
         self.ask(now_ms, connection, question, ((each, bye) for each in descriptors.values()), user)
 
-    def _on_welcome(self, connection: ClientConnection, welcome: messages.Welcome, header: Frame) -> bool:
-        """Tells every other group of a new epoch, before its client hears of it; False if there is no other."""
+    def _on_welcome(self, connection: ClientConnection, welcome: messages.Welcome, header: Frame) -> None:
+        """Tells the groups that know the name of a new epoch, before its client hears of it: those that its home has
+        noted, and all of an older release; every other group, if the home has no list.
+        """
         hello, user = connection.greeting.pop(welcome.request)
         home = self._known_owner(points_of(hello)[0])
-        leads = (each for each in self._directory.descriptors() if each.leader)
+        leads = [each for each in self._directory.descriptors() if each.leader and not each.left]
+        leads = [each for each in leads if home is None or each.group != home.group]
         others = [each for each in leads if self._directory.ranges_of(each.group)]
-        others = [each for each in others if home is None or each.group != home.group]
+        if (noted := welcome.noted) is not None:
+            others = [each for each in leads if each.group in noted or (each in others and not each.asks_homes)]
+            header = codec.encode(msgspec.structs.replace(welcome, noted=None))  # Clients have no use for it.
         if not others or len(others) > TOLD_MAX:
-            return False
+            self._reply(connection.peer, [header])
+            return
         question = Question(hello, self._now_ms + TOLD_MS_MAX, bytes(header))
         told = messages.Beat(0, hello.client, welcome.epoch, ())
         self.ask(self._now_ms, connection, question, ((each, told) for each in others), user)
-        return True
 
     def ask(
         self,
@@ -383,7 +389,8 @@ class Proxy:
         answer = codec.decode_answer(header)
         match answer:
             case messages.Welcome(request) if request in connection.greeting:
-                return self._on_welcome(connection, answer, header)
+                self._on_welcome(connection, answer, header)
+                return True
             case messages.NotLeader(request):
                 self._suspect_paths(connection)
                 self.give_up(connection, request if request < OWN else 0)

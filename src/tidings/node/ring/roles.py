@@ -12,6 +12,7 @@ from tidings.protocols.events import Received
 from tidings.protocols.ring.directory import Directory
 from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import GroupDescriptor, NodeMessage, Word
+from tidings.protocols.ring.transfer import AtHome
 from tidings.settings import RingSettings
 from tidings.wire.codec import Frame
 
@@ -38,8 +39,12 @@ class RingNode(Protocol):
     def draw_bytes(self, count: int) -> bytes:
         """Bytes that nobody else draws."""
 
-    def admit(self, received: Received) -> None:
-        """Takes a request, once the epoch that it names is known here."""
+    def admit(self, received: Received, home: AtHome | None = None) -> None:
+        """Takes a request, once the epoch that it names is known here; its home may just have said which is the
+        newest."""
+
+    def publishes(self, received: Received) -> bool:
+        """Takes a request to publish what lies with other owners too; False for any other."""
 
     def send_leave_notices(self, descriptors: Iterable[GroupDescriptor]) -> None:
         """Tells other groups that ours has left."""

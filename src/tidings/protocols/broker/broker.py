@@ -170,7 +170,7 @@ class Broker:
         ]
 
     def _welcome(self, message: messages.Hello, epoch: int) -> messages.Welcome:
-        settings = self.settings
+        settings, client = self.settings, self.machine.clients[message.client]
         return messages.Welcome(
             message.request,
             epoch,
@@ -179,6 +179,7 @@ class Broker:
             settings.batch_bytes_max,
             settings.batch_messages_max,
             self.members,
+            self.machine.ownership.noted(client),
         )
 
     def _on_put(self, event: Received, message: messages.Put) -> list[Effect]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
 from tidings.errors import Fenced
+from tidings.protocols.fields import NOTED_MAX
 
 
 class TrackIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +102,7 @@ PAST_TOKENS_MAX = 16
 class Client:
     """A name with its current epoch. The token tells a repeated Hello from a new session's."""
 
-    __slots__ = ("anonymous", "epoch", "name", "past_tokens", "token", "tracks")
+    __slots__ = ("anonymous", "epoch", "is_noted", "name", "noted", "past_tokens", "token", "tracks")
 
     def __init__(self, name: str, token: bytes, anonymous: bool, epoch: int = 1) -> None:
         self.name = name
@@ -109,6 +111,18 @@ class Client:
         self.epoch = epoch
         self.past_tokens: deque[bytes] = deque(maxlen=PAST_TOKENS_MAX)
         self.tracks: dict[str, Track] = {}
+        self.noted: tuple[bytes, ...] | None = ()
+        """At the home of the name: the groups that are told of a new epoch; None if that has to be all of them."""
+        self.is_noted = False
+        """At any other group: whether the home has noted it, so that it is told."""
+
+    def note(self, groups: Iterable[bytes] | None) -> None:
+        """These groups are told of new epochs too; all are, if it is not known which or they are too many."""
+        if groups is not None and self.noted is not None:
+            noted = tuple(dict.fromkeys((*self.noted, *groups)))
+            self.noted = noted if len(noted) <= NOTED_MAX else None
+        else:
+            self.noted = None
 
     def begin_session(self, token: bytes) -> None:
         """A newer session takes over."""

@@ -226,10 +226,16 @@ class OwnershipCommand(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Adopt(OwnershipCommand, frozen=True, array_like=True, tag="adopt"):
-    """A client has come with an epoch that the owner of its home has given it."""
+    """A client has come with an epoch that the owner of its home has given it.
+
+    With a group, for the owner of the home itself: that group is told of new epochs from now on.
+    """
 
     client: str
     epoch: int
+    is_noted: bool = False
+    """The home has noted our group."""
+    group: bytes = b""
 
 
 OwnCommand = (

@@ -20,7 +20,7 @@ from tidings.message import GroupInfo, TopicInfo
 from tidings.protocols.broker.bulk import BulkAnswer, BulkRequest
 from tidings.protocols.broker.envelope import Answer, Request
 from tidings.protocols.broker.operators import OperatorAnswer, OperatorRequest
-from tidings.protocols.fields import Name, Number, Several, Token
+from tidings.protocols.fields import Name, Noted, Number, Several, Token
 
 VERSION = 1
 
@@ -64,10 +64,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription and how far each of its topics has been dealt with.
-
-    With the epoch in which the subscription was created, a later one on the same topics is left alone.
-    """
+    """A subscription and how far each of its topics has been dealt with. With the epoch in which it was created, a
+    later one on the same topics is left alone."""
 
     topics: Several[Name]
     positions: Several[Position]
@@ -341,7 +339,7 @@ AnyRequest = (
 
 
 class Welcome(Answer, frozen=True, tag="welcome"):
-    """The session's epoch, and the limits that the broker will hold the client to."""
+    """The session's epoch, the limits that the broker will hold the client to, and whom a ring's node is to tell."""
 
     epoch: int
     version: int
@@ -350,6 +348,7 @@ class Welcome(Answer, frozen=True, tag="welcome"):
     batch_messages_max: int
     members: tuple[str, ...] = ()
     """The addresses of the replica group that this broker leads; a single broker has none."""
+    noted: Noted | None = None
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):

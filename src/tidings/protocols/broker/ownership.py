@@ -46,6 +46,10 @@ class OwnershipPolicy(Protocol):
         """Whether the epochs of a client are given here."""
         return True
 
+    def noted(self, client: Client) -> tuple[bytes, ...] | None:
+        """The groups that are to hear of a new epoch of a client; None if nobody keeps a list."""
+        return None
+
     def check_topics(self, names: Iterable[str]) -> None:
         """Raises if these topics cannot be used together here."""
         return

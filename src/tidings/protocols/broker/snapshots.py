@@ -16,6 +16,7 @@ from tidings.protocols.broker.staged import StagesState
 from tidings.protocols.broker.state import State
 from tidings.protocols.broker.subscriptions import Subscription
 from tidings.protocols.broker.topics import Topic, TopicIndex
+from tidings.protocols.fields import Noted
 
 SNAPSHOT_VERSION = 3
 """1 had no stages and 2 knew of no ring; such snapshots are read as those of a broker that has neither."""
@@ -39,6 +40,9 @@ class ClientState(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     lasts: dict[str, int]
     past_tokens: list[bytes]
+    noted: Noted | None = None
+    """Older snapshots do not say which groups have been noted: all are told."""
+    is_noted: bool = False
 
 
 class SnapshotVersion(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +99,8 @@ def seal(machine: State, stages: StagesState, ownership: bytes) -> tuple[bytes, 
                 client.epoch,
                 {name: track.last for name, track in client.tracks.items()},
                 list(client.past_tokens),
+                client.noted,
+                client.is_noted,
             )
             for client in machine.clients.values()
         ],
@@ -147,6 +153,7 @@ def _restore_tables(machine: State, state: Snapshot) -> None:
     for known in state.clients:
         client = machine.clients[known.name] = Client(known.name, known.token, known.anonymous, known.epoch)
         client.past_tokens.extend(known.past_tokens)
+        client.noted, client.is_noted = known.noted, known.is_noted
         client.tracks = {name: Track(last) for name, last in known.lasts.items()}
     for subscription in state.subscriptions:
         machine.remember_subscription(subscription)

@@ -298,7 +298,9 @@ def merged(known: GroupDescriptor, told: GroupDescriptor) -> GroupDescriptor:
         (known.term, known.leader_number, known.leader), (told.term, told.leader_number, told.leader)
     )
     slot, left, members = log
-    return GroupDescriptor(known.group, members, leader, term, slot, left, number)
+    of_leader = [each for each in (known, told) if (each.term, each.leader_number) == (term, number)]
+    asks = any(each.asks_homes for each in of_leader)
+    return GroupDescriptor(known.group, members, leader, term, slot, left, number, asks)
 
 
 def _owners(pieces: list[tuple[Key, Key, int, bytes]]) -> tuple[list[Key], list[bytes | None]]:
@@ -331,4 +333,5 @@ def _overlap(pieces: list[tuple[Key, Key, int, bytes]]) -> bool:
 
 
 def _gist(descriptor: GroupDescriptor) -> tuple[object, ...]:
-    return descriptor.members, descriptor.leader, descriptor.term, descriptor.leader_number, descriptor.left
+    leader = (descriptor.leader, descriptor.term, descriptor.leader_number, descriptor.asks_homes)
+    return descriptor.members, leader, descriptor.left

@@ -17,7 +17,7 @@ import msgspec
 from tidings.protocols.broker.consumer_groups.groups import GroupState
 from tidings.protocols.broker.staged import Query
 from tidings.protocols.broker.subscriptions import Subscription
-from tidings.protocols.fields import Name, Number
+from tidings.protocols.fields import Name, Noted, Number
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -125,6 +125,8 @@ class Home(msgspec.Struct, frozen=True, array_like=True, tag="home"):
     client: Known
     token: bytes
     past_tokens: tuple[bytes, ...]
+    noted: Noted | None = None
+    """The groups that are told of a new epoch; None, as from an older release, if that has to be all of them."""
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):

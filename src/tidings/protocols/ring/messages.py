@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.fields import Name, Number, RequestNumber, Several
+from tidings.protocols.fields import Name, Number, RequestNumber, Several, Token
 from tidings.protocols.ring.key_ranges import KeyRange, KeyRanges
 from tidings.protocols.stack import Message
 
@@ -41,6 +41,9 @@ class GroupDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """The group has left the ring, and owns nothing."""
     leader_number: Number = 0
     """Which member leads: two members may make ballots of the same number, and that of the higher one is above."""
+    asks_homes: bool = False
+    """As its leader says: it asks the home of a name before it serves it. One of an older release is told of every
+    hello."""
 
     @property
     def virtual_node(self) -> str:
@@ -112,6 +115,30 @@ class Find(Message, frozen=True):
     """Who owns a point? Answered by the word of a group that owns it or knows more; perhaps by none."""
 
     point: Key
+
+
+# Who knows a name.
+
+
+class AskEpoch(Message, frozen=True):
+    """Our group is asked for something in this name: note that it has to hear of newer sessions, and say which is the
+    newest."""
+
+    group: Token
+    """Of the sender."""
+    client: Name
+    number: Number
+    """Comes back with the answer."""
+
+
+class HomeEpoch(Message, frozen=True):
+    """The newest epoch of a name, from its home."""
+
+    client: Name
+    number: Number
+    epoch: Number
+    is_noted: bool
+    """The group that has asked is told of every newer one."""
 
 
 # Leaving.
@@ -194,6 +221,8 @@ NodeMessage = (
     | NotOwner
     | AskWord
     | Find
+    | AskEpoch
+    | HomeEpoch
     | LeaveNotice
     | LeaveConfirmed
     | Between

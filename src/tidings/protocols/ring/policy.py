@@ -40,6 +40,10 @@ class RingPolicy:
     def owns_home(self, client: str) -> bool:
         return self.ring is None or self.ring.owns_home(client)
 
+    def noted(self, client: Client) -> tuple[bytes, ...] | None:
+        """Groups do not ask for names that are made up for one session, so such a name has no list."""
+        return None if self.ring is None or transfer.is_anonymous(client.name) else client.noted
+
     def check_topics(self, names: Iterable[str]) -> None:
         if self.ring is not None:
             self.ring.check_topics(names)

@@ -55,6 +55,15 @@ from tidings.protocols.ring.facts import (
 from tidings.protocols.ring.key_ranges import KeyRanges, common, finder, home_of, owns, point_of
 from tidings.protocols.ring.ownership import Ownership, TakingOver
 
+
+class AtHome(msgspec.Struct, frozen=True):
+    """What the home of a name says of it to another group."""
+
+    epoch: int
+    is_noted: bool
+    """That group is told of newer epochs."""
+
+
 ANONYMOUS = "anonymous-"
 TOKEN_DIGITS = 16
 """Names that a client makes up end with so many hexadecimal digits."""
@@ -99,13 +108,30 @@ def apply(machine: State, ring: Ownership, command: TransferCommand, body_addres
     return None
 
 
-def _on_adopt(machine: State, ring: Ownership, command: Adopt) -> int:
+def _on_adopt(machine: State, ring: Ownership, command: Adopt) -> int | AtHome:
     client = machine.clients.get(command.client)
+    if command.group:
+        return _on_note(ring, client, command)
     if ring.owns_home(command.client):
         return client.epoch if client is not None else 0  # Epochs are given here, and to be learned from nobody.
     if client is None and len(machine.clients) >= machine.settings.clients_max:
         raise LimitReached(f"{machine.settings.clients_max} names are in use (clients_max): raise the limit.")
-    return _adopt(machine, ring, Known(command.client, command.epoch, is_anonymous(command.client))).epoch
+    client = _adopt(machine, ring, Known(command.client, command.epoch, is_anonymous(command.client)))
+    client.is_noted = client.is_noted or command.is_noted
+    return client.epoch
+
+
+def _on_note(ring: Ownership, client: Client | None, command: Adopt) -> AtHome:
+    """A group that meets a name is told of its epochs from now on, and of the one of this moment.
+
+    Not of names without a session here, or which may be forgotten with the list: there the group has to ask each time.
+    """
+    if not owns(ring.ranges, home_of(command.client)):
+        raise Moved(f"The name {command.client!r} has its home in another group: ask that one.")
+    if client is None or not client.token or client.anonymous:
+        return AtHome(client.epoch if client is not None else 0, False)
+    client.note((command.group,))
+    return AtHome(client.epoch, True)
 
 
 def _adopt(machine: State, ring: Ownership, known: Known) -> Client:
@@ -182,6 +208,7 @@ def forget(machine: State, ring: Ownership, ranges: KeyRanges) -> None:
         if owns(ranges, home_of(client.name)):
             client.token = b""
             client.past_tokens.clear()
+            client.noted = None
             idle[client.name] = None
     _forget_idle(machine, ring, idle)
 
@@ -394,7 +421,9 @@ def _apply_home(machine: State, ring: Ownership, fact: Home) -> None:
         client.token, client.anonymous = fact.token, known.anonymous
         client.past_tokens.clear()
         client.past_tokens.extend(fact.past_tokens)
+        client.noted = fact.noted
         return
+    own.note(fact.noted)
     own.anonymous = own.anonymous and known.anonymous
     if own.token == fact.token:
         own.epoch = max(own.epoch, known.epoch)

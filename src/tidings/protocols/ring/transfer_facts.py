@@ -107,7 +107,7 @@ class Transfer:
         if client is not None and not (client.token and owns(self._ranges, home_of(name))):
             yield Epoch(self._known(name))
         elif client is not None:
-            yield Home(self._known(name), client.token, tuple(client.past_tokens))
+            yield Home(self._known(name), client.token, tuple(client.past_tokens), client.noted)
 
     def _known(self, name: str) -> Known:
         client = self._machine.clients[name]

@@ -45,6 +45,7 @@ from tidings.simulator.checkers.checker import Checker, CursorsForward, NothingL
 from tidings.simulator.checkers.cluster import GroupJudge
 from tidings.simulator.checkers.commits import AllOrNoneAcross, CommitsAreWhole, EachOnceInOrderAcross, InOrder
 from tidings.simulator.checkers.ledger import Existing, Ledger, name_of
+from tidings.simulator.checkers.noted import FencedEverywhere, NotedAtHome
 from tidings.simulator.checkers.publications import EachBatchOnceAcross
 from tidings.simulator.checkers.ring_ledger import RingLedger, contents
 from tidings.simulator.checkers.watch import JudgedNode, Notes
@@ -276,6 +277,8 @@ class RingJudge(GroupJudge):
         self.owners = OneOwner(self.ring)
         self.commits = CommitsAreWhole(self.ring)
         self.order = InOrder(self.ring)
+        self.noted = NotedAtHome(self.ring)
+        self.fenced = FencedEverywhere(self.ring, lambda: world.now_ms)
         self.watch.together = AllOrNoneAcross(self.ring)
         self.watch.once = EachOnceInOrderAcross(self.ring)
         self.watch.batches = EachBatchOnceAcross(self.ring)
@@ -287,6 +290,7 @@ class RingJudge(GroupJudge):
             self.watch.once,
             CursorsForward(self.ring),
             FencedAtOwners(self.ring),
+            self.fenced,
             self.watch.together,
             self.current,
             self.owners,
@@ -307,6 +311,8 @@ class RingJudge(GroupJudge):
         existing = self.ring.of[group].take_command(command, time_ms, self._address, bodies)
         if self.owners.on_decided(group, existing):
             self.watch.note(f"group {group}", f"owns {shown(self.owners.owned[group])}")
+        self.noted.on_decided(group, existing)
+        self.fenced.on_decided(group, existing)
         self.commits.on_decided(group, existing)
         self.order.take(group, existing)
         if isinstance(command, CommitCommand):

@@ -103,7 +103,13 @@ def contents(machine: Machine, ranges: KeyRanges) -> dict[tuple[Any, ...], Any]:
             if owns(ranges, point_of(name)):
                 found["track", client.name, name] = places(machine, name, track)
         if client.token and owns(ranges, home_of(client.name)):
-            found["home", client.name] = (client.epoch, client.token, client.anonymous, list(client.past_tokens))
+            found["home", client.name] = (
+                client.epoch,
+                client.token,
+                client.anonymous,
+                list(client.past_tokens),
+                client.noted,
+            )
     for key, each in machine.subscriptions.items():
         if owns(ranges, point_of(key[1][0])):
             found["subscription", *key] = (

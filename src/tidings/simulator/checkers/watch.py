@@ -85,7 +85,9 @@ class Judge:
 
 
 class Notes(Protocol):
-    """Who writes the trace."""
+    """Who writes the trace, and knows the time."""
+
+    now_ms: int
 
     def note(self, process: str, what: str) -> None: ...
 

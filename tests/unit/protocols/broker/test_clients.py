@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.protocols.broker.clients import Client, Track, TrackIndex
+from tidings.protocols.fields import NOTED_MAX
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3)), min_size=1, max_size=30))
@@ -85,3 +86,23 @@ def test_runs_survive_sealing_and_loading() -> None:
         assert isinstance(each, TrackIndex)
         loaded.load(each)
     assert [loaded.find(number) for number in (1, 5, 6, 11)] == [0, 4, 10, 40]
+
+
+def test_whom_to_tell_is_a_list_with_a_limit() -> None:
+    """Beyond it all are told, for ever: nobody knows any more who is missing."""
+    client = Client("ann", b"token", False)
+    groups = [bytes([number]) for number in range(NOTED_MAX + 1)]
+    client.note(groups[:NOTED_MAX])
+    client.note(groups[:2])
+    assert client.noted == tuple(groups[:NOTED_MAX])
+    client.note(groups[NOTED_MAX:])
+    assert client.noted is None
+    client.note(groups[:1])
+    assert client.noted is None
+
+
+def test_a_list_that_is_joined_with_an_unknown_one_is_unknown() -> None:
+    client = Client("ann", b"token", False)
+    client.note((b"one",))
+    client.note(None)
+    assert client.noted is None

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.protocols.chord.identifiers import Key, key_of
-from tidings.protocols.ring.directory import TELLINGS, Directory
+from tidings.protocols.ring.directory import TELLINGS, Directory, merged
 from tidings.protocols.ring.key_ranges import LAST, WHOLE, KeyRange, KeyRanges, common, joined, owns, without
 from tidings.protocols.ring.messages import Gone, GroupDescriptor, Word
+
+
+def test_whether_a_leader_asks_homes_is_what_that_leader_says() -> None:
+    """The others of its group do not know it, and the next leader may be of an older release."""
+    says = GroupDescriptor(b"one", (), "tcp://a", 2, 1, False, 1, True)
+    follower = GroupDescriptor(b"one", (), "tcp://a", 2, 5, False, 1)
+    older = GroupDescriptor(b"one", (), "tcp://b", 3, 6, False, 2)
+    for first, second in ((says, follower), (follower, says)):
+        assert merged(first, second).asks_homes
+    for first, second in ((says, older), (older, says)):
+        assert not merged(first, second).asks_homes
 
 
 def descriptor(group: bytes, slot: int = 0, term: int = 0, leader: str = "", left: bool = False) -> GroupDescriptor:
