@@ -107,6 +107,11 @@ class EachOnceInOrder(Checker):
             part = Part(command.topics, command.whole, held, max(known, default=0) + 1)
             reading.parts |= dict.fromkeys(command.topics, part)
             reading.last = {place: last for place, last in reading.last.items() if place[1] not in starts}
+            for (
+                floors
+            ) in reading.floors.values():  # The part that was there when a life began may have been ended since.
+                for topic in starts:
+                    floors.pop(topic, None)
             under_way = (name for name in self.ledger.intended if self._is_under_way(name, command.whole))
             reading.under_way |= dict.fromkeys(under_way)
 
