@@ -9,12 +9,14 @@ import msgspec
 
 from tidings.protocols.ring.handoff_messages import HandoffMessage
 from tidings.protocols.ring.messages import (
+    AskEpoch,
     AskWord,
     Back,
     Between,
     Bodies,
     FetchBodies,
     Find,
+    HomeEpoch,
     Interest,
     NotOwner,
     Relay,
@@ -27,7 +29,7 @@ from tidings.wire.replication import decode_message
 from tidings.wire.ring import decode_header
 
 LAYERS: dict[type, str] = {
-    **dict.fromkeys((Relay, Back, NotOwner), "relay"),
+    **dict.fromkeys((Relay, Back, NotOwner, AskEpoch, HomeEpoch), "relay"),
     **dict.fromkeys((Shown, Bodies, FetchBodies, Interest), "bodies"),
     **dict.fromkeys((Word, AskWord, Find), "finding"),
 }

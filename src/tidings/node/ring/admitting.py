@@ -3,7 +3,7 @@
 The home of a name gives it its epochs. Any other group that meets the name asks the home for the newest one
 (`AskEpoch`). The home writes down that this group is to hear of newer ones (it *notes* it), and answers; the group
 writes down that epoch, and that it has been noted. Only then does it take the request. So a hello has to be told to
-the groups that have been noted, and to no other: whoever has not been noted takes nothing without asking first. That
+the groups that have been noted, and to no other: one that has not been noted takes nothing without asking first. That
 holds wherever topics move, for what a group takes over from another one says nothing of having been noted.
 
 All that comes from a name while its home is asked waits here, in the order in which it came. What has waited for too

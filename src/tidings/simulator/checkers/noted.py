@@ -33,7 +33,7 @@ SERVED = (
 
 
 class NotedAtHome(Checker):
-    """The home of a name has a list of those to tell of a new session, and whoever serves the name is in it."""
+    """The home of a name has a list of those to tell of a new session, and each group that serves the name is in it."""
 
     RULE = "who serves a name is noted at its home"
 
