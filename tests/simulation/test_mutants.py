@@ -10,11 +10,12 @@ import pytest
 from tests.records import FOUND_BY, first_seed_of
 from tidings.simulator.checkers import checker as checkers
 from tidings.simulator.checkers import cluster, commits, delivery, groups, recovery, ring_cluster, rules, stages
-from tidings.simulator.endings import flips, served, tampering
+from tidings.simulator.endings import flips
 from tidings.simulator.run import Result, run
 from tidings.simulator.worlds import SHARES, run_seed
 from tidings_lab.bugs import MUTANTS as ALL
 from tidings_lab.simulated_replicas import checkers as paxos_checkers
+from tidings_lab.simulated_tampering import served, tampering
 
 MUTANTS = {name: mutant for name, mutant in ALL.items() if mutant.world in SHARES}
 """Overlays and rings have tests of their own."""

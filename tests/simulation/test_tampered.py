@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.simulation.seeds import check_fresh
 from tests.simulation.traces import check_not_idle
-from tidings.simulator.endings.tampering import TAMPERED
-from tidings.simulator.run import run
 from tidings_lab.bugs import MUTANTS
+from tidings_lab.simulated_tampering.tampering import TAMPERED
+from tidings_lab.simulated_tampering.worlds import run_tampered
 
 SEEDS = 10
 
@@ -30,7 +30,7 @@ def test_what_is_done_is_told_in_most_cases_and_felt_in_none() -> None:
         " while the broker served: everything is there",
         " while the broker served: The messages from offset ",
     )
-    check_not_idle(lambda seed: run(seed, trace=True, kind=TAMPERED).trace, range(10), wanted)
+    check_not_idle(lambda seed: run_tampered(seed, trace=True).trace, range(10), wanted)
 
 
 def test_enough_bugs_are_planted() -> None:

@@ -83,6 +83,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("simulator", "journal", "wire", "protocols", "node.replica", "node.founding", "node.identity"),
     ),
     # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
+    # The folder of a broker with which somebody tampers: the files of its journal, and the paths by which it is read.
+    "tidings_lab.simulated_tampering": (*NOUNS, "simulator", "journal", "client", "node.engine"),
     "tidings_lab.simulated_service": (
         *NOUNS,
         *("simulator", "wire", "protocols", "client", "node.engine", "node.group", "node.identity", "node.replicated"),
@@ -109,7 +111,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *NOUNS,
         *("simulator", "journal", "wire", "protocols", "client"),
         *(*ENGINE, *REPLICA, *MEMBER, *RING, "node.ring.admitting", "node.ring.apart", "node.ring.apart_streams"),
-        *("tidings_lab.simulated_overlay", "tidings_lab.simulated_replicas"),
+        *("tidings_lab.simulated_overlay", "tidings_lab.simulated_replicas", "tidings_lab.simulated_tampering"),
     ),
     "tidings_lab.demo": (*NOUNS, "client", "pipeline", "spark", ""),
     "tidings_lab.commands": (

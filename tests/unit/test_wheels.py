@@ -106,6 +106,7 @@ def without_lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("simulate --mutants", "--mutants"),
         ("simulate --mutant skip-sync", "--mutant"),
         ("simulate --world paxos --seeds 1", "--world paxos"),
+        ("simulate --world tampered --seeds 1", "--world tampered"),
         ("simulate --world overlay-churn --seeds 1", "--world overlay-churn"),
         ("simulate --world ring-churn --seed 1", "--world ring-churn"),
         ("simulate --world ring-multicast --sweep", "--world ring-multicast"),
@@ -124,13 +125,13 @@ def test_without_the_lab_a_command_says_how_to_install_it(
 @pytest.mark.usefixtures("without_lab")
 def test_without_the_lab_the_simulator_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--world", "all", "--seeds", "4", "--jobs", "1"]) == 0
-    counts = "1 of topics, 1 of groups, 1 of stages, 0 of tampered, 1 of cluster, 0 of ring-cluster"
+    counts = "1 of topics, 1 of groups, 1 of stages, 1 of cluster, 0 of ring-cluster"
     assert counts in capsys.readouterr().out.splitlines()
     assert main(["--help"]) == 0
     assert "(needs tidings-lab)" in capsys.readouterr().out
     assert main(["simulate", "--help"]) == 0
     usage = " ".join(capsys.readouterr().out.split())
-    assert "paxos, overlay-NAME, ring-churn, ring-multicast (need tidings-lab)" in usage
+    assert "tampered, paxos, overlay-NAME, ring-churn, ring-multicast (need tidings-lab)" in usage
 
 
 def test_the_wheel_alone_is_a_whole_tidings(wheels: dict[str, Path], tmp_path: Path) -> None:

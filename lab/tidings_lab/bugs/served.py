@@ -18,9 +18,9 @@ from tidings.protocols.broker.delivery import Dispatcher
 from tidings.protocols.broker.topics import Place
 from tidings.protocols.effects import Effect, Forward
 from tidings.protocols.events import Damaged
-from tidings.simulator.endings.served import RULE
-from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.planting import mutant, patched
+from tidings_lab.simulated_tampering.served import RULE
+from tidings_lab.simulated_tampering.tampering import TAMPERED
 
 _mutant = partial(mutant, world=TAMPERED)
 

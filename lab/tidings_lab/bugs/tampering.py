@@ -18,9 +18,9 @@ from tidings.protocols.broker.consumer_groups.progress import Progress
 from tidings.protocols.broker.snapshots import Snapshot
 from tidings.protocols.broker.staged import StagesState
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.endings.served import RULE as SERVED_RULE
-from tidings.simulator.endings.tampering import RULE, TAMPERED
 from tidings.simulator.planting import mutant, patched
+from tidings_lab.simulated_tampering.served import RULE as SERVED_RULE
+from tidings_lab.simulated_tampering.tampering import RULE, TAMPERED
 
 _mutant = partial(mutant, world=TAMPERED)
 

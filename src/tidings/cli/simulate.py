@@ -49,7 +49,7 @@ FIRST_SEED_MAX = 10**12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    more = ", ".join(offered()) or "paxos, overlay-NAME, ring-churn, ring-multicast (need tidings-lab)"
+    more = ", ".join(offered()) or "tampered, paxos, overlay-NAME, ring-churn, ring-multicast (need tidings-lab)"
     parser.add_argument(
         "--world",
         metavar="NAME",

@@ -11,21 +11,20 @@ import msgspec
 
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.rules import ASSERTIONS
-from tidings.simulator.endings.tampering import TAMPERED
 from tidings.simulator.workloads.cluster import make_cluster_world
 from tidings.simulator.workloads.groups import make_group_world
 from tidings.simulator.workloads.ring_cluster import make_ring_world
 from tidings.simulator.workloads.stages import make_stage_world
-from tidings.simulator.workloads.topics import make_topic_world
+from tidings.simulator.workloads.topics import Ending, make_topic_world
 from tidings.simulator.world.trace import Trace
 from tidings.simulator.world.world import World
 
 CALM_MS_MIN = 3_000
 CALM_MS_MAX = 12_000
 
-WORLDS = ("topics", "groups", "stages", TAMPERED, "cluster", "ring-cluster")
-"""Publishers and subscribers, the members of a group, queries that write in stages, a folder with which somebody
-tampers, clients of replicas that agree, or of a ring of such replicas.
+WORLDS = ("topics", "groups", "stages", "cluster", "ring-cluster")
+"""Publishers and subscribers, the members of a group, queries that write in stages, clients of replicas that agree, or
+of a ring of such replicas.
 """
 
 
@@ -81,27 +80,19 @@ def outcome(happen: Callable[[], Broken], lines: list[str] | None = None) -> Bro
         return ASSERTIONS, f"{type(error).__name__}: {error} in {where.name}, line {where.lineno} of {file}"
 
 
-def tampered_kind(seed: int) -> str:
-    """Of which kind the tampered world of a seed is: up to its end it is just that world of the same seed."""
-    return Random(f"who lives in {seed}").choice(("topics", "topics", "groups", "stages"))
-
-
-def make_world(seed: int, kind: str = "topics") -> World:
-    """The world of a seed, before anything has happened in it."""
+def make_world(seed: int, kind: str = "topics", ending: Ending | None = None) -> World:
+    """The world of a seed, before anything has happened in it; one of a single broker may have an ending."""
     assert kind in WORLDS, f"{kind!r} is no world with a broker"
     random = Random(seed)
     if kind == "cluster":
         return make_cluster_world(random)
     if kind == "ring-cluster":
         return make_ring_world(random)
-    tampers = kind == TAMPERED
-    if tampers:
-        kind = tampered_kind(seed)
     if kind == "groups":
-        return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
+        return make_group_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), ending)
     if kind == "stages":
-        return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
-    return make_topic_world(random, random.randint(3, 5), random.randint(CALM_MS_MIN, CALM_MS_MAX), tampers)
+        return make_stage_world(random, random.randint(CALM_MS_MIN, CALM_MS_MAX), ending)
+    return make_topic_world(random, random.randint(3, 5), random.randint(CALM_MS_MIN, CALM_MS_MAX), ending)
 
 
 def run(seed: int, trace: bool = False, kind: str = "topics") -> Result:

@@ -1,9 +1,10 @@
 """Every kind of simulation by its name, and one way to run a seed in any of them.
 
-`topics`, `groups`, `stages` and `tampered` have a broker, `cluster` a broker that is a group of replicas and
-`ring-cluster` a ring of them (`simulator/run.py`). Others are offered by packages, in an entry point of the group
-`tidings.worlds`: a table of functions that run a seed. Those of bare nodes come with tidings-lab: `paxos` has replicas
-alone, `overlay-NAME`, `ring-churn` and `ring-multicast` the bare overlay.
+`topics`, `groups` and `stages` have a broker, `cluster` a broker that is a group of replicas and `ring-cluster` a ring
+of them (`simulator/run.py`). Others are offered by packages, in an entry point of the group `tidings.worlds`: a table
+of functions that run a seed. Those in which no code of users can run come with tidings-lab: in `tampered` things happen
+to the folder of a broker that has ended; `paxos` has replicas alone, `overlay-NAME`, `ring-churn` and `ring-multicast`
+the bare overlay.
 Whatever the world, a seed decides everything that happens in it, and its `Result` says which invariant broke, if any.
 """
 
@@ -24,7 +25,7 @@ GROUP = "tidings.worlds"
 RunSeed = Callable[[int, bool], Result]
 """Runs a seed, with a trace if that is wanted."""
 
-IN_THE_LAB = ("paxos", "overlay-", "ring-churn", "ring-multicast")
+IN_THE_LAB = ("tampered", "paxos", "overlay-", "ring-churn", "ring-multicast")
 """How the names of the worlds begin that come with tidings-lab."""
 
 
@@ -47,7 +48,7 @@ assert set(BROKER_WORLDS) <= set(SHARES)
 
 
 def in_turn() -> tuple[str, ...]:
-    """The worlds of `all` that there are here: without tidings-lab there is no `paxos`."""
+    """The worlds of `all` that there are here: `tampered` and `paxos` come with tidings-lab."""
     return tuple(world for world in SHARES if world in worlds())
 
 
@@ -82,7 +83,7 @@ def run_seed(seed: int, trace: bool = False, mutant: str | None = None, world: s
     if world in BROKER_WORLDS:
         return run_with_broker(seed, trace, kind=world)
     if world not in offered():
-        those = "paxos, overlay-NAME, ring-churn and ring-multicast"
+        those = "tampered, paxos, overlay-NAME, ring-churn and ring-multicast"
         raise InvalidRequest(f"There is no world {world!r}: {those} come with tidings-lab.")
     return offered()[world](seed, trace)
 

@@ -18,7 +18,7 @@ from tidings.simulator.checkers.in_flight import TOPIC
 from tidings.simulator.clients.client import Client
 from tidings.simulator.clients.members import Habits, Working, batching, handling, looping, membership, one_by_one
 from tidings.simulator.clients.publishers import Item, Script, careless, keyed, resuming
-from tidings.simulator.workloads.topics import draw_client, draw_journal, make_lone_world
+from tidings.simulator.workloads.topics import Ending, draw_client, draw_journal, make_lone_world
 from tidings.simulator.world.engines import Engines
 from tidings.simulator.world.faults import ClientEnd, ClientPause, FaultPlan
 from tidings.simulator.world.plans import draw_lone_plan
@@ -30,8 +30,8 @@ LANES_COUNT = 10
 DEAD_LETTERS = "dead"
 
 
-def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
-    """A world of groups, before anything has happened in it; `tampers` as in `make_lone_world`."""
+def make_group_world(random: Random, calm_ms: int, ending: Ending | None = None) -> World:
+    """A world of groups, before anything has happened in it."""
     members = MEMBERS[: random.randint(2, 4)]
     lease_ms = random.randint(400, 800)
     plan = _draw_faults(random, members, calm_ms, lease_ms)
@@ -53,7 +53,7 @@ def make_group_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
     )
     plan = msgspec.structs.replace(plan, tick_ms=random.choice((20, 100)))
     engines = Engines(broker, draw_journal(random), lanes=lanes)
-    world = make_lone_world(random, plan, engines, _draw_client(random), tampers)
+    world = make_lone_world(random, plan, engines, _draw_client(random), ending)
     world.watch.checkers += group_checkers(world.watch.in_flight, lease_ms, world.nodes[0].clock)
     lane_kind: LaneKind = random.choice(("key", "key", "publisher"))
     for name in PUBLISHERS:

@@ -11,6 +11,7 @@ from tidings.simulator.clients.client import Client
 from tidings.simulator.clients.stage_writers import Query, Row, ranging, writing
 from tidings.simulator.workloads.topics import (
     SILENCE_MS,
+    Ending,
     draw_broker,
     draw_client,
     draw_journal,
@@ -28,8 +29,8 @@ READERS = ["rex"]
 PUBLISHERS = ["ann"]
 
 
-def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> World:
-    """A world of stages, before anything has happened in it; `tampers` as in `make_lone_world`."""
+def make_stage_world(random: Random, calm_ms: int, ending: Ending | None = None) -> World:
+    """A world of stages, before anything has happened in it."""
     queries = QUERIES[: random.randint(1, 2)]
     publishers = PUBLISHERS[: random.randint(0, 1)]
     plan = draw_lone_plan(random, [*queries, *queries, *READERS, *publishers], calm_ms, SILENCE_MS)
@@ -48,7 +49,7 @@ def make_stage_world(random: Random, calm_ms: int, tampers: bool = False) -> Wor
         read_bytes_max=random.choice((1, 500, 100_000)),
         stage_age_ms=random.choice((500, 86_400_000, 86_400_000)),
     )
-    world = make_lone_world(random, plan, Engines(broker, draw_journal(random)), draw_client(random), tampers)
+    world = make_lone_world(random, plan, Engines(broker, draw_journal(random)), draw_client(random), ending)
     world.watch.checkers += [world.watch.batches, world.watch.ranges]
     for name in queries:
         add_query(world, random, name, TOPICS)

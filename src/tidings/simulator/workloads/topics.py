@@ -26,9 +26,9 @@ from tidings.simulator.clients.subscribers import (
     transacting,
     waiting,
 )
-from tidings.simulator.endings.tampering import Tampering
 from tidings.simulator.world.engines import Engines
 from tidings.simulator.world.faults import FaultPlan
+from tidings.simulator.world.node import NodeProcess
 from tidings.simulator.world.plans import draw_lone_plan
 from tidings.simulator.world.populated import PopulatedWorld
 from tidings.simulator.world.world import World
@@ -91,24 +91,28 @@ def draw_client(random: Random) -> ClientSettings:
     )
 
 
+Ending = Callable[[World, LoneJudge, NodeProcess], object]
+"""Arranges what happens to a broker when all clients have come to their end."""
+
+
 def make_lone_world(
-    random: Random, plan: FaultPlan, engines: Engines, client: ClientSettings, tampers: bool = False
+    random: Random, plan: FaultPlan, engines: Engines, client: ClientSettings, ending: Ending | None = None
 ) -> World:
-    """A world of one broker, without clients. `tampers`: at last things happen to its files that no process does."""
+    """A world of one broker, without clients."""
     world = World(random, plan, engines, client, lambda world: LoneJudge(world, engines.broker))
     broker = world.add_broker()
-    if tampers:
+    if ending is not None:
         assert isinstance(world.judge, LoneJudge)
-        Tampering(world, world.judge, broker)
+        ending(world, world.judge, broker)
     return world
 
 
-def make_topic_world(random: Random, names_count: int, calm_ms: int, tampers: bool = False) -> World:
-    """A world of publishers and subscribers, before anything has happened in it; `tampers` as in `make_lone_world`."""
+def make_topic_world(random: Random, names_count: int, calm_ms: int, ending: Ending | None = None) -> World:
+    """A world of publishers and subscribers, before anything has happened in it."""
     names = NAMES[:names_count]
     plan = draw_lone_plan(random, names, calm_ms, SILENCE_MS)
     engines = Engines(draw_broker(random), draw_journal(random))
-    world = make_lone_world(random, plan, engines, draw_client(random), tampers)
+    world = make_lone_world(random, plan, engines, draw_client(random), ending)
     populate(world, names)
     return world
 

@@ -9,8 +9,9 @@ import pytest
 from tidings.errors import StorageDamaged
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.endings.tampering import RULE, TAMPERED, TAMPERINGS, check_tampered
-from tidings.simulator.run import run, tampered_kind
+from tidings.simulator.run import run
+from tidings_lab.simulated_tampering.tampering import RULE, TAMPERINGS, check_tampered
+from tidings_lab.simulated_tampering.worlds import run_tampered, tampered_kind
 
 OLDER = {"00.journal": b"first", "00.index": b"old index", "05.snapshot": b"before", "05.journal": b"now"}
 FILES = {
@@ -73,6 +74,6 @@ def test_a_sentence_is_an_answer_and_silence_is_not() -> None:
 def test_the_world_comes_to_its_end_before_anything_is_tampered_with(kind: str) -> None:
     """Whatever the product answers, a seed of this world is that of its kind of world up to there."""
     seed = next(seed for seed in range(50) if tampered_kind(seed) == kind)
-    plain, tampered = run(seed, trace=True, kind=kind).trace, run(seed, trace=True, kind=TAMPERED).trace
+    plain, tampered = run(seed, trace=True, kind=kind).trace, run_tampered(seed, trace=True).trace
     assert tampered[: len(plain)] == plain
     assert len(tampered) > len(plain)

@@ -18,10 +18,10 @@ from tidings.journal.segment import INDEX_SUFFIX, JOURNAL_SUFFIX, SNAPSHOT_SUFFI
 from tidings.simulator.checkers.checker import Violation
 from tidings.simulator.checkers.lone import LoneJudge
 from tidings.simulator.disk import SimulatedDisk
-from tidings.simulator.endings.served import SERVED, check_served
 from tidings.simulator.world.faults import aside
 from tidings.simulator.world.node import NodeProcess
 from tidings.simulator.world.world import World
+from tidings_lab.simulated_tampering.served import SERVED, check_served
 
 TAMPERED = "tampered"
 """The world of topics, at whose end such things happen."""
