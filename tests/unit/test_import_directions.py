@@ -80,7 +80,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Bare replicas with a state of their own: the machinery of a member below its broker.
     "tidings_lab.simulated_replicas": (
         *NOUNS,
-        *("simulator", "journal", "wire", "protocols", "node.replica", "node.founding", "node.identity"),
+        *("simulator", "journal", "wire", "protocols"),
+        *("node.replica", "node.founding", "node.identity", "node.state"),
     ),
     # A ring of processes is a trial, whose operators ask its nodes what they have applied and own.
     # The folder of a broker with which somebody tampers: the files of its journal, and the paths by which it is read.

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-from tidings.node.replica import Applied, ReplicaEngine
+from tidings.node.replica import ReplicaEngine
+from tidings.node.state import Applied
 from tidings.protocols.multipaxos.claims import NOTHING, Extent
 from tidings.protocols.multipaxos.messages import Accept, Accepted, AnyMessage, Prepare, Promise
 from tidings.protocols.multipaxos.records import Promised, Record, Stored, Witnessed

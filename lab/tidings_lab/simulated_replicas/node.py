@@ -11,7 +11,8 @@ from tidings.journal.disk import SyncFailed
 from tidings.journal.journal import Journal
 from tidings.journal.segment import JOURNAL_SUFFIX, journal_name, slots_of
 from tidings.node.identity import check_original
-from tidings.node.replica import Applied, ReplicaEngine, StateExchanged
+from tidings.node.replica import ReplicaEngine
+from tidings.node.state import Applied, StateExchanged
 from tidings.protocols.multipaxos.claims import Extent
 from tidings.protocols.multipaxos.messages import (
     AnyMessage,

@@ -43,7 +43,7 @@ from tidings.node.file_copy import FileCopy
 from tidings.node.places import Places
 from tidings.node.repairs import ASKED_MAX, Move, Repairs
 from tidings.node.snapshot_header import Held, SnapshotHeader, decode_piece, decode_snapshot_header, encode
-from tidings.node.state import State
+from tidings.node.state import Applied, State, StateExchanged
 from tidings.protocols.multipaxos import records
 from tidings.protocols.multipaxos.membership import History
 from tidings.protocols.multipaxos.messages import (
@@ -64,24 +64,10 @@ from tidings.protocols.multipaxos.messages import (
 from tidings.protocols.multipaxos.messages import Piece as FilePiece
 from tidings.protocols.multipaxos.records import Installed, Known, Lost, Named, Promised, Record, Snapshot, Stored
 from tidings.protocols.multipaxos.replica import Replica
-from tidings.protocols.multipaxos.values import CHOSEN, Add, Command, Entry, Promote, Remove, Value
+from tidings.protocols.multipaxos.values import CHOSEN, Add, Command, Entry, Promote, Remove
 from tidings.protocols.multipaxos.witness import Witness
 from tidings.protocols.stack import CancelTimer, Effect, Event, Notification, Notify, SetTimer, TimerFired
 from tidings.settings import ReplicaSettings
-
-
-class Applied(Notification, frozen=True):
-    """A slot is decided, on this disk, and applied: every slot once in a life, in their order."""
-
-    slot: int
-    value: Value
-    result: bytes | None
-
-
-class StateExchanged(Notification, frozen=True):
-    """The state was exchanged for another replica's; the slots below `next_slot` were never `Applied`."""
-
-    next_slot: int
 
 
 class ReplicaEngine:

@@ -1,11 +1,12 @@
-"""What a replica needs to know of the state that is replicated."""
+"""What a replica needs to know of the state that is replicated, and what it says of it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from tidings.journal.disk import Buffer
-from tidings.protocols.multipaxos.values import Change, Command
+from tidings.protocols.multipaxos.values import Change, Command, Value
+from tidings.protocols.stack import Notification
 
 
 class State(Protocol):
@@ -44,3 +45,17 @@ class State(Protocol):
 
     def lowest_address(self, end_address: int) -> int:
         """Below this address the state needs nothing of the journal."""
+
+
+class Applied(Notification, frozen=True):
+    """A slot is decided, on this disk, and applied: every slot once in a life, in their order."""
+
+    slot: int
+    value: Value
+    result: bytes | None
+
+
+class StateExchanged(Notification, frozen=True):
+    """The state was exchanged for another replica's; the slots below `next_slot` were never `Applied`."""
+
+    next_slot: int

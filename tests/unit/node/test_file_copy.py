@@ -26,8 +26,9 @@ from tidings.journal.journal import Journal
 from tidings.journal.notes import read_note
 from tidings.journal.recovery import Inventory
 from tidings.node.file_copy import INCOMING_SUFFIX, LIST_NAME, FileCopy
-from tidings.node.replica import ReplicaEngine, StateExchanged
+from tidings.node.replica import ReplicaEngine
 from tidings.node.snapshot_header import decode_snapshot_header
+from tidings.node.state import StateExchanged
 from tidings.protocols.multipaxos.messages import Chosen, Fetch, FetchFile, File, Offer, Piece
 from tidings.protocols.multipaxos.values import CHOSEN, Ballot, Entry
 from tidings.settings import JournalSettings, ReplicaSettings

@@ -26,7 +26,8 @@ from tidings.errors import InvalidRequest, StorageDamaged
 from tidings.journal import segment as files
 from tidings.journal.journal import Journal
 from tidings.node.founding import founding
-from tidings.node.replica import Applied, ReplicaEngine
+from tidings.node.replica import ReplicaEngine
+from tidings.node.state import Applied
 from tidings.protocols.multipaxos.messages import (
     Accepted,
     Chosen,
