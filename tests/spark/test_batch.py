@@ -131,7 +131,7 @@ def test_what_cannot_be_read_says_so(place: Place) -> None:
         ({"topic": "news", "startingOffsets": "soon"}, "startingOffsets must be earliest, latest, an offset"),
         ({"topic": "news", "startingOffsets": '{"art": 1}'}, "which is not read"),
         ({"topic": "news", "tasks": "0"}, "The option tasks must be a number above 0"),
-        ({"topic": "news", "colour": "red"}, "There is no option 'colour' here"),
+        ({"topic": "news", "colour": "red"}, "There is no option 'colour' for reading"),
         ({}, 'The option "topic" is missing'),
     ):
         reader = place.spark.read.format("tidings").option("bus", place.broker.address).options(**options)

@@ -51,7 +51,14 @@ def _publish_uncounted() -> Iterator[None]:
         yield
 
 
-@_mutant("decide-and-forget", "the home of a query decides, and does not remember the batch", BATCHES, TWICE, PROGRESS)
+@_mutant(
+    "decide-and-forget",
+    "the home of a query decides, and does not remember the batch",
+    BEHIND,
+    BATCHES,
+    TWICE,
+    PROGRESS,
+)
 def _decide_and_forget() -> Iterator[None]:
     def make(on_decide: Any) -> Any:
         def planted(machine: Any, ring: Any, command: Any, time_ms: int) -> Any:
