@@ -30,7 +30,6 @@ SETTINGS = {
     "spark.executor.memory": EXECUTOR_MEMORY,
     "spark.executor.cores": "1",
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }

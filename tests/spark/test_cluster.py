@@ -22,6 +22,7 @@ from tests.spark.commands import run
 from tests.spark.conftest import needs_java
 from tests.spark.standalone import ConnectServer, StandaloneCluster
 from tests.spark.test_stream import numbered
+from tidings.pipeline.lake import Lake
 from tidings.transport import curve
 
 ROWS = 10_000
@@ -94,8 +95,10 @@ def run_commands(master: str, broker: BrokerProcess, lake: Path, environment: di
 
 @pytest.mark.timeout(1_200)
 def test_commands_on_a_standalone_cluster(cluster: StandaloneCluster, broker: BrokerProcess, tmp_path: Path) -> None:
-    """D2, D4, D5, D6."""
+    """D2, D4, D5, D6. Shuffles have as many parts as fit the cluster, and not 200."""
     run_commands(cluster.master, broker, tmp_path / "lake", cluster.environment())
+    _, conf, *_ = (Lake(tmp_path / "lake").checkpoint("silver") / "offsets" / "0").read_text().splitlines()
+    assert json.loads(conf)["conf"]["spark.sql.shuffle.partitions"] == "4"
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,10 @@ ATTEMPTS = 4
 """How often a task is tried; in local mode Spark tries once unless it is told."""
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """On a local disk this one takes a third of the time."""
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS_MIN, SHUFFLE_PARTITIONS_MAX = 4, 200
+EXECUTOR_S_MAX = 10.0
+"""How long a session of a cluster waits for its first executor, to know how many cores there are."""
 JAVA_OPTIONS = (
     # Spark looks into the text of an error by a pattern that recurs for each part of it. A query that is stopped in
     # the middle of a job has a long one, and would end by a stack overflow instead.
@@ -124,8 +129,25 @@ def open_session(
             raise TidingsError(f"Spark did not start ({error}): {_last_words(log)}") from error
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("OFF")  # Errors come as exceptions; a query that is stopped would complain.
+        _fit_shuffles(session)
     register(session)
     return session
+
+
+def _fit_shuffles(session: SparkSession) -> None:
+    """A shuffle has as many parts as the cluster has cores, unless somebody has chosen: 200 of them, Spark's default,
+    take a small cluster longer to start than to work. The state of a query keeps the number of its first run.
+    """
+    context = session.sparkContext
+    if context.getConf().contains(SHUFFLE_PARTITIONS):
+        return
+    executors = context._jsc.sc().getExecutorMemoryStatus()  # The driver is counted too.
+    deadline = time.monotonic() + EXECUTOR_S_MAX
+    while executors.size() < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        executors = context._jsc.sc().getExecutorMemoryStatus()
+    cores = context.defaultParallelism
+    session.conf.set(SHUFFLE_PARTITIONS, str(min(max(cores, SHUFFLE_PARTITIONS_MIN), SHUFFLE_PARTITIONS_MAX)))
 
 
 @contextlib.contextmanager
@@ -164,7 +186,7 @@ def _defaults(master: str) -> dict[str, str]:
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if master.startswith("local"):
         settings |= {
-            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+            SHUFFLE_PARTITIONS: str(os.cpu_count() or 1),
             "spark.driver.extraJavaOptions": JAVA_OPTIONS,
             "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         }

@@ -186,9 +186,12 @@ class Admitting:
                 node.send_node(home.leader, AskWord(home.group))
 
     def on_word(self, sender: str, word: Word) -> None:
-        """A leader of an older release tells every hello to all groups, and does not answer what we ask."""
+        """A leader of an older release tells every hello to all groups, and does not answer what we ask.
+
+        One of this release may speak of itself as a leader that it is no longer: under the number of an earlier life.
+        """
         own = word.descriptor
-        if not self._asking or own.leader != sender or own.asks_homes:
+        if not self._asking or own.leader != sender or own.asks_homes is not None:
             return
         for client in list(self._asking):
             home = self._node.directory.find(home_of(client))

@@ -298,8 +298,8 @@ def merged(known: GroupDescriptor, told: GroupDescriptor) -> GroupDescriptor:
         (known.term, known.leader_number, known.leader), (told.term, told.leader_number, told.leader)
     )
     slot, left, members = log
-    of_leader = [each for each in (known, told) if (each.term, each.leader_number) == (term, number)]
-    asks = any(each.asks_homes for each in of_leader)
+    said = [each.asks_homes for each in (known, told) if (each.term, each.leader_number) == (term, number)]
+    asks = True if True in said else False if False in said else None
     return GroupDescriptor(known.group, members, leader, term, slot, left, number, asks)
 
 
@@ -333,5 +333,5 @@ def _overlap(pieces: list[tuple[Key, Key, int, bytes]]) -> bool:
 
 
 def _gist(descriptor: GroupDescriptor) -> tuple[object, ...]:
-    leader = (descriptor.leader, descriptor.term, descriptor.leader_number, descriptor.asks_homes)
+    leader = (descriptor.leader, descriptor.term, descriptor.leader_number, bool(descriptor.asks_homes))
     return descriptor.members, leader, descriptor.left

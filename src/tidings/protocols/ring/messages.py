@@ -41,9 +41,9 @@ class GroupDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """The group has left the ring, and owns nothing."""
     leader_number: Number = 0
     """Which member leads: two members may make ballots of the same number, and that of the higher one is above."""
-    asks_homes: bool = False
-    """As its leader says: it asks the home of a name before it serves it. One of an older release is told of every
-    hello."""
+    asks_homes: bool | None = None
+    """As its leader says: it asks the home of a name before it serves it. Nobody else of this release says so, and none
+    of an older one says anything: it is told of every hello."""
 
     @property
     def virtual_node(self) -> str:
