@@ -167,6 +167,7 @@ def test_kafka_options_in_a_query(place: Place, tmp_path: Path) -> None:
         place.bus.put_many("in.a,b", numbered(50, 100))
         place.bus.put_many("in.a,b", numbered(100, 110))
         until(lambda: len(place.values("out")) == 110, query)
+        until(lambda: sum(each["numInputRows"] for each in query.recentProgress) == 110, query)  # It is told later.
     finally:
         query.stop()
     assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == [50, 60]
